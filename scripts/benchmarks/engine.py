@@ -33,7 +33,7 @@ from berthmaster.lib.messages.workload import (
     Succeeded,
     WorkloadEvent,
 )
-from berthmaster.lib.runtime.garbage import rarely_look_at_all
+from berthmaster.lib.runtime.process_setup import reduce_garbage_scans
 
 NODES = 1213
 CLUSTERS = 12
@@ -295,7 +295,7 @@ def starting() -> dict[str, float]:
 
 def measure() -> dict[str, float]:
     """All of it, as in a service's process."""
-    rarely_look_at_all()
+    reduce_garbage_scans()
     facts = reports(NODES, CLUSTERS)
     figures: dict[str, float] = {}
     for mix in MIXES:

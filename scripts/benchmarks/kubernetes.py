@@ -26,7 +26,7 @@ from typing import Any, Final
 from berthmaster.client.client import Client
 from berthmaster.lib.access.permissions import inbox_prefix
 from berthmaster.lib.messages.fleet import ClusterScore, NodeReport
-from berthmaster.lib.runtime.children import dying_with_this_process
+from berthmaster.lib.runtime.process_setup import end_with_parent
 from tests.controlplane.api import Unreachable
 from tests.controlplane.build import find
 from tests.controlplane.compiling import Unavailable
@@ -103,7 +103,7 @@ def up(folder: Path, planes: Planes, *flags: str) -> Iterator[Up]:
             stdout=said,
             stderr=errors,
             env={**os.environ, "HOME": str(folder)},
-            preexec_fn=dying_with_this_process(),  # noqa: PLW1509 # takes no lock
+            preexec_fn=end_with_parent(),  # noqa: PLW1509 # takes no lock
         )
     try:
         deadline_s = time.monotonic() + START_LIMIT_S

@@ -17,7 +17,7 @@ from berthmaster.client import Client
 from berthmaster.control.resolver.replay import read_inputs, replay
 from berthmaster.control.resolver.settings import Policy
 from berthmaster.lab.emulator.workloads import generated
-from berthmaster.lib.event_log.batch import Part, send_batch
+from berthmaster.lib.event_log.workload_log import Part, send_batch
 from berthmaster.lib.lifecycle.workload import Key, key
 from berthmaster.lib.messages.families import encode, event_cluster, event_kind
 from berthmaster.lib.messages.fleet import ClusterAlive, NodeReport, Stamp

@@ -16,14 +16,15 @@ from pathlib import Path
 
 from berthmaster.cli.audit.report import audit
 from berthmaster.client.client import Client
-from berthmaster.lib.event_log.grouped import GroupedAppends
-from berthmaster.lib.event_log.log import EventLog
+from berthmaster.lib.event_log.group_commit import GroupCommit
+from berthmaster.lib.event_log.workload_log import EventLog
 from berthmaster.lib.lifecycle.digest import request_digest
 from berthmaster.lib.lifecycle.instructions import Stored
 from berthmaster.lib.messages.workload import JobRequest, PodSet, Submitted
 from berthmaster.lib.nats import subjects
 from berthmaster.lib.nats.connection import Connection
-from berthmaster.lib.nats.follow import Follower, Recorded
+from berthmaster.lib.nats.follower import Follower
+from berthmaster.lib.nats.stream_messages import Recorded
 from berthmaster.lib.nats.streams import WORKLOADS, ensure_streams
 from berthmaster.lib.runtime.log import Log
 from berthmaster.lib.runtime.settings import CommonSettings
@@ -180,7 +181,7 @@ async def bare_appends(log: EventLog) -> dict[str, float]:
         outcome = await log.append(event(f"single-{number}"))
         assert isinstance(outcome, Stored), outcome
         took_ms.append(1000 * (time.perf_counter() - began_s))
-    group = GroupedAppends(log)
+    group = GroupCommit(log)
     began_s = time.perf_counter()
     work: list[Awaitable[object]] = [group.append(event(f"g-{n}")) for n in range(BARE_APPENDS)]
     await asyncio.gather(*work)

@@ -28,7 +28,7 @@ from berthmaster.hub.placement.core.objects import (
     ManagedClusterSetBinding,
     Placement,
 )
-from berthmaster.lib.kube.controller.answer import Answer, Outcome
+from berthmaster.lib.kube.controller.shell_contract import Answer, Outcome
 
 CLUSTERS: Final = 1000
 LOOKS: Final = 100

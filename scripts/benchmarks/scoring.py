@@ -36,7 +36,8 @@ from berthmaster.lib.messages.telemetry import GpuReading, NodeTelemetry
 from berthmaster.lib.nats import subjects
 from berthmaster.lib.nats.connection import Connection
 from berthmaster.lib.nats.facts import FactWriter
-from berthmaster.lib.nats.follow import Follower, Recorded
+from berthmaster.lib.nats.follower import Follower
+from berthmaster.lib.nats.stream_messages import Recorded
 from berthmaster.lib.nats.streams import FLEET, ensure_streams
 from berthmaster.lib.runtime.log import Log
 from berthmaster.lib.runtime.settings import CommonSettings

@@ -9,14 +9,14 @@ from typing import Any, ParamSpec, TypeVar
 
 from berthmaster.control.gateway.service import main as gateway_main
 from berthmaster.control.gateway.settings import GatewaySettings
-from berthmaster.lib.event_log.log import EventLog
+from berthmaster.lib.event_log.workload_log import EventLog
 from berthmaster.lib.lifecycle.instructions import Stored
 from berthmaster.lib.messages.api import ApiReply
 from berthmaster.lib.messages.families import API_REPLIES, encode
 from berthmaster.lib.messages.workload import WorkloadEvent
 from berthmaster.lib.nats import subjects
 from berthmaster.lib.nats.connection import Connection
-from berthmaster.lib.nats.event_subjects import event_subject
+from berthmaster.lib.nats.message_subjects import event_subject
 from berthmaster.lib.nats.streams import ensure_streams
 from berthmaster.lib.runtime.health import Health
 from berthmaster.lib.runtime.log import Log

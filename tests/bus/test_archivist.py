@@ -19,14 +19,15 @@ from berthmaster.control.archivist.core.instructions import RemoveDecision
 from berthmaster.control.archivist.effects import Effects
 from berthmaster.control.archivist.service import main as archivist_main
 from berthmaster.control.archivist.settings import ArchivistSettings
-from berthmaster.lib.event_log.log import EventLog, decode_story
+from berthmaster.lib.event_log.workload_log import EventLog, decode_story
 from berthmaster.lib.lifecycle.digest import request_digest
 from berthmaster.lib.messages.api import GetReply, GetRequest, RecordedEvent, SubmitReply
 from berthmaster.lib.messages.families import ARCHIVED_STORIES
 from berthmaster.lib.messages.workload import Cancelled, JobRequest, Submitted
 from berthmaster.lib.nats import subjects
 from berthmaster.lib.nats.connection import Connection
-from berthmaster.lib.nats.stored import Message, next_message
+from berthmaster.lib.nats.stream_messages import Message
+from berthmaster.lib.nats.stream_reads import next_message
 from berthmaster.lib.nats.streams import (
     ARCHIVE,
     WORKLOADS,

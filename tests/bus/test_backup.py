@@ -19,8 +19,8 @@ from berthmaster.lib.messages.families import API_REPLIES, EVENTS, encode
 from berthmaster.lib.nats import subjects
 from berthmaster.lib.nats.connection import Connection
 from berthmaster.lib.nats.errors import BusError
-from berthmaster.lib.nats.follow import Recorded
-from berthmaster.lib.nats.read import read_all
+from berthmaster.lib.nats.stream_messages import Recorded
+from berthmaster.lib.nats.stream_reads import read_all
 from berthmaster.lib.nats.streams import WORKLOADS, stream_info
 from berthmaster.lib.supervisor.embedded import Server, ServerCluster, ServerConfig
 from tests.bus.log_damage import cut, services

@@ -10,10 +10,11 @@ from berthmaster.lib.access.keys import creds_file
 from berthmaster.lib.access.permissions import inbox_prefix
 from berthmaster.lib.messages.families import encode
 from berthmaster.lib.messages.fleet import ClusterAlive, Stamp
-from berthmaster.lib.nats import batches
+from berthmaster.lib.nats import stream_reads
 from berthmaster.lib.nats.connection import Connection
 from berthmaster.lib.nats.facts import FactMirror, Seen
-from berthmaster.lib.nats.follow import Follower, Recorded
+from berthmaster.lib.nats.follower import Follower
+from berthmaster.lib.nats.stream_messages import Recorded
 from berthmaster.lib.nats.streams import CONTROL, WORKLOADS, ensure_streams
 from berthmaster.lib.supervisor.embedded import Server, ServerConfig
 from tests.bus.tools import Lines, Settings, accounts_of, story, task
@@ -48,7 +49,7 @@ def alive(cluster: str, counter: int) -> bytes:
 async def test_dashboard_reads_every_message_in_order(
     bus: tuple[Server, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(batches, "BATCH", 3)
+    monkeypatch.setattr(stream_reads, "BATCH", 3)
     async with (
         user(bus, "setup"),
         user(bus, "door") as door,
@@ -76,7 +77,7 @@ async def test_dashboard_reads_every_message_in_order(
 async def test_mirror_lists_last_values_and_notices_what_is_gone(
     bus: tuple[Server, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(batches, "BATCH", 3)
+    monkeypatch.setattr(stream_reads, "BATCH", 3)
     async with user(bus, "setup"), user(bus, "door") as door, user(bus, "dashboard") as dashboard:
         for counter in (1, 2):
             for cluster in ("a", "b", "c", "d", "e"):

@@ -24,7 +24,7 @@ from berthmaster.client import (
 )
 from berthmaster.lib.access.keys import creds_file
 from berthmaster.lib.access.permissions import inbox_prefix
-from berthmaster.lib.event_log.log import EventLog
+from berthmaster.lib.event_log.workload_log import EventLog
 from berthmaster.lib.lifecycle.instructions import Refused, Stored
 from berthmaster.lib.messages.api import GetReply, RecordedEvent, Refusal, SubmitReply, WorkloadView
 from berthmaster.lib.messages.families import JOB_REQUESTS, encode
@@ -39,7 +39,7 @@ from berthmaster.lib.messages.workload import (
 from berthmaster.lib.nats import subjects
 from berthmaster.lib.nats.connection import Connection
 from berthmaster.lib.nats.endpoints import Endpoint, Endpoints, serve
-from berthmaster.lib.nats.event_subjects import event_subject
+from berthmaster.lib.nats.message_subjects import event_subject
 from berthmaster.lib.nats.streams import ensure_streams
 from berthmaster.lib.nats.subjects import LANES
 from berthmaster.lib.runtime.ports import free_ports

@@ -12,14 +12,13 @@ import pytest
 from berthmaster.control.archivist.core.events import Removed
 from berthmaster.control.archivist.core.instructions import RemoveEvents
 from berthmaster.control.archivist.effects import Effects
-from berthmaster.lib.event_log import log as log_module
-from berthmaster.lib.event_log.batch import send_batch
-from berthmaster.lib.event_log.log import EventLog
+from berthmaster.lib.event_log import workload_log
+from berthmaster.lib.event_log.workload_log import EventLog, send_batch
 from berthmaster.lib.lifecycle.instructions import Stored
 from berthmaster.lib.nats import subjects
 from berthmaster.lib.nats.connection import Connection
 from berthmaster.lib.nats.errors import NoAnswer
-from berthmaster.lib.nats.stored import last_message
+from berthmaster.lib.nats.stream_reads import last_message
 from berthmaster.lib.nats.streams import CONTROL, WORKLOADS, stream_info
 from berthmaster.lib.nats.window import FIRST
 from berthmaster.lib.supervisor.embedded import Server
@@ -202,7 +201,7 @@ async def test_requests_after_outage_arrive_gradually(server: Server) -> None:
 async def test_a_write_of_unknown_fate_is_not_written_again_before_the_log_has_told(
     server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(log_module, "TRY_TIMEOUT_S", 0.2)
+    monkeypatch.setattr(workload_log, "TRY_TIMEOUT_S", 0.2)
     async with proxied(server.url) as proxy, connected(proxy.url, replicas=1) as conn:
         asked = Asked(proxy)
         server.pause()

@@ -10,11 +10,11 @@ import pytest
 
 from berthmaster.lib.access import claims
 from berthmaster.lib.access.keys import make_keys, server_config
-from berthmaster.lib.event_log.log import EventLog
+from berthmaster.lib.event_log.workload_log import EventLog
 from berthmaster.lib.lifecycle.instructions import Unknown
-from berthmaster.lib.nats import connecting, jwts
+from berthmaster.lib.nats import connect_options, jwts
 from berthmaster.lib.nats.clock import ServerClock
-from berthmaster.lib.nats.connecting import PENDING_BYTES
+from berthmaster.lib.nats.connect_options import PENDING_BYTES
 from berthmaster.lib.nats.connection import Connection
 from berthmaster.lib.nats.errors import BusError, NoAnswer, NotConnected, NotPermitted, TooLarge
 from berthmaster.lib.nats.requests import parse_violation
@@ -269,7 +269,7 @@ async def test_who_waits_for_an_answer_hears_that_the_connection_broke(server: S
 async def test_a_server_that_hangs_is_left_and_found_again(
     server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(connecting, "PING_INTERVAL_S", 0.2)
+    monkeypatch.setattr(connect_options, "PING_INTERVAL_S", 0.2)
     log = Lines()
     async with proxied(server.url) as proxy, connected(proxy.url, log=log) as conn:
         proxy.hold()

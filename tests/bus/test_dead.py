@@ -1,7 +1,7 @@
 from berthmaster.lib.messages.families import DEAD_LETTERS
 from berthmaster.lib.nats import subjects
-from berthmaster.lib.nats.dead import MAX_BODY_BYTES, MAX_REASON_CHARS, bury
-from berthmaster.lib.nats.stored import last_message
+from berthmaster.lib.nats.dead_letters import MAX_BODY_BYTES, MAX_REASON_CHARS, store_dead_letter
+from berthmaster.lib.nats.stream_reads import last_message
 from berthmaster.lib.nats.streams import DEAD
 from berthmaster.lib.supervisor.embedded import Server
 from tests.bus.tools import connected, story
@@ -12,7 +12,7 @@ TOKEN = "eyJ" + "h" * 40 + "." + "p" * 40 + "." + "s" * 40
 @story
 async def test_a_dead_letter_is_cut_and_shows_no_secret_nor_a_part_of_one(server: Server) -> None:
     async with connected(server.url, replicas=1) as conn:
-        kept = await bury(
+        kept = await store_dead_letter(
             conn,
             service="tester",
             subject="berth.api.acme.submit",

@@ -14,8 +14,8 @@ import pytest
 from berthmaster.control.door import service
 from berthmaster.lib.door_client import client as door_client
 from berthmaster.lib.door_client.client import DoorClient, DoorLease, DoorRefused, Heard
-from berthmaster.lib.door_client.facts import DoorFacts, DoorMirror
-from berthmaster.lib.event_log.log import EventLog, decode_story
+from berthmaster.lib.door_client.door_facts import DoorFacts, DoorMirror
+from berthmaster.lib.event_log.workload_log import EventLog, decode_story
 from berthmaster.lib.lifecycle.instructions import Refused, Stored
 from berthmaster.lib.messages.door import (
     DoorReply,
@@ -31,7 +31,7 @@ from berthmaster.lib.messages.fleet import Amounts, ClusterScore, FleetFact, Nod
 from berthmaster.lib.messages.workload import Claimed, Placed, Running, Succeeded
 from berthmaster.lib.nats import subjects
 from berthmaster.lib.nats.connection import Connection
-from berthmaster.lib.nats.dead import bury
+from berthmaster.lib.nats.dead_letters import store_dead_letter
 from berthmaster.lib.nats.errors import BusError, NotPermitted, TooLarge
 from berthmaster.lib.nats.facts import Seen
 from berthmaster.lib.nats.streams import WORKLOADS, stream_info
@@ -427,7 +427,9 @@ async def test_dead_letters_are_kept_cut_and_rated(server: Server) -> None:
         assert letter.reason.startswith("red: rrr")
         assert len(letter.reason) < 2100
         assert b"ghp_" not in letter.body
-        assert await bury(conn, service="door", subject="s", reason="r", body=b"")  # still works
+        assert await store_dead_letter(
+            conn, service="door", subject="s", reason="r", body=b""
+        )  # still works
 
 
 # What dies

@@ -5,11 +5,11 @@ from collections.abc import Awaitable, Callable
 import msgspec
 import pytest
 
-from berthmaster.lib.nats import turns
+from berthmaster.lib.nats import fair_queue
 from berthmaster.lib.nats.connection import Connection
 from berthmaster.lib.nats.endpoints import Endpoint, Endpoints, Fairness, Stopping, serve
 from berthmaster.lib.nats.errors import BusError, NoAnswer, NotConnected, TooLarge
-from berthmaster.lib.nats.turns import Share
+from berthmaster.lib.nats.fair_queue import Share
 from berthmaster.lib.supervisor.embedded import Server
 from tests.bus.proxy import Passing, proxied
 from tests.bus.tools import Lines, connected, patiently, story, task
@@ -473,7 +473,7 @@ async def test_one_who_asks_without_end_is_refused_and_the_others_have_their_tur
 async def test_who_waits_for_his_turn_for_as_long_as_an_answer_may_take_is_told_to_come_again(
     server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(turns, "OTHERS_S", 600.0)
+    monkeypatch.setattr(fair_queue, "OTHERS_S", 600.0)
     lines = Lines()
     async with connected(server.url, log=lines) as conn, connected(server.url, "asker") as asker:
 

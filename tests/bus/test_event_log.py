@@ -4,8 +4,8 @@ import time
 import msgspec
 import pytest
 
-from berthmaster.lib.event_log import log as log_module
-from berthmaster.lib.event_log.log import MAX_BATCH, EventLog, decode_story
+from berthmaster.lib.event_log import workload_log
+from berthmaster.lib.event_log.workload_log import MAX_BATCH, EventLog, decode_story
 from berthmaster.lib.lifecycle.instructions import Refused, Stored, Unknown
 from berthmaster.lib.messages.api import RecordedEvent
 from berthmaster.lib.messages.families import DECISIONS
@@ -13,7 +13,7 @@ from berthmaster.lib.messages.workload import JobRequest, RunSpec
 from berthmaster.lib.nats import subjects
 from berthmaster.lib.nats.connection import Connection
 from berthmaster.lib.nats.errors import TooLarge
-from berthmaster.lib.nats.stored import next_message
+from berthmaster.lib.nats.stream_reads import next_message
 from berthmaster.lib.nats.streams import WORKLOADS, ensure_streams, stream_info
 from berthmaster.lib.supervisor.embedded import Server
 from tests.bus.proxy import acknowledgement, proxied, published_to, the_next
@@ -37,7 +37,7 @@ SUBMITTED = "berth.workload.acme.job-1.submitted.-"
 @pytest.fixture(autouse=True)
 def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is tested is what follows a time limit, not its length."""
-    monkeypatch.setattr(log_module, "TRY_TIMEOUT_S", 0.3)
+    monkeypatch.setattr(workload_log, "TRY_TIMEOUT_S", 0.3)
 
 
 async def stored(conn: Connection) -> int:

@@ -16,7 +16,7 @@ from berthmaster.lab.emulator.host import Host
 from berthmaster.lab.emulator.journal import Journal, read_journal
 from berthmaster.lab.emulator.reporter import Reporter
 from berthmaster.lib.door_client.client import DoorClient
-from berthmaster.lib.event_log.log import EventLog, decode_story
+from berthmaster.lib.event_log.workload_log import EventLog, decode_story
 from berthmaster.lib.lifecycle.digest import request_digest
 from berthmaster.lib.lifecycle.fold import offer
 from berthmaster.lib.lifecycle.instructions import Stored

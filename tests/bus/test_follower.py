@@ -6,12 +6,13 @@ from collections.abc import Callable
 import msgspec
 import pytest
 
-from berthmaster.lib.event_log.log import EventLog
+from berthmaster.lib.event_log.workload_log import EventLog
 from berthmaster.lib.lifecycle.instructions import Stored
-from berthmaster.lib.nats import follow
+from berthmaster.lib.nats import follower as follower_module
 from berthmaster.lib.nats.connection import Connection
 from berthmaster.lib.nats.errors import StreamReplaced
-from berthmaster.lib.nats.follow import Follower, Recorded
+from berthmaster.lib.nats.follower import Follower
+from berthmaster.lib.nats.stream_messages import Recorded
 from berthmaster.lib.nats.streams import CONTROL, FLEET, WORKLOADS, ensure_streams, stream_info
 from berthmaster.lib.nats.worker import parse_ack_subject
 from berthmaster.lib.supervisor.embedded import Server, ServerCluster
@@ -35,7 +36,7 @@ CONTROLS = "berth.control.>"
 @pytest.fixture(autouse=True)
 def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is tested is what follows missed heartbeats, not how long they are waited for."""
-    monkeypatch.setattr(follow, "CHECK_S", 0.2)
+    monkeypatch.setattr(follower_module, "CHECK_S", 0.2)
 
 
 async def put(conn: Connection, number: int, kind: str = "queue.q") -> int:
@@ -246,7 +247,7 @@ async def test_follower_makes_no_consumer(server: Server) -> None:
 async def test_follower_of_some_subjects_gets_what_was_lost(
     server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(follow, "VERIFY_S", 0.5)
+    monkeypatch.setattr(follower_module, "VERIFY_S", 0.5)
     async with (
         proxied(server.url) as proxy,
         connected(proxy.url, replicas=1) as conn,

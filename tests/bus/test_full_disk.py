@@ -20,7 +20,7 @@ from berthmaster.lib.messages.workload import JobRequest
 from berthmaster.lib.nats.connection import Connection
 from berthmaster.lib.nats.errors import BusError, NoAnswer
 from berthmaster.lib.nats.requests import GRACE_S
-from berthmaster.lib.nats.stored import last_message
+from berthmaster.lib.nats.stream_reads import last_message
 from berthmaster.lib.nats.streams import LEASES, ensure_streams
 from berthmaster.lib.runtime.health import Health
 from berthmaster.lib.supervisor.embedded import Server, ServerCluster, ServerConfig

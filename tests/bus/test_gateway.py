@@ -14,7 +14,7 @@ import msgspec
 import pytest
 
 from berthmaster.control.gateway import service
-from berthmaster.lib.event_log.log import EventLog, decode_story
+from berthmaster.lib.event_log.workload_log import EventLog, decode_story
 from berthmaster.lib.lifecycle.digest import request_digest
 from berthmaster.lib.messages.api import (
     CancelRequest,
@@ -48,10 +48,10 @@ from berthmaster.lib.messages.workload import (
 from berthmaster.lib.nats import endpoints, subjects
 from berthmaster.lib.nats.connection import Connection
 from berthmaster.lib.nats.errors import BusError
-from berthmaster.lib.nats.event_subjects import event_subject
-from berthmaster.lib.nats.stored import last_message
+from berthmaster.lib.nats.fair_queue import NUMBER_AGAIN_S, RATE_AGAIN_S
+from berthmaster.lib.nats.message_subjects import event_subject
+from berthmaster.lib.nats.stream_reads import last_message
 from berthmaster.lib.nats.streams import CONTROL, WORKLOADS, StreamInfo, stream_configs, stream_info
-from berthmaster.lib.nats.turns import NUMBER_AGAIN_S, RATE_AGAIN_S
 from berthmaster.lib.supervisor.embedded import Server
 from tests.bus.shells import ask, client, gateway, in_loop, order, store
 from tests.bus.tools import remove

@@ -4,9 +4,13 @@ import asyncio
 
 import pytest
 
-from berthmaster.lib.event_log import log as log_module
-from berthmaster.lib.event_log.grouped import SINGLES_IN_FLIGHT, GroupedAppends, grouped
-from berthmaster.lib.event_log.log import EventLog
+from berthmaster.lib.event_log import workload_log
+from berthmaster.lib.event_log.group_commit import (
+    SINGLES_IN_FLIGHT,
+    GroupCommit,
+    shared_group_commit,
+)
+from berthmaster.lib.event_log.workload_log import EventLog
 from berthmaster.lib.lifecycle.instructions import Outcome, Refused, Stored
 from berthmaster.lib.messages.workload import JobRequest, RunSpec, WorkloadEvent
 from berthmaster.lib.nats.connection import Connection
@@ -22,7 +26,7 @@ MANY = 300
 @pytest.fixture(autouse=True)
 def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is tested is what follows a time limit, not its length."""
-    monkeypatch.setattr(log_module, "TRY_TIMEOUT_S", 0.5)
+    monkeypatch.setattr(workload_log, "TRY_TIMEOUT_S", 0.5)
 
 
 class Counting(EventLog):
@@ -46,14 +50,14 @@ async def held(conn: Connection) -> dict[str, int]:
     raw = await patiently(
         lambda: conn.api(f"STREAM.INFO.{WORKLOADS}", {"subjects_filter": "berth.workload.>"})
     )
-    return log_module._SUBJECTS.decode(raw).state.subjects or {}
+    return workload_log._SUBJECTS.decode(raw).state.subjects or {}
 
 
 @story
 async def test_few_go_alone_and_many_go_together_each_with_its_own_sequence(server: Server) -> None:
     async with connected(server.url, replicas=1) as conn:
         log = Counting(conn)
-        group = GroupedAppends(log)
+        group = GroupCommit(log)
         assert await group.append(submitted("first")) == Stored(1)
         assert (log.alone, log.batches) == (1, [])
         events = [submitted(f"job-{number}") for number in range(MANY)]
@@ -72,7 +76,7 @@ async def test_one_that_lost_its_race_does_not_take_its_company_along(server: Se
         log = EventLog(conn)
         for number in range(0, MANY, 50):
             await log.append(submitted(f"job-{number}", by="somebody else"))
-        group = GroupedAppends(log)
+        group = GroupCommit(log)
         events = [submitted(f"job-{number}") for number in range(MANY)]
         outcomes = await asyncio.gather(*(group.append(event) for event in events))
         for number, outcome in enumerate(outcomes):
@@ -83,7 +87,7 @@ async def test_one_that_lost_its_race_does_not_take_its_company_along(server: Se
 @story
 async def test_two_events_of_one_workload_never_go_in_one_batch(server: Server) -> None:
     async with connected(server.url, replicas=1) as conn:
-        group = GroupedAppends(EventLog(conn))
+        group = GroupCommit(EventLog(conn))
         first = [submitted(f"job-{number}") for number in range(40)]
         again: list[WorkloadEvent] = [submitted("job-0", by="late"), reprioritized("job-1", 999, 5)]
         events: list[WorkloadEvent] = list(first)
@@ -96,7 +100,7 @@ async def test_two_events_of_one_workload_never_go_in_one_batch(server: Server) 
 @story
 async def test_batch_with_lost_acknowledgements_is_stored_once(server: Server) -> None:
     async with proxied(server.url) as proxy, connected(proxy.url, replicas=1) as conn:
-        group = GroupedAppends(EventLog(conn))
+        group = GroupCommit(EventLog(conn))
         proxy.to_client = the_next(acknowledgement, 5)
         events = [submitted(f"job-{number}") for number in range(MANY)]
         outcomes = await asyncio.gather(*(group.append(event) for event in events))
@@ -110,7 +114,7 @@ async def test_batch_with_lost_acknowledgements_is_stored_once(server: Server) -
 @story
 async def test_one_that_is_too_large_is_told_and_the_others_are_stored(server: Server) -> None:
     async with connected(server.url, replicas=1) as conn:
-        group = GroupedAppends(EventLog(conn))
+        group = GroupCommit(EventLog(conn))
         heavy = JobRequest(id="heavy", run=RunSpec(args=("x" * 1_100_000,)))
         events = [submitted(f"job-{number}") for number in range(50)]
         events[30] = submitted("heavy").__class__(
@@ -126,7 +130,7 @@ async def test_one_that_is_too_large_is_told_and_the_others_are_stored(server: S
 @story
 async def test_a_server_killed_in_mid_flight_stores_each_once(server: Server) -> None:
     async with connected(server.url, replicas=1) as conn:
-        group = GroupedAppends(EventLog(conn))
+        group = GroupCommit(EventLog(conn))
         events = [submitted(f"job-{number}") for number in range(MANY)]
         work = asyncio.gather(*(group.append(event) for event in events))
         await asyncio.sleep(0.005)
@@ -143,8 +147,8 @@ async def test_a_server_killed_in_mid_flight_stores_each_once(server: Server) ->
 async def test_on_three_replicas_too(cluster: ServerCluster) -> None:
     async with connected(cluster.urls[0], replicas=3) as conn:
         before = (await patiently(lambda: stream_info(conn, WORKLOADS))).state.messages
-        group = grouped(conn)
-        assert grouped(conn) is group
+        group = shared_group_commit(conn)
+        assert shared_group_commit(conn) is group
         events = [submitted(f"grouped-{number}") for number in range(MANY)]
         outcomes = await asyncio.gather(*(group.append(event) for event in events))
         assert all(isinstance(outcome, Stored) for outcome in outcomes)

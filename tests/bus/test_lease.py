@@ -12,7 +12,7 @@ from berthmaster.lib.messages.families import LEASES
 from berthmaster.lib.messages.records import Lease as LeaseRecord
 from berthmaster.lib.nats import subjects
 from berthmaster.lib.nats.connection import Connection
-from berthmaster.lib.nats.lease import TTL_S, Lease
+from berthmaster.lib.nats.stream_lease import TTL_S, StreamLease
 from berthmaster.lib.supervisor.embedded import Server
 from tests.bus.proxy import acknowledgement, proxied, the_next
 from tests.bus.tools import connected, story
@@ -30,7 +30,7 @@ class Candidate:
         self.who = who
         self.epochs: list[int] = []
         self.lost = 0
-        self.lease = Lease(
+        self.lease = StreamLease(
             conn, name, who, on_gained=self.epochs.append, on_lost=self.count_loss, ttl_s=ttl_s
         )
 
@@ -99,12 +99,12 @@ async def test_who_waits_has_it_soon_after_the_holder_released_it(server: Server
 
 HOLDER = """
 import asyncio, sys
-from berthmaster.lib.nats.lease import Lease
+from berthmaster.lib.nats.stream_lease import StreamLease
 from tests.bus.tools import connected
 async def main():
     async with connected(sys.argv[1], "doomed") as conn:
         gained, lost = lambda epoch: print(epoch, flush=True), lambda: print("lost", flush=True)
-        await Lease(conn, "tester.all", "doomed", on_gained=gained, on_lost=lost).run()
+        await StreamLease(conn, "tester.all", "doomed", on_gained=gained, on_lost=lost).run()
 asyncio.run(main())
 """
 

@@ -17,7 +17,7 @@ from typing import Any
 
 from berthmaster.cli.audit.report import audit
 from berthmaster.control.resolver.replay import read_inputs, replay
-from berthmaster.lib.event_log.log import EventLog, decode_story
+from berthmaster.lib.event_log.workload_log import EventLog, decode_story
 from berthmaster.lib.messages.api import SubmitReply
 from berthmaster.lib.messages.families import LEASES as LEASE_RECORDS
 from berthmaster.lib.messages.families import encode
@@ -25,7 +25,7 @@ from berthmaster.lib.messages.records import Lease as LeaseRecord
 from berthmaster.lib.messages.workload import Placed
 from berthmaster.lib.nats import subjects
 from berthmaster.lib.nats.connection import Connection
-from berthmaster.lib.nats.stored import last_message
+from berthmaster.lib.nats.stream_reads import last_message
 from berthmaster.lib.nats.streams import LEASES
 from berthmaster.lib.runtime.ports import free_ports
 from berthmaster.lib.supervisor.embedded import Server

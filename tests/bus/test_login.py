@@ -17,7 +17,7 @@ from cryptography.hazmat.primitives.asymmetric import rsa
 
 from berthmaster.control.login.service import main
 from berthmaster.control.login.settings import LoginSettings
-from berthmaster.lib.access import claims, push
+from berthmaster.lib.access import account_push, claims
 from berthmaster.lib.access.keys import (
     SIGNERS,
     creds_file,
@@ -26,8 +26,14 @@ from berthmaster.lib.access.keys import (
     server_config,
     signer,
 )
-from berthmaster.lib.access.login import NotLetIn, ask, keep_logged_in, log_in, write_creds
 from berthmaster.lib.access.permissions import inbox_prefix
+from berthmaster.lib.access.token_login import (
+    LoginRefused,
+    ask,
+    keep_logged_in,
+    log_in,
+    write_creds,
+)
 from berthmaster.lib.messages.api import GATEWAY_VERBS
 from berthmaster.lib.messages.door import DOOR_VERBS
 from berthmaster.lib.messages.login import LoginRequest
@@ -88,7 +94,7 @@ class Bus(NamedTuple):
         return await log_in(settings, sentinel, token, Lines(), **account)
 
     async def refused(self, token: str, **account: str) -> str:
-        with pytest.raises(NotLetIn) as told:
+        with pytest.raises(LoginRefused) as told:
             await self.log_in(token, **account)
         return str(told.value)
 
@@ -417,7 +423,7 @@ async def test_sentinel_credentials_allow_login_only(tmp_path: Path) -> None:
             await sentinel.publish(LOGIN, request, reply=reply)
         await sentinel.flush()
         key = jwts.public_key(jwts.new_seed("user", os.urandom(32)))
-        with pytest.raises(NotLetIn, match="no JSON Web Token"):
+        with pytest.raises(LoginRefused, match="no JSON Web Token"):
             await ask(sentinel, LoginRequest(token="x", key=key, tenant="acme"))
         assert heard == []
         for junk in (b"", b"{}", b'{"token":"x","key":"SU","tenant":"a"}', b'{"tokn":"x"}'):
@@ -436,7 +442,7 @@ async def test_a_tenant_that_was_removed_lets_nobody_in_any_more(tmp_path: Path)
                 await conn.request("berth.api.acme.get", b"{}", timeout_s=ANSWER_S)
             ).data == b"here"
             assert remove_user(bus.keys, "tenant.acme")
-            await push.delete(pusher, bus.keys, "T_acme")
+            await account_push.delete(pusher, bus.keys, "T_acme")
             await until(lambda: not conn.connected, "it is cut off")
         assert signer(bus.keys / SIGNERS, "T_acme") is None
         told = await bus.refused(bus.provider.token(), tenant="acme")

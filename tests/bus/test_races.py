@@ -10,15 +10,16 @@ from collections.abc import Awaitable, Callable, Sequence
 
 import msgspec
 
-from berthmaster.lib.event_log.log import EventLog, decode_story
+from berthmaster.lib.event_log.workload_log import EventLog, decode_story
 from berthmaster.lib.lifecycle.fold import Verdict, offer
 from berthmaster.lib.lifecycle.instructions import Outcome, Refused, Stored, Unknown
 from berthmaster.lib.lifecycle.workload import Workload
 from berthmaster.lib.messages.families import DECISIONS, EVENTS
 from berthmaster.lib.nats import subjects
 from berthmaster.lib.nats.connection import Connection
-from berthmaster.lib.nats.follow import Follower, Recorded
-from berthmaster.lib.nats.stored import last_message
+from berthmaster.lib.nats.follower import Follower
+from berthmaster.lib.nats.stream_messages import Recorded
+from berthmaster.lib.nats.stream_reads import last_message
 from berthmaster.lib.nats.streams import WORKLOADS
 from berthmaster.lib.supervisor.embedded import Server, ServerCluster
 from tests.bus.tools import (

@@ -18,7 +18,7 @@ from berthmaster.cli.recover.holdings import ask
 from berthmaster.lab.emulator.host import Host
 from berthmaster.lab.emulator.reporter import Reporter
 from berthmaster.lib.door_client.client import DoorClient
-from berthmaster.lib.event_log.log import EventLog, decode_story
+from berthmaster.lib.event_log.workload_log import EventLog, decode_story
 from berthmaster.lib.lifecycle.fold import fold_history
 from berthmaster.lib.lifecycle.states import State
 from berthmaster.lib.lifecycle.workload import Workload
@@ -28,7 +28,7 @@ from berthmaster.lib.messages.families import API_REPLIES, LOG_MARKS, encode
 from berthmaster.lib.messages.workload import JobRequest, PodSet
 from berthmaster.lib.nats import subjects
 from berthmaster.lib.nats.connection import Connection
-from berthmaster.lib.nats.stored import last_message
+from berthmaster.lib.nats.stream_reads import last_message
 from berthmaster.lib.nats.streams import FLEET, LEASES, WORKLOADS, stream_info
 from berthmaster.lib.supervisor.embedded import Server
 from tests.bus import log_damage

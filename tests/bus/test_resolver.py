@@ -9,8 +9,8 @@ from berthmaster.control.archivist.service import main as archivist_main
 from berthmaster.control.archivist.settings import ArchivistSettings
 from berthmaster.control.resolver.replay import read_inputs, replay
 from berthmaster.control.resolver.service import ResolverSettings, Shell
-from berthmaster.lib.event_log.log import EventLog, decode_story
 from berthmaster.lib.event_log.snapshots import load
+from berthmaster.lib.event_log.workload_log import EventLog, decode_story
 from berthmaster.lib.lifecycle.digest import request_digest
 from berthmaster.lib.lifecycle.instructions import Stored
 from berthmaster.lib.messages.api import DryRunReply, Refusal, WhatifReply, WhyReply
@@ -20,8 +20,8 @@ from berthmaster.lib.nats import subjects
 from berthmaster.lib.nats.connection import Connection
 from berthmaster.lib.nats.errors import NoAnswer
 from berthmaster.lib.nats.facts import FactWriter
-from berthmaster.lib.nats.joining import Heard
-from berthmaster.lib.nats.stored import next_message
+from berthmaster.lib.nats.service_connection import RequestConnections
+from berthmaster.lib.nats.stream_reads import next_message
 from berthmaster.lib.nats.streams import WORKLOADS, ensure_streams
 from berthmaster.lib.runtime.health import Health
 from berthmaster.lib.runtime.log import Log
@@ -44,7 +44,9 @@ async def resolver(url: str, **fields: float | str) -> AsyncIterator[Context[Res
     settings = patient(ResolverSettings, "resolver", nats_url=url, http_port=-1, **fields)
     context = Context("resolver", settings, log=LOG, metrics=Metrics("resolver"), health=Health())
     async with await Connection.open(settings, "resolver", LOG, timeout_s=ANSWER_S) as conn:
-        running = asyncio.create_task(Shell(context, conn, Heard(conn, conn, ())).run())
+        running = asyncio.create_task(
+            Shell(context, conn, RequestConnections(conn, conn, ())).run()
+        )
         try:
             yield context
         finally:

@@ -8,8 +8,8 @@ import msgspec
 
 from berthmaster.cli.audit.report import audit
 from berthmaster.control.resolver.replay import read_inputs, replay
-from berthmaster.lib.event_log.log import EventLog
 from berthmaster.lib.event_log.snapshots import load
+from berthmaster.lib.event_log.workload_log import EventLog
 from berthmaster.lib.lifecycle.digest import request_digest
 from berthmaster.lib.lifecycle.fold import LOST
 from berthmaster.lib.lifecycle.instructions import Stored

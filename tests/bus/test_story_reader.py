@@ -7,9 +7,8 @@ from pathlib import Path
 import pytest
 
 from berthmaster.lib.event_log import story_reader
-from berthmaster.lib.event_log.batch import Part, send_batch
-from berthmaster.lib.event_log.log import EventLog
 from berthmaster.lib.event_log.story_reader import StoryReader
+from berthmaster.lib.event_log.workload_log import EventLog, Part, send_batch
 from berthmaster.lib.nats import subjects
 from berthmaster.lib.nats.connection import Connection
 from berthmaster.lib.nats.streams import WORKLOADS

@@ -7,8 +7,7 @@ import pytest
 
 from berthmaster.lib.nats.connection import Connection
 from berthmaster.lib.nats.errors import ApiError, NoAnswer
-from berthmaster.lib.nats.read import read_fleet_history
-from berthmaster.lib.nats.stored import next_message
+from berthmaster.lib.nats.stream_reads import next_message, read_fleet_history
 from berthmaster.lib.nats.streams import (
     CONTROL,
     DEAD,
@@ -297,7 +296,7 @@ async def test_a_message_that_is_too_large_for_its_stream_is_refused(server: Ser
             await conn.store(subject, bytes(most * 1024))
             with pytest.raises(ApiError, match="message size exceeds maximum"):
                 await conn.store(subject, bytes(most * 1024 + 1))
-        assert conn.storing.failures == 0  # that says nothing of the store
+        assert conn.write_health.failures == 0  # that says nothing of the store
 
 
 @story

@@ -36,7 +36,7 @@ from berthmaster.lib.messages.usage import (
 from berthmaster.lib.nats import subjects
 from berthmaster.lib.nats.connection import Connection
 from berthmaster.lib.nats.errors import BusError
-from berthmaster.lib.nats.stored import last_message
+from berthmaster.lib.nats.stream_reads import last_message
 from berthmaster.lib.nats.streams import ARCHIVE, DEAD, WORKLOADS, ensure_streams, stream_info
 from berthmaster.lib.runtime.service import Context
 from berthmaster.lib.supervisor.embedded import Server

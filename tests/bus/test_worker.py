@@ -19,8 +19,8 @@ from berthmaster.lib.nats import subjects, worker
 from berthmaster.lib.nats.connection import Connection
 from berthmaster.lib.nats.durables import Durable
 from berthmaster.lib.nats.errors import NoAnswer, TooLarge
-from berthmaster.lib.nats.follow import Recorded
-from berthmaster.lib.nats.stored import last_message
+from berthmaster.lib.nats.stream_messages import Recorded
+from berthmaster.lib.nats.stream_reads import last_message
 from berthmaster.lib.nats.streams import CONTROL, DEAD, ensure_durable, stream_info
 from berthmaster.lib.nats.worker import Handle, Later, Never, Worker
 from berthmaster.lib.supervisor.embedded import Server

@@ -113,7 +113,7 @@ class Rig:
                 env=env,
                 constants=QUICK_CONSTANTS
                 | {
-                    "berthmaster.lib.kube.joining:ANSWER_LIMIT_S": answer_limit_s,
+                    "berthmaster.lib.kube.service_client:ANSWER_LIMIT_S": answer_limit_s,
                     "berthmaster.hub.credentials.service:ANSWER_LIMIT_S": answer_limit_s,
                 },
             )

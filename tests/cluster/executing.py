@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from berthmaster.lib.event_log.log import EventLog, decode_story
+from berthmaster.lib.event_log.workload_log import EventLog, decode_story
 from berthmaster.lib.kube import labels
 from berthmaster.lib.kube.resources import JOB_SETS, JOBS, RAY_JOBS, VOLCANO_JOBS, Resource
 from berthmaster.lib.lifecycle.digest import request_digest

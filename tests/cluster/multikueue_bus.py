@@ -14,7 +14,7 @@ from typing import Any, Final, Literal, Self, TypeVar
 
 import msgspec
 
-from berthmaster.lib.event_log.log import EventLog
+from berthmaster.lib.event_log.workload_log import EventLog
 from berthmaster.lib.lifecycle.fold import Verdict, offer
 from berthmaster.lib.lifecycle.workload import Key, Workload, key
 from berthmaster.lib.messages.api import WhyReply
@@ -37,7 +37,8 @@ from berthmaster.lib.nats import subjects
 from berthmaster.lib.nats.connection import Connection
 from berthmaster.lib.nats.errors import BusError, NoAnswer
 from berthmaster.lib.nats.facts import FactMirror, FactWriter, Seen
-from berthmaster.lib.nats.follow import Follower, Recorded
+from berthmaster.lib.nats.follower import Follower
+from berthmaster.lib.nats.stream_messages import Recorded
 from berthmaster.lib.nats.streams import WORKLOADS, ensure_streams
 from berthmaster.lib.supervisor.embedded import Server, ServerConfig
 from tests.bus.tools import Lines, Settings

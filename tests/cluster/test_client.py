@@ -31,9 +31,9 @@ from berthmaster.lib.kube.resources import (
     CONFIG_MAPS,
     EVENTS,
     JOBS,
+    KUEUE_WORKLOADS,
     NODES,
     PODS,
-    WORKLOADS,
     Resource,
 )
 from berthmaster.lib.kube.retry import on_conflict
@@ -234,23 +234,23 @@ def test_applying_our_own_item_of_a_list_leaves_the_items_of_others(
     api = planes.hub.api
     template = {"spec": {"containers": [{"name": "c", "image": "i"}], "restartPolicy": "Never"}}
     made = api.create(
-        WORKLOADS.path(namespace=namespace),
+        KUEUE_WORKLOADS.path(namespace=namespace),
         {
-            "apiVersion": WORKLOADS.group_version,
-            "kind": WORKLOADS.kind,
+            "apiVersion": KUEUE_WORKLOADS.group_version,
+            "kind": KUEUE_WORKLOADS.kind,
             "metadata": {"name": "w"},
             "spec": {"podSets": [{"name": "main", "count": 1, "template": template}]},
         },
     )
-    path = WORKLOADS.path(namespace=namespace, name="w", subresource="status")
+    path = KUEUE_WORKLOADS.path(namespace=namespace, name="w", subresource="status")
     theirs = {"name": "multikueue", "state": "Pending", "message": "", "lastTransitionTime": NOW}
     api.merge(path, {"status": {"admissionChecks": [theirs]}})
 
     def ours(state: str) -> dict[str, object]:
         item = {"name": "berth", "state": state, "message": "ours", "lastTransitionTime": NOW}
         return {
-            "apiVersion": WORKLOADS.group_version,
-            "kind": WORKLOADS.kind,
+            "apiVersion": KUEUE_WORKLOADS.group_version,
+            "kind": KUEUE_WORKLOADS.kind,
             "metadata": {"name": "w", "uid": made["metadata"]["uid"]},
             "status": {"admissionChecks": [item]},
         }

@@ -15,6 +15,7 @@ from berthmaster.lib.kube.resources import (
     CLUSTER_QUEUES,
     CONFIG_MAPS,
     JOBS,
+    KUEUE_WORKLOADS,
     MEMBER_CLUSTERS,
     NAMESPACES,
     NODES,
@@ -22,7 +23,6 @@ from berthmaster.lib.kube.resources import (
     ROLE_BINDINGS,
     SECRETS,
     SERVICE_ACCOUNTS,
-    WORKLOADS,
     Resource,
 )
 from berthmaster.lib.messages.fleet import (
@@ -659,8 +659,8 @@ async def deny_the_rest(access: Access, namespace: str) -> None:
         ("patch", JOBS, ""),
         ("delete", JOBS, ""),
         ("patch", CLUSTER_QUEUES, ""),
-        ("patch", WORKLOADS, "status"),
-        ("delete", WORKLOADS, ""),
+        ("patch", KUEUE_WORKLOADS, "status"),
+        ("delete", KUEUE_WORKLOADS, ""),
         ("create", SERVICE_ACCOUNTS, "token"),
         ("create", ROLE_BINDINGS, ""),
     ]

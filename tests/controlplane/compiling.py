@@ -20,7 +20,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-from berthmaster.lib.runtime.children import dying_with_this_process
+from berthmaster.lib.runtime.process_setup import end_with_parent
 
 HERE: Final = Path(__file__).resolve().parent
 KUBERNETES_VERSION: Final = "1.36.3"  # go.mod names it too; a test compares them
@@ -157,7 +157,7 @@ def _compile(
 
 
 def _nicely_and_not_alone() -> Callable[[], None]:
-    bind = dying_with_this_process()
+    bind = end_with_parent()
 
     def between_fork_and_exec() -> None:
         bind()

@@ -28,7 +28,7 @@ from h2.config import H2Configuration
 from h2.connection import H2Connection
 from h2.events import DataReceived, RequestReceived, StreamEnded
 
-from berthmaster.lib.runtime.children import dying_with_this_process
+from berthmaster.lib.runtime.process_setup import end_with_parent
 from berthmaster.lib.runtime.protobuf import field
 from tests.controlplane.build import cannot_run_a_kubelet, find_kubelet
 from tests.controlplane.compiling import Unavailable
@@ -241,7 +241,7 @@ def _started(folder: Path, name: str, argv: Sequence[str]) -> subprocess.Popen[b
             argv,
             stdout=log,
             stderr=log,
-            preexec_fn=dying_with_this_process(),  # noqa: PLW1509 # takes no lock
+            preexec_fn=end_with_parent(),  # noqa: PLW1509 # takes no lock
         )
 
 

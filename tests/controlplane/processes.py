@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Final, Generic, TypeVar
 
-from berthmaster.lib.runtime.children import dying_with_this_process
+from berthmaster.lib.runtime.process_setup import end_with_parent
 from tests.support.patience import HANG_S, Hung, hang_s, wait_until
 
 _LAST_LINES: Final = 6
@@ -130,7 +130,7 @@ class Process:
                     stderr=log,
                     env=self._environment,
                     start_new_session=True,  # Ctrl-C is for the tests
-                    preexec_fn=dying_with_this_process(),  # noqa: PLW1509 # takes no lock
+                    preexec_fn=end_with_parent(),  # noqa: PLW1509 # takes no lock
                 )
 
         try:

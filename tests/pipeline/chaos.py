@@ -32,7 +32,7 @@ from berthmaster.lib.access.permissions import inbox_prefix
 from berthmaster.lib.lifecycle.states import ENDED, State
 from berthmaster.lib.messages.workload import JobRequest, PodSet
 from berthmaster.lib.nats.errors import BusError
-from berthmaster.lib.runtime.children import dying_with_this_process
+from berthmaster.lib.runtime.process_setup import end_with_parent
 from tests.pipeline.running import alive, environment, run_berth
 from tests.support.patience import Hung, Patience, hang_s, until
 
@@ -185,7 +185,7 @@ def rig(folder: Path, *flags: str, env: Mapping[str, str] = IMPATIENT) -> Iterat
             stderr=errors,
             env=environment(folder) | QUIET | dict(env),
             start_new_session=True,
-            preexec_fn=dying_with_this_process(),  # noqa: PLW1509 # takes no lock
+            preexec_fn=end_with_parent(),  # noqa: PLW1509 # takes no lock
         )
     made: Rig | None = None
     code = 0

@@ -19,7 +19,7 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from berthmaster.control.resolver.core.known.stored import Snapshot
-from berthmaster.lib.event_log.compare import StreamSeen
+from berthmaster.lib.event_log.damage import StreamState
 from berthmaster.lib.lifecycle.instructions import Outcome, Refused, Stored, Unknown
 from berthmaster.lib.lifecycle.workload import Key, key
 from berthmaster.lib.messages.api import RecordedEvent
@@ -30,13 +30,13 @@ from berthmaster.lib.messages.placement import Decision
 from berthmaster.lib.messages.records import LogMark
 from berthmaster.lib.messages.telemetry import NodeTelemetry
 from berthmaster.lib.messages.workload import Submitted, WorkloadEvent
-from berthmaster.lib.nats.event_subjects import event_subject
+from berthmaster.lib.nats.message_subjects import event_subject
 from berthmaster.lib.nats.subjects import decision as decision_subject
 from tests.simulation.clockwork import Clockwork, Process, Work
 from tests.simulation.faults import Faults
 from tests.simulation.pace import Pace
 
-SETTLE_LIMIT_S: Final = 10.0  # after it nobody knows, as in lib/event_log/log.py
+SETTLE_LIMIT_S: Final = 10.0  # after it nobody knows, as in lib/event_log/workload_log.py
 _SNAPSHOTS: Final = msgspec.msgpack.Decoder(Snapshot)
 
 
@@ -193,11 +193,13 @@ class Bus:
 
     # Damage
 
-    def seen(self) -> StreamSeen | None:
+    def seen(self) -> StreamState | None:
         """What the server says of the log."""
         if not self.incarnation:
             return None
-        return StreamSeen(self.incarnation, self.log.end, self.replaces, lost_bytes=self.lost_bytes)
+        return StreamState(
+            self.incarnation, self.log.end, self.replaces, lost_bytes=self.lost_bytes
+        )
 
     def at(self, sequence: int) -> Message | None:
         """The message of the log under this number."""

@@ -8,7 +8,7 @@ from berthmaster.control.door.core.bounds import Limits
 from berthmaster.control.door.core.door import Door
 from berthmaster.control.door.core.log_view import Behind, Settle, Store
 from berthmaster.control.door.core.receipts import tells_of_end
-from berthmaster.lib.door_client.wire import RawTake
+from berthmaster.lib.door_client.raw_replies import RawTake
 from berthmaster.lib.lifecycle.instructions import Outcome, Refused, Unknown
 from berthmaster.lib.lifecycle.states import HELD, State
 from berthmaster.lib.lifecycle.workload import key

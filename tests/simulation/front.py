@@ -41,7 +41,7 @@ from berthmaster.lib.messages.api import ApiReply, Refusal
 from berthmaster.lib.messages.control import Cordon, QueueSetting
 from berthmaster.lib.messages.placement import Decision
 from berthmaster.lib.messages.runtimes import RuntimeSetting
-from berthmaster.lib.nats.control import control_subject
+from berthmaster.lib.nats.message_subjects import control_subject
 from tests.simulation.bus import Bus, Follower, Message, recorded
 from tests.simulation.clockwork import Process
 from tests.simulation.judge import Judge

@@ -14,12 +14,11 @@ from berthmaster.control.resolver.core.deciding.make_room import WORDS
 from berthmaster.control.resolver.core.deciding.rebalance import REBALANCED
 from berthmaster.lab.emulator.cluster import EmulatedCluster
 from berthmaster.lab.emulator.world import ALIVE, Group, Phase
-from berthmaster.lib.lifecycle.faults import OWN
+from berthmaster.lib.lifecycle.attempt_faults import OWN
 from berthmaster.lib.lifecycle.fold import Verdict, offer
-from berthmaster.lib.lifecycle.parts import division_of
 from berthmaster.lib.lifecycle.sizes import counts_of, least, most
 from berthmaster.lib.lifecycle.states import HELD, Ending, State
-from berthmaster.lib.lifecycle.workload import Key, Workload, key
+from berthmaster.lib.lifecycle.workload import Key, Workload, division_of, key
 from berthmaster.lib.messages.control import ClusterLost
 from berthmaster.lib.messages.placement import Decision
 from berthmaster.lib.messages.workload import (

@@ -7,7 +7,7 @@ marks of all services at each connection and while something is wrong, and not e
 
 from collections.abc import Callable
 
-from berthmaster.lib.event_log.compare import (
+from berthmaster.lib.event_log.damage import (
     by_service,
     damage,
     digest_of,

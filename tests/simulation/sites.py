@@ -15,7 +15,7 @@ from berthmaster.lab.emulator.inventory import Reports, profile
 from berthmaster.lab.emulator.records import Record
 from berthmaster.lab.emulator.telemetry import NodeModel
 from berthmaster.lib.door_client.client import LIST_EVERY_S
-from berthmaster.lib.door_client.wire import RawTake
+from berthmaster.lib.door_client.raw_replies import RawTake
 from berthmaster.lib.lifecycle.instructions import (
     Answered,
     Append,

@@ -9,7 +9,7 @@ from berthmaster.control.gateway.core import instructions as gateway_asks
 from berthmaster.control.gateway.core.gateway import Gateway
 from berthmaster.control.resolver.core.deciding.draft import Plan
 from berthmaster.control.resolver.core.resolver import Resolver
-from berthmaster.lib.lifecycle import fold, open_workloads
+from berthmaster.lib.lifecycle import fold, known_workloads
 from berthmaster.lib.lifecycle.fold import Verdict
 from berthmaster.lib.lifecycle.instructions import Answered, Outcome, Refused, Stored, Unknown
 from berthmaster.lib.lifecycle.workload import Workload
@@ -195,7 +195,7 @@ def forgetful(
 def test_a_reader_that_does_not_look_at_after_is_found(
     broken: Offer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(open_workloads, "offer", broken)
+    monkeypatch.setattr(known_workloads, "offer", broken)
     assert found(Parts(), 150) != ""
 
 

@@ -11,7 +11,7 @@ from berthmaster.control.resolver.core.deciding.draft import Plan
 from berthmaster.control.resolver.core.resolver import Resolver
 from berthmaster.control.resolver.replay import Inputs
 from berthmaster.control.resolver.settings import Policy
-from berthmaster.lib.lifecycle.batch import jobs_of
+from berthmaster.lib.lifecycle.decisions import jobs_of
 from berthmaster.lib.lifecycle.digest import request_digest
 from berthmaster.lib.lifecycle.fold import offer
 from berthmaster.lib.lifecycle.instructions import Refused, Stored

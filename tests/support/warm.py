@@ -33,7 +33,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any, Final
 
-from berthmaster.lib.runtime.children import dying_with_this_process
+from berthmaster.lib.runtime.process_setup import end_with_parent
 from tests.support.patience import PATIENT, hang_s
 
 ROOT: Final = Path(__file__).resolve().parent.parent.parent
@@ -246,7 +246,7 @@ def _become(request: dict[str, Any], files: Sequence[int]) -> None:
 
 def _serve(door: socket.socket) -> dict[str, Any] | None:
     """Until the tests are gone: None. In a child: what it shall be."""
-    bind = dying_with_this_process()
+    bind = end_with_parent()
     children: set[int] = set()
     while True:
         text, files, _, _ = socket.recv_fds(door, _MOST_BYTES, 3)

@@ -22,8 +22,7 @@ import click
 from berthmaster.cli.context.file import ContextsWrong
 from berthmaster.cli.context.target import BusTarget, find_target, tenants_beside
 from berthmaster.cli.output.complain import complain
-from berthmaster.lib.runtime.plain_json import dumps, pretty
-from berthmaster.lib.runtime.printable import visible
+from berthmaster.lib.runtime.visible_text import dumps, pretty, visible
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType

@@ -77,8 +77,9 @@ from berthmaster.lib.messages.workload import JobRequest
 from berthmaster.lib.nats import subjects
 from berthmaster.lib.nats.connection import Connection
 from berthmaster.lib.nats.errors import BusError, NoAnswer, NotConnected, NotPermitted, TooLarge
-from berthmaster.lib.nats.follow import Follower, Recorded
+from berthmaster.lib.nats.follower import Follower
 from berthmaster.lib.nats.nats_py import Msg
+from berthmaster.lib.nats.stream_messages import Recorded
 from berthmaster.lib.nats.streams import CONTROL, DEAD, FLEET, WORKLOADS, stream_info
 from berthmaster.lib.runtime.backoff import Backoff
 

@@ -30,11 +30,11 @@ from berthmaster.lib.messages.quality import QualityReport
 from berthmaster.lib.messages.records import DeadLetter
 from berthmaster.lib.messages.telemetry import JobFigures, NodeTelemetry
 from berthmaster.lib.messages.workload import Cancelled, Failed, Succeeded, WorkloadEvent
-from berthmaster.lib.nats.control import read_control
 from berthmaster.lib.nats.errors import ApiError, BusError, NotPermitted
-from berthmaster.lib.nats.follow import Follower, Recorded
+from berthmaster.lib.nats.follower import Follower
+from berthmaster.lib.nats.message_subjects import read_control
 from berthmaster.lib.nats.nats_py import Msg
-from berthmaster.lib.nats.stored import parse_time_s
+from berthmaster.lib.nats.stream_messages import Recorded, parse_time_s
 
 T = TypeVar("T")
 MAX_BUFFERED: Final = 200_000

@@ -21,7 +21,7 @@ import nats
 import pytest
 from nats.aio.client import Client as NatsClient
 
-from berthmaster.lib.access import claims, push
+from berthmaster.lib.access import account_push, claims
 from berthmaster.lib.access.keys import (
     account_jwts,
     account_key,
@@ -39,7 +39,7 @@ from berthmaster.lib.nats import jwts
 from berthmaster.lib.nats.connection import Connection
 from berthmaster.lib.nats.endpoints import Endpoint, serve
 from berthmaster.lib.nats.errors import BusError
-from berthmaster.lib.nats.event_subjects import event_subject
+from berthmaster.lib.nats.message_subjects import event_subject
 from berthmaster.lib.nats.streams import ensure_streams
 from berthmaster.lib.nats.subjects import LANES
 from berthmaster.lib.supervisor.embedded import Server, ServerCluster, ServerConfig
@@ -376,14 +376,14 @@ async def test_claims_that_the_operator_did_not_sign_take_no_effect(bus: Bus) ->
     forged = jwts.signed(body, stranger, now_s=time.time())
     async with bus.user("accounts") as pusher, bus.may_all("T_evil") as evil:
         try:
-            await push.push(pusher, forged)
+            await account_push.push(pusher, forged)
         except BusError:
             pass
         with pytest.raises(nats.errors.NoRespondersError):
             await evil.request("berth.api.acme.get", b"{}", timeout=5)
         # What a server was made to keep of it is put right by the next comparison.
-        assert "T_evil" in (await push.reconcile(pusher, bus.keys)).pushed
-        assert not await push.reconcile(pusher, bus.keys)
+        assert "T_evil" in (await account_push.reconcile(pusher, bus.keys)).pushed
+        assert not await account_push.reconcile(pusher, bus.keys)
     async with bus.may_all("T_evil"):
         pass  # it may come in as itself, as before
 
@@ -400,19 +400,19 @@ async def test_tenant_added_is_served_and_removed_disconnected(bus: Bus) -> None
         bus.user("operator") as operator,
     ):
         old = sign_user(bus.keys, "tenant.late", days=1)
-        await push.push(pusher, account_jwts(bus.keys)["T_late"])
+        await account_push.push(pusher, account_jwts(bus.keys)["T_late"])
         async with bus.user("tenant.late") as late:
             assert (
                 await late.request("berth.api.late.get", b"{}", timeout_s=ANSWER_S)
             ).data == b"refused"
 
             assert remove_user(bus.keys, "tenant.late")
-            await push.delete(pusher, bus.keys, "T_late")
+            await account_push.delete(pusher, bus.keys, "T_late")
             await until(lambda: not late.connected, "it is cut off")
         await refused(bus, old)
         # It comes back with new credentials, and the old ones stay worthless.
         sign_user(bus.keys, "tenant.late", days=1, again=True)
-        await push.push(pusher, account_jwts(bus.keys)["T_late"])
+        await account_push.push(pusher, account_jwts(bus.keys)["T_late"])
         async with bus.user("tenant.late") as late:
             assert (
                 await late.request("berth.api.late.get", b"{}", timeout_s=ANSWER_S)
@@ -431,10 +431,10 @@ async def test_one_user_of_several_is_cut_off_alone(bus: Bus) -> None:
     ):
         for user, account in (("executor.red", "C_red"), ("scorer", "CORE")):
             make_keys(bus.keys, [user])
-            await push.push(pusher, account_jwts(bus.keys)[account])
+            await account_push.push(pusher, account_jwts(bus.keys)[account])
             async with bus.user(user) as goes:
                 assert remove_user(bus.keys, user)
-                await push.push(pusher, account_jwts(bus.keys)[account])
+                await account_push.push(pusher, account_jwts(bus.keys)[account])
                 await until(lambda goes=goes: not goes.connected, "it is cut off")  # type: ignore[misc]
         for one in (operator, stays):
             await one.flush()
@@ -445,7 +445,7 @@ async def test_one_user_of_several_is_cut_off_alone(bus: Bus) -> None:
 async def test_a_jwt_that_ends_cuts_off_and_a_renewed_file_is_taken_by_itself(bus: Bus) -> None:
     async with answering(bus), bus.user("accounts") as pusher:
         sign_user(bus.keys, "tenant.brief", days=2 / 86_400)
-        await push.push(pusher, account_jwts(bus.keys)["T_brief"])
+        await account_push.push(pusher, account_jwts(bus.keys)["T_brief"])
         file, log = creds_file(bus.keys, "tenant.brief"), Lines()
         settings = Settings(bus.url, file, inbox_prefix("tenant.brief"))
         opening = Connection.open(settings, "brief", log, timeout_s=ANSWER_S, clock_subject="")
@@ -465,13 +465,13 @@ async def test_a_jwt_that_ends_cuts_off_and_a_renewed_file_is_taken_by_itself(bu
 @story
 async def test_servers_are_told_what_they_do_not_know_and_no_more(bus: Bus) -> None:
     async with bus.user("accounts") as pusher:
-        await push.reconcile(pusher, bus.keys)
-        assert not await push.reconcile(pusher, bus.keys)
+        await account_push.reconcile(pusher, bus.keys)
+        assert not await account_push.reconcile(pusher, bus.keys)
         sign_user(bus.keys, "tenant.lost", days=1)
-        assert await push.reconcile(pusher, bus.keys) == (("T_lost",), ())
+        assert await account_push.reconcile(pusher, bus.keys) == (("T_lost",), ())
         remove_user(bus.keys, "tenant.lost")
-        assert await push.reconcile(pusher, bus.keys) == ((), ("T_lost",))
-        assert not await push.reconcile(pusher, bus.keys)
+        assert await account_push.reconcile(pusher, bus.keys) == ((), ("T_lost",))
+        assert not await account_push.reconcile(pusher, bus.keys)
 
 
 @story
@@ -493,7 +493,7 @@ async def test_a_tenant_that_is_added_is_heard_by_each_of_three_servers(tmp_path
             bus.user("accounts", three.servers[0].url) as pusher,
         ):
             sign_user(keys, "tenant.late", days=1)
-            await push.push(pusher, account_jwts(keys)["T_late"])
+            await account_push.push(pusher, account_jwts(keys)["T_late"])
             for server in three.servers:
                 async with bus.user("tenant.late", server.url) as late:
                     assert (

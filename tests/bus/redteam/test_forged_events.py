@@ -33,7 +33,7 @@ from berthmaster.lib.messages.workload import (
 from berthmaster.lib.nats import subjects
 from berthmaster.lib.nats.connection import Connection
 from berthmaster.lib.nats.errors import ApiError
-from berthmaster.lib.nats.event_subjects import event_subject
+from berthmaster.lib.nats.message_subjects import event_subject
 from berthmaster.lib.nats.streams import WORKLOADS, stream_info
 from berthmaster.lib.supervisor.embedded import Server
 from tests.bus.doors import door

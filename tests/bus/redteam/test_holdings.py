@@ -26,7 +26,7 @@ from berthmaster.lib.access.permissions import inbox_prefix
 from berthmaster.lib.door_client.client import DoorClient
 from berthmaster.lib.door_client.holdings import report
 from berthmaster.lib.event_log import guard
-from berthmaster.lib.event_log.log import EventLog
+from berthmaster.lib.event_log.workload_log import EventLog
 from berthmaster.lib.lifecycle.digest import request_digest
 from berthmaster.lib.lifecycle.instructions import Stored
 from berthmaster.lib.messages.door import HeldAttempt, HeldPage, HoldingsRequest, Nudge
@@ -35,7 +35,7 @@ from berthmaster.lib.messages.families import HELD_PAGES, encode
 from berthmaster.lib.messages.placement import PodBinding
 from berthmaster.lib.messages.workload import JobRequest, Placed, PodSet, RunSpec, Submitted
 from berthmaster.lib.nats import subjects
-from berthmaster.lib.nats.connecting import read_creds
+from berthmaster.lib.nats.connect_options import read_creds
 from berthmaster.lib.nats.connection import Connection
 from berthmaster.lib.nats.errors import BusError
 from berthmaster.lib.nats.streams import WORKLOADS, ensure_streams

@@ -21,7 +21,7 @@ from berthmaster.cli.audit.report import audit
 from berthmaster.lib.access.keys import creds_file, make_keys, server_config
 from berthmaster.lib.access.permissions import STREAMS, inbox_prefix
 from berthmaster.lib.door_client.client import DoorClient, Heard
-from berthmaster.lib.door_client.facts import DoorFacts
+from berthmaster.lib.door_client.door_facts import DoorFacts
 from berthmaster.lib.lifecycle.digest import request_digest
 from berthmaster.lib.lifecycle.instructions import Stored
 from berthmaster.lib.messages.families import encode
@@ -30,7 +30,7 @@ from berthmaster.lib.messages.workload import Claimed, Running, Succeeded
 from berthmaster.lib.nats import jwts, subjects
 from berthmaster.lib.nats.connection import Connection
 from berthmaster.lib.nats.errors import BusError
-from berthmaster.lib.nats.event_subjects import event_subject
+from berthmaster.lib.nats.message_subjects import event_subject
 from berthmaster.lib.nats.streams import ensure_streams
 from berthmaster.lib.runtime.ports import free_ports
 from berthmaster.lib.supervisor.embedded import Server, ServerCluster, ServerConfig

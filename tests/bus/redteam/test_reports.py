@@ -21,7 +21,7 @@ from berthmaster.cli.audit.report import audit
 from berthmaster.lib.access.keys import creds_file, make_keys, server_config
 from berthmaster.lib.access.permissions import inbox_prefix
 from berthmaster.lib.door_client.client import DoorClient
-from berthmaster.lib.event_log.log import EventLog
+from berthmaster.lib.event_log.workload_log import EventLog
 from berthmaster.lib.lifecycle.instructions import Stored
 from berthmaster.lib.messages.api import GetReply
 from berthmaster.lib.messages.door import (

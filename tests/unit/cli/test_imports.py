@@ -71,10 +71,10 @@ def test_a_command_that_asks_the_bus_takes_nats_without_websockets() -> None:
 def test_websockets_are_there_for_who_names_one() -> None:
     program = """
 import sys
-from berthmaster.lib.nats import connection, websockets
+from berthmaster.lib.nats import connection, nats_py
 from nats.aio import transport
 assert transport.aiohttp is None and "aiohttp" not in sys.modules
-websockets.allow()
+nats_py.allow_websockets()
 import aiohttp
 assert transport.aiohttp is aiohttp and transport.multidict is not None
 """

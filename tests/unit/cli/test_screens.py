@@ -43,7 +43,7 @@ from berthmaster.lib.messages.workload import (
     Submitted,
     WorkloadEvent,
 )
-from berthmaster.lib.runtime.printable import visible
+from berthmaster.lib.runtime.visible_text import visible
 from tests.unit.cli.screens import screen
 
 NOW_S = 1_700_000_000.0

@@ -14,9 +14,9 @@ from berthmaster.lib.messages.placement import Decision
 from berthmaster.lib.messages.workload import WorkloadEvent
 from berthmaster.lib.nats import subjects
 from berthmaster.lib.nats.connection import Connection
-from berthmaster.lib.nats.event_subjects import decode_event
-from berthmaster.lib.nats.follow import Recorded
-from berthmaster.lib.nats.read import read_all, read_fleet_history
+from berthmaster.lib.nats.message_subjects import decode_event
+from berthmaster.lib.nats.stream_messages import Recorded
+from berthmaster.lib.nats.stream_reads import read_all, read_fleet_history
 from berthmaster.lib.nats.streams import ARCHIVE, FIRST, FLEET_LOG, FOLLOWED, WORKLOADS, stream_info
 
 _LINKS: Final = msgspec.json.Decoder(Link)

@@ -4,12 +4,12 @@ from collections.abc import Sequence
 
 import msgspec
 
-from berthmaster.lib.event_log.log import EventLog, recorded
+from berthmaster.lib.event_log.workload_log import EventLog, recorded
 from berthmaster.lib.lifecycle.fold import Verdict, fold_history
 from berthmaster.lib.messages.api import RecordedEvent
 from berthmaster.lib.messages.families import UNREADABLE, event_kind
 from berthmaster.lib.nats.connection import Connection
-from berthmaster.lib.nats.stored import Message
+from berthmaster.lib.nats.stream_messages import Message
 
 UNREAD = "unreadable"
 BEHIND = "not judged"  # behind a message that cannot be read

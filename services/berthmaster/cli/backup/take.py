@@ -13,10 +13,10 @@ import msgspec
 from berthmaster.cli.backup import folder as files
 from berthmaster.cli.backup.core import Record, nanoseconds, written
 from berthmaster.cli.backup.folder import KEPT, SEGMENT_BYTES, KeptStream, Manifest
-from berthmaster.lib.event_log.marks import all_damage, seen_of
+from berthmaster.lib.event_log.marks import all_damage, read_stream_state
 from berthmaster.lib.nats.connection import Connection
-from berthmaster.lib.nats.follow import Recorded
-from berthmaster.lib.nats.read import read_all
+from berthmaster.lib.nats.stream_messages import Recorded
+from berthmaster.lib.nats.stream_reads import read_all
 from berthmaster.lib.nats.streams import stream_info
 
 COMPARED: Final = 1024
@@ -43,7 +43,7 @@ async def take(conn: Connection, folder: Path) -> list[Added]:
     for why in await all_damage(conn):
         raise NotTheSame(f"{why}; {folder} stays as it is")
     for stream, kept in manifest.streams.items():
-        seen = await seen_of(conn, stream)
+        seen = await read_stream_state(conn, stream)
         if seen is not None and seen.incarnation != kept.created:
             raise NotTheSame(f"{stream} was made anew since; take its backup in another folder")
     manifest.taken_at_s = conn.now()

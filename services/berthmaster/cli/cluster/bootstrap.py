@@ -12,8 +12,8 @@ import click
 
 from berthmaster.cli.output.complain import complain
 from berthmaster.cli.session import EXIT_UNREACHABLE, Output, kubernetes_work, usage
-from berthmaster.lib.runtime.parse import EmptyMember, members
-from berthmaster.lib.runtime.plain_json import pretty
+from berthmaster.lib.runtime.settings import EmptyMember, members
+from berthmaster.lib.runtime.visible_text import pretty
 from berthmaster.lib.supervisor.plan import KubeTarget, PlanError, kube_target
 
 

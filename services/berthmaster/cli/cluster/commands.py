@@ -32,7 +32,7 @@ from berthmaster.lib.access.certificates import names_of
 from berthmaster.lib.access.keys import creds_file, remove_user, sign_user
 from berthmaster.lib.access.permissions import SENTINEL
 from berthmaster.lib.nats.subjects import token
-from berthmaster.lib.runtime.parse import EmptyMember, members
+from berthmaster.lib.runtime.settings import EmptyMember, members
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

@@ -113,7 +113,7 @@ def login(
 
 def _token_source(file: Path | None, command: str | None) -> Callable[[], str]:
     """Where to get the token, each time anew. What it gives raises BusError."""
-    from berthmaster.lib.access.login import read_token
+    from berthmaster.lib.access.token_login import read_token
     from berthmaster.lib.nats.errors import BusError
 
     def by_command(argv: list[str]) -> str:
@@ -157,7 +157,7 @@ async def _login(
     keep: bool,
 ) -> int:
     from berthmaster.client import BerthError
-    from berthmaster.lib.access.login import (
+    from berthmaster.lib.access.token_login import (
         LoginTarget,
         keep_logged_in,
         log_in,
@@ -211,12 +211,12 @@ async def _told(work: Awaitable[T]) -> T:
     """That one is not let in is no trouble with the bus."""
     from berthmaster.cli.audit.command import read
     from berthmaster.client import BerthError, UnavailableError
-    from berthmaster.lib.access.login import NotLetIn
+    from berthmaster.lib.access.token_login import LoginRefused
 
     try:
         return await read(work)
     except UnavailableError as error:
-        if isinstance(error.__cause__, NotLetIn):
+        if isinstance(error.__cause__, LoginRefused):
             raise BerthError(str(error)) from error
         raise
 

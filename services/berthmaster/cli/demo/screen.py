@@ -14,7 +14,7 @@ from berthmaster.cli.output import amounts
 from berthmaster.cli.output.terminal import plain_table, safe
 from berthmaster.lib.engine.fleetview.rows import ClusterRow
 from berthmaster.lib.messages.api import WhyReply
-from berthmaster.lib.runtime.printable import visible
+from berthmaster.lib.runtime.visible_text import visible
 
 STEPS: Final = {
     "submit_to_placed": "submit -> placed",

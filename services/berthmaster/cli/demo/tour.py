@@ -310,13 +310,13 @@ class _Jobs:
 
     async def cluster_of(self, name: str) -> str:
         """Where MultiKueue sent it. Raises BerthError after a limit."""
-        from berthmaster.lib.kube.resources import WORKLOADS
+        from berthmaster.lib.kube.resources import KUEUE_WORKLOADS
         from berthmaster.lib.kueue.workloads import KueueWorkload
 
         loop = asyncio.get_running_loop()
         deadline_s = loop.time() + CLUSTER_LIMIT_S
         while True:
-            pages = self._api.list_pages(WORKLOADS, KueueWorkload, namespace=self._namespace)
+            pages = self._api.list_pages(KUEUE_WORKLOADS, KueueWorkload, namespace=self._namespace)
             async for page in pages:
                 for one in page.items:
                     owners = [owner.name for owner in one.metadata.owner_references]

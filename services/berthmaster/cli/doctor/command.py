@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import click
 
 from berthmaster.cli.session import EXIT_FAILED, Output, kubernetes_work, usage
-from berthmaster.lib.runtime.plain_json import pretty
+from berthmaster.lib.runtime.visible_text import pretty
 from berthmaster.lib.supervisor.plan import KubeTarget, PlanError, kube_target
 
 if TYPE_CHECKING:

@@ -147,7 +147,7 @@ async def _hub(
             fields = await read.common(place, account, wanted)
             policies = await read.all(POLICIES, objects.Policy)
             bindings = await read.all(BINDINGS, objects.PolicyBinding)
-            workloads = await read.all(resources.WORKLOADS, ManagedWorkload)
+            workloads = await read.all(resources.KUEUE_WORKLOADS, ManagedWorkload)
             jobs = await read.all(resources.JOBS, HubJob)
             sets = await read.all(resources.JOB_SETS, HubJob)
             webhooks = await read.all(WEBHOOKS, objects.WebhookConfiguration)
@@ -344,7 +344,7 @@ class _Reading:
         served = [
             each
             for each in API_VERSIONS
-            if await self.served(f"{resources.WORKLOADS.group}/{each}")
+            if await self.served(f"{resources.KUEUE_WORKLOADS.group}/{each}")
         ]
         missing, asked_as = await self._missing(account, wanted)
         return {

@@ -20,7 +20,7 @@ from berthmaster.lib.engine.scoring.profiles import PROFILES
 from berthmaster.lib.messages.api import OperatorReply, QueueStanding
 from berthmaster.lib.messages.control import QueuePlace, QueueSetting
 from berthmaster.lib.messages.fleet import NodeReport
-from berthmaster.lib.runtime.parse import EmptyMember, members
+from berthmaster.lib.runtime.settings import EmptyMember, members
 
 ACCOUNTS_LIMIT_S: Final = 3.0
 _ALLOWED: Final = {

@@ -178,7 +178,7 @@ async def _letters(berth: "Client") -> Iterable["Problem"]:
 async def _damage(berth: "Client") -> Iterable["Problem"]:
     from berthmaster.client import UnavailableError
     from berthmaster.lib.engine.fleetview.problems import Problem
-    from berthmaster.lib.event_log.compare import REMEDY
+    from berthmaster.lib.event_log.damage import REMEDY
     from berthmaster.lib.event_log.marks import all_damage
     from berthmaster.lib.nats.errors import BusError
 

@@ -7,7 +7,7 @@ from rich.console import Group, RenderableType
 from berthmaster.cli.output import amounts
 from berthmaster.cli.output.terminal import safe
 from berthmaster.lib.engine.fleetview.problems import Problem
-from berthmaster.lib.runtime.printable import visible
+from berthmaster.lib.runtime.visible_text import visible
 
 
 def table(found: Sequence[Problem], unknown: Sequence[str], now_s: float) -> RenderableType:

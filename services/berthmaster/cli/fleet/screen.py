@@ -14,7 +14,7 @@ from berthmaster.lib.engine.queueing.queues import amount_text
 from berthmaster.lib.engine.queueing.tree import QueueTree
 from berthmaster.lib.messages.api import QueueStanding
 from berthmaster.lib.messages.control import QueueSetting
-from berthmaster.lib.runtime.printable import visible
+from berthmaster.lib.runtime.visible_text import visible
 
 FRESHNESS_STYLES = {"fresh": "", "stale": "yellow", "withdrawn": "red", "unscored": "yellow"}
 _LEVELS = " ▁▂▃▄▅▆▇█"

@@ -48,7 +48,7 @@ from berthmaster.lib.messages.workload import (
 
 if TYPE_CHECKING:
     from berthmaster.cli.audit.story import Line
-from berthmaster.lib.runtime.printable import visible
+from berthmaster.lib.runtime.visible_text import visible
 
 STATE_STYLES = {
     "queued": "yellow",

@@ -11,7 +11,7 @@ import msgspec
 
 from berthmaster.cli.output.amounts import percentile
 from berthmaster.client.following import SeenEvent
-from berthmaster.lib.lifecycle.charges import gpu_milli_of
+from berthmaster.lib.lifecycle.bindings import gpu_milli_of
 from berthmaster.lib.lifecycle.fold import Verdict, offer
 from berthmaster.lib.lifecycle.states import ENDED, LIVE, State
 from berthmaster.lib.lifecycle.workload import Workload, key

@@ -12,7 +12,7 @@ from berthmaster.cli.output.terminal import plain_table, safe
 from berthmaster.lib.engine.scoring.profiles import BALANCED
 from berthmaster.lib.messages.api import DryRunReply, QueueStanding, WhyReply
 from berthmaster.lib.messages.placement import Choice, RankedCluster
-from berthmaster.lib.runtime.printable import visible
+from berthmaster.lib.runtime.visible_text import visible
 
 SHOWN_CLUSTERS = 10
 SHOWN_PARTS = 3

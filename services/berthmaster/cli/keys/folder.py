@@ -19,7 +19,7 @@ import msgspec
 from berthmaster.cli.context.target import find_connection
 from berthmaster.cli.output.complain import complain
 from berthmaster.cli.session import EXIT_FAILED, Output
-from berthmaster.lib.access import push
+from berthmaster.lib.access import account_push
 from berthmaster.lib.access.certificates import CertificatesError
 from berthmaster.lib.access.keys import (
     KeysError,
@@ -149,11 +149,11 @@ class Folder:
 
     async def _tell(self, settings: _Settings, account: str) -> None:
         log = Log("berth", level="error", format="text")
-        async with await push.open_pusher(settings, log) as conn:
+        async with await account_push.open_pusher(settings, log) as conn:
             if jwt := account_jwts(self.keys).get(account):
-                await push.push(conn, jwt)
+                await account_push.push(conn, jwt)
             else:
-                await push.delete(conn, self.keys, account)
+                await account_push.delete(conn, self.keys, account)
 
 
 def ends(jwt: str) -> str:

@@ -2,7 +2,7 @@
 
 import sys
 
-from berthmaster.lib.runtime.printable import visible
+from berthmaster.lib.runtime.visible_text import visible
 
 
 def complain(text: str) -> None:

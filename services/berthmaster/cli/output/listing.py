@@ -12,7 +12,7 @@ import click
 import msgspec
 
 from berthmaster.cli.session import Output
-from berthmaster.lib.runtime.printable import visible, visible_json
+from berthmaster.lib.runtime.visible_text import visible, visible_json
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

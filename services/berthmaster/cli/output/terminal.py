@@ -7,7 +7,7 @@ from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
-from berthmaster.lib.runtime.printable import visible
+from berthmaster.lib.runtime.visible_text import visible
 
 _NAME_CHARS = 20  # of a name, which stay on one line however narrow the screen is
 _ENDLESS = 10_000  # columns

@@ -25,16 +25,16 @@ from berthmaster.cli.recover.copies import (
 from berthmaster.cli.recover.core import Plan, plan
 from berthmaster.cli.recover.holdings import Answers
 from berthmaster.cli.recover.streams import keep_old, replace
-from berthmaster.lib.event_log.compare import by_service
-from berthmaster.lib.event_log.marks import all_damage, remembered
+from berthmaster.lib.event_log.damage import by_service
+from berthmaster.lib.event_log.marks import all_damage, read_marks
 from berthmaster.lib.messages.api import RecordedEvent
 from berthmaster.lib.messages.families import FLEET_FACTS, UNREADABLE, encode
 from berthmaster.lib.messages.records import ArchivedStory
 from berthmaster.lib.nats import subjects
 from berthmaster.lib.nats.connection import Connection
-from berthmaster.lib.nats.event_subjects import event_subject
-from berthmaster.lib.nats.read import read_all
-from berthmaster.lib.nats.recorded import Recorded
+from berthmaster.lib.nats.message_subjects import event_subject
+from berthmaster.lib.nats.stream_messages import Recorded
+from berthmaster.lib.nats.stream_reads import read_all
 from berthmaster.lib.nats.streams import (
     ARCHIVE,
     CONTROL,
@@ -150,7 +150,7 @@ class Recovery:
         conn = self._conn
         self._progress("reading what is left")
         damage = await all_damage(conn)
-        marks = by_service(await remembered(conn))
+        marks = by_service(await read_marks(conn))
         backup = await asyncio.to_thread(read_backup, self._backup) if self._backup else None
         source, last = await self._source(WORKLOADS)
         left = await read_stream(conn, source, last) if source else core.Copy()

@@ -12,10 +12,9 @@ from berthmaster.lib.messages.families import ARCHIVED_STORIES, DECISIONS, UNREA
 from berthmaster.lib.messages.placement import Decision
 from berthmaster.lib.nats import subjects
 from berthmaster.lib.nats.connection import Connection
-from berthmaster.lib.nats.control import read_control
-from berthmaster.lib.nats.event_subjects import decode_event
-from berthmaster.lib.nats.read import read_all
-from berthmaster.lib.nats.recorded import Recorded
+from berthmaster.lib.nats.message_subjects import decode_event, read_control
+from berthmaster.lib.nats.stream_messages import Recorded
+from berthmaster.lib.nats.stream_reads import read_all
 from berthmaster.lib.nats.streams import ARCHIVE, CONTROL, FOLLOWED, WORKLOADS
 
 READ_LIMIT_S: Final = 3600.0

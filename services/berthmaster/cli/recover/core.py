@@ -31,7 +31,7 @@ from typing import Final, Literal, NamedTuple
 
 import msgspec
 
-from berthmaster.lib.lifecycle.attempt_events import ended
+from berthmaster.lib.lifecycle.attempt_owner import ending_event
 from berthmaster.lib.lifecycle.bindings import set_pods
 from berthmaster.lib.lifecycle.digest import request_digest
 from berthmaster.lib.lifecycle.fold import Verdict, offer
@@ -133,7 +133,9 @@ def plan(
         if joined.silent:
             silent.add(joined.silent)
         elif joined.line is not None and joined.line.outcome == "cancelled":
-            tombstones.append((now_s, ended(now, State.CANCELLED, joined.line.why, BY, now_s)))
+            tombstones.append(
+                (now_s, ending_event(now, State.CANCELLED, joined.line.why, BY, now_s))
+            )
         elif now.ended:
             if ending is not None:
                 tombstones.append((now.changed_at_s, ending))

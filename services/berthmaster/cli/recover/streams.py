@@ -13,9 +13,8 @@ from typing import Any, Final
 from berthmaster.lib.nats.connection import Connection
 from berthmaster.lib.nats.durables import DURABLES
 from berthmaster.lib.nats.errors import BusError
-from berthmaster.lib.nats.read import read_all
-from berthmaster.lib.nats.recorded import Recorded
-from berthmaster.lib.nats.stored import next_message
+from berthmaster.lib.nats.stream_messages import Recorded
+from berthmaster.lib.nats.stream_reads import next_message, read_all
 from berthmaster.lib.nats.streams import (
     BUILDING,
     FOLLOWED,

@@ -14,8 +14,8 @@ import click
 
 from berthmaster.cli.output.complain import complain
 from berthmaster.cli.session import EXIT_FAILED, EXIT_INTERRUPTED, Output, run, usage
-from berthmaster.lib.runtime.parse import EmptyMember, members
 from berthmaster.lib.runtime.ports import PAGE_PORT
+from berthmaster.lib.runtime.settings import EmptyMember, members
 from berthmaster.lib.supervisor import plan
 from berthmaster.lib.supervisor.faults import FAULTS, fault_text
 from berthmaster.lib.supervisor.folder import DATA_FOLDER

@@ -7,7 +7,7 @@ less than workloads may end. What waits while a batch is under way makes the nex
 import asyncio
 from typing import Final, NamedTuple
 
-from berthmaster.lib.event_log.batch import Part, send_batch
+from berthmaster.lib.event_log.workload_log import Part, send_batch
 from berthmaster.lib.nats.connection import Connection
 from berthmaster.lib.nats.errors import ApiError, BusError
 

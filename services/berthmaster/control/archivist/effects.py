@@ -23,13 +23,13 @@ from berthmaster.control.archivist.core.instructions import (
     WriteDecision,
     WriteStory,
 )
-from berthmaster.lib.event_log.log import EventLog, decode_story
 from berthmaster.lib.event_log.story_reader import StoryReader
+from berthmaster.lib.event_log.workload_log import EventLog, decode_story
 from berthmaster.lib.messages.families import DECISIONS, UNREADABLE, encode
 from berthmaster.lib.nats import subjects
 from berthmaster.lib.nats.connection import Connection
 from berthmaster.lib.nats.errors import ApiError, BusError
-from berthmaster.lib.nats.stored import NO_MESSAGE, next_message
+from berthmaster.lib.nats.stream_reads import NO_MESSAGE, next_message
 from berthmaster.lib.nats.streams import WORKLOADS
 
 REMOVE_LIMIT_S: Final = 5.0

@@ -28,7 +28,7 @@ from berthmaster.lib.lifecycle.states import State
 from berthmaster.lib.messages.families import UNREADABLE
 from berthmaster.lib.nats import subjects
 from berthmaster.lib.runtime.log import LogLike
-from berthmaster.lib.runtime.plain_json import dumps
+from berthmaster.lib.runtime.visible_text import dumps
 
 COOKIE: Final = "berth_token"
 BODY_LIMIT_S: Final = 10.0

@@ -29,13 +29,13 @@ from berthmaster.lib.messages.families import DEAD_LETTERS, QUALITY, TELEMETRY, 
 from berthmaster.lib.messages.families import LEASES as LEASE_RECORDS
 from berthmaster.lib.nats import subjects
 from berthmaster.lib.nats.connection import Connection
-from berthmaster.lib.nats.control import ControlReader
 from berthmaster.lib.nats.errors import BusError, StreamReplaced
-from berthmaster.lib.nats.event_subjects import decode_event
 from berthmaster.lib.nats.facts import FactMirror, Seen
-from berthmaster.lib.nats.follow import Follower, Recorded
-from berthmaster.lib.nats.joining import joined
+from berthmaster.lib.nats.follower import Follower
+from berthmaster.lib.nats.message_subjects import ControlReader, decode_event
 from berthmaster.lib.nats.nats_py import Msg
+from berthmaster.lib.nats.service_connection import service_connection
+from berthmaster.lib.nats.stream_messages import Recorded
 from berthmaster.lib.nats.streams import CONTROL, DEAD, FLEET, LEASES, WORKLOADS
 from berthmaster.lib.runtime.errors import CannotStart
 from berthmaster.lib.runtime.periodic import beats
@@ -292,7 +292,9 @@ async def main(ctx: Context[DashboardSettings]) -> None:
     shell = Shell(ctx)
     await shell.serve()
     try:
-        async with joined(ctx, FLEET, WORKLOADS, CONTROL, LEASES, round_s=TICK_S / 2) as conn:
+        async with service_connection(
+            ctx, FLEET, WORKLOADS, CONTROL, LEASES, round_s=TICK_S / 2
+        ) as conn:
             if conn is not None:
                 await shell.follow(conn)
     finally:

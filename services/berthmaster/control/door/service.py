@@ -30,10 +30,10 @@ from berthmaster.control.door.core.receipts import key_of, tells_of_end
 from berthmaster.control.door.metrics import DoorMetrics
 from berthmaster.control.door.polls import Polls
 from berthmaster.control.door.settings import DoorSettings
-from berthmaster.lib.event_log.compare import REMEDY
-from berthmaster.lib.event_log.grouped import grouped
+from berthmaster.lib.event_log.damage import REMEDY
+from berthmaster.lib.event_log.group_commit import shared_group_commit
 from berthmaster.lib.event_log.guard import LogGuard
-from berthmaster.lib.event_log.log import EventLog, archived_story, decode_story
+from berthmaster.lib.event_log.workload_log import EventLog, archived_story, decode_story
 from berthmaster.lib.lifecycle.instructions import Refused, Stored, Unknown
 from berthmaster.lib.lifecycle.states import HELD, State
 from berthmaster.lib.lifecycle.workload import Key, key
@@ -83,15 +83,20 @@ from berthmaster.lib.messages.families import (
 )
 from berthmaster.lib.messages.records import LogEnd
 from berthmaster.lib.nats import subjects
-from berthmaster.lib.nats.connecting import read_creds
+from berthmaster.lib.nats.connect_options import read_creds
 from berthmaster.lib.nats.connection import Connection
-from berthmaster.lib.nats.dead import bury
+from berthmaster.lib.nats.dead_letters import store_dead_letter
 from berthmaster.lib.nats.endpoints import Endpoint, serve
 from berthmaster.lib.nats.errors import BusError, StreamReplaced
-from berthmaster.lib.nats.follow import Follower, Recorded
-from berthmaster.lib.nats.joining import Heard, hearing, joined
-from berthmaster.lib.nats.lease import SubjectRecord
-from berthmaster.lib.nats.stored import last_message
+from berthmaster.lib.nats.follower import Follower
+from berthmaster.lib.nats.service_connection import (
+    RequestConnections,
+    request_connections,
+    service_connection,
+)
+from berthmaster.lib.nats.stream_lease import SubjectRecord
+from berthmaster.lib.nats.stream_messages import Recorded
+from berthmaster.lib.nats.stream_reads import last_message
 from berthmaster.lib.nats.streams import FLEET, FOLLOWED, WORKLOADS
 from berthmaster.lib.runtime.candidacy import Record
 from berthmaster.lib.runtime.lease import Outdated, StoreAway
@@ -121,7 +126,9 @@ _Work = Callable[[str, bytes], Awaitable[msgspec.Struct]]
 class Shell:
     """One replica: it reads and writes by one connection, and is asked by others."""
 
-    def __init__(self, ctx: Context[DoorSettings], conn: Connection, heard: Heard) -> None:
+    def __init__(
+        self, ctx: Context[DoorSettings], conn: Connection, heard: RequestConnections
+    ) -> None:
         settings = ctx.settings
         self._ctx = ctx
         self._conn = conn
@@ -130,7 +137,7 @@ class Shell:
         self._core = Door(settings.limits, key_of(read_creds(creds).seed if creds else ""))
         self._guard = LogGuard(ctx, conn, NAME, folder=settings.memory_dir)
         self._log = EventLog(conn, settle_limit_s=SETTLE_LIMIT_S)
-        self._appends = grouped(conn, settle_limit_s=SETTLE_LIMIT_S)
+        self._appends = shared_group_commit(conn, settle_limit_s=SETTLE_LIMIT_S)
         self._turns: Turns[asyncio.Future[None]] = Turns(MAX_APPENDS)
         self._takes = Polls(MAX_POLLS)
         self._fact_polls = Polls(2 * MAX_POLLS)  # executor and ocm
@@ -312,7 +319,7 @@ class Shell:
     async def _bury_letters(self) -> None:
         letters, self._letters = self._letters, []
         for recorded, why, workload in letters:
-            await bury(
+            await store_dead_letter(
                 self._conn,
                 service=NAME,
                 subject=recorded.subject,
@@ -632,7 +639,7 @@ class Shell:
         if isinstance(request, Refusal):
             return request
         concerned = self._core.log.concerns(cluster, request.workload)
-        kept = await bury(
+        kept = await store_dead_letter(
             self._conn,
             service=request.service,
             subject=request.subject,
@@ -741,10 +748,10 @@ def _kept_end(cluster: str, end: PodLogEnd) -> tuple[str, bytes]:
 
 async def main(ctx: Context[DoorSettings]) -> None:
     # Not WORKLOADS: where that is lost, agents report what they hold all the same.
-    async with joined(ctx, FLEET) as conn:
+    async with service_connection(ctx, FLEET) as conn:
         if conn is None:
             return
-        async with hearing(ctx, conn) as heard:
+        async with request_connections(ctx, conn) as heard:
             if heard is not None:
                 await Shell(ctx, conn, heard).run()
 

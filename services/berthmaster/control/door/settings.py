@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from berthmaster.control.door.core.bounds import MIB, Limits
-from berthmaster.lib.event_log.settings import LogReaderSettings
+from berthmaster.lib.event_log.reader_settings import LogReaderSettings
 from berthmaster.lib.runtime.settings import setting
 
 

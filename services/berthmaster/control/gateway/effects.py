@@ -14,8 +14,8 @@ import msgspec
 from berthmaster.control.gateway.core.conversations import Ask, Told
 from berthmaster.control.gateway.core.events import Breathed, StoryRead, UnreadableEvent
 from berthmaster.control.gateway.core.instructions import Breathe, ReadStory
-from berthmaster.lib.event_log.grouped import grouped
-from berthmaster.lib.event_log.log import EventLog, archived_story, recorded
+from berthmaster.lib.event_log.group_commit import shared_group_commit
+from berthmaster.lib.event_log.workload_log import EventLog, archived_story, recorded
 from berthmaster.lib.lifecycle.fold import LOST, Verdict, fold_history, is_whole
 from berthmaster.lib.lifecycle.instructions import (
     Answered,
@@ -32,10 +32,11 @@ from berthmaster.lib.messages.control import ControlFact
 from berthmaster.lib.messages.families import UNREADABLE, encode
 from berthmaster.lib.messages.workload import Carried
 from berthmaster.lib.nats.connection import Connection
-from berthmaster.lib.nats.control import control_subject, later_than, read_control
 from berthmaster.lib.nats.errors import ApiError, BusError
-from berthmaster.lib.nats.one_at_a_time import Stretches
-from berthmaster.lib.nats.stored import GUARD, WRONG_LAST_SEQUENCE, Message, last_message
+from berthmaster.lib.nats.fair_lock import TimeSlices
+from berthmaster.lib.nats.message_subjects import control_subject, later_than, read_control
+from berthmaster.lib.nats.stream_messages import GUARD, WRONG_LAST_SEQUENCE, Message
+from berthmaster.lib.nats.stream_reads import last_message
 from berthmaster.lib.nats.streams import CONTROL
 
 UNKNOWN_PAUSE_S: Final = 0.25  # before looking again at what nobody knows
@@ -70,9 +71,9 @@ class Effects:
     ) -> None:
         self._conn = conn
         self._log = EventLog(conn, settle_limit_s=settle_limit_s)
-        self._appends = grouped(conn, settle_limit_s=settle_limit_s)
+        self._appends = shared_group_commit(conn, settle_limit_s=settle_limit_s)
         self._freeze = freeze
-        self.stretches = Stretches()
+        self.stretches = TimeSlices()
 
     async def perform(self, step: Ask) -> Told:
         """Carry out one instruction; what cannot be done is an answer too, never an exception."""

@@ -10,13 +10,13 @@ from collections.abc import Callable
 from typing import Final
 
 from berthmaster.control.gateway.core.answers import overloaded, unavailable
-from berthmaster.lib.event_log.log import recorded
+from berthmaster.lib.event_log.workload_log import recorded
 from berthmaster.lib.messages.api import EventsReply, RecordedEvent, Refusal
 from berthmaster.lib.messages.families import UNREADABLE
 from berthmaster.lib.nats import subjects
 from berthmaster.lib.nats.connection import Connection
 from berthmaster.lib.nats.errors import BusError
-from berthmaster.lib.nats.stored import next_message
+from berthmaster.lib.nats.stream_reads import next_message
 from berthmaster.lib.nats.streams import WORKLOADS
 from berthmaster.lib.requests import validation
 

@@ -35,7 +35,7 @@ from berthmaster.lib.messages.workload import Placed
 from berthmaster.lib.nats import subjects
 from berthmaster.lib.nats.connection import Connection
 from berthmaster.lib.nats.errors import BusError
-from berthmaster.lib.nats.stored import last_message
+from berthmaster.lib.nats.stream_reads import last_message
 from berthmaster.lib.nats.streams import LOG_ENDS
 from berthmaster.lib.requests import validation
 

@@ -56,16 +56,20 @@ from berthmaster.lib.messages.families import UNREADABLE, encode
 from berthmaster.lib.messages.runtimes import RuntimeSetting
 from berthmaster.lib.nats import subjects
 from berthmaster.lib.nats.connection import Connection
-from berthmaster.lib.nats.control import ControlReader
-from berthmaster.lib.nats.dead import bury
+from berthmaster.lib.nats.dead_letters import store_dead_letter
 from berthmaster.lib.nats.endpoints import Endpoint, Fairness, serve
 from berthmaster.lib.nats.errors import BusError, StreamReplaced
-from berthmaster.lib.nats.event_subjects import decode_event
-from berthmaster.lib.nats.follow import Follower, Recorded
-from berthmaster.lib.nats.heard_figures import HeardFigures
-from berthmaster.lib.nats.joining import Heard, hearing, joined
+from berthmaster.lib.nats.fair_queue import Share
+from berthmaster.lib.nats.follower import Follower
+from berthmaster.lib.nats.latest_figures import LatestFigures
+from berthmaster.lib.nats.message_subjects import ControlReader, decode_event
+from berthmaster.lib.nats.service_connection import (
+    RequestConnections,
+    request_connections,
+    service_connection,
+)
+from berthmaster.lib.nats.stream_messages import Recorded
 from berthmaster.lib.nats.streams import ARCHIVE, CONTROL, WORKLOADS, stream_info
-from berthmaster.lib.nats.turns import Share
 from berthmaster.lib.runtime.periodic import beats
 from berthmaster.lib.runtime.service import Context, Service
 
@@ -80,7 +84,9 @@ SIZE_INTERVAL_S: Final = 2.0  # between two looks at the log's size: some MB at 
 class Shell:
     """One gateway: it reads and writes by one connection, and is asked by others."""
 
-    def __init__(self, ctx: Context[GatewaySettings], conn: Connection, heard: Heard) -> None:
+    def __init__(
+        self, ctx: Context[GatewaySettings], conn: Connection, heard: RequestConnections
+    ) -> None:
         self._settings = ControlReader()
         settings = ctx.settings
         self._ctx = ctx
@@ -102,7 +108,7 @@ class Shell:
         self._guard = LogGuard(
             ctx, conn, "gateway", folder=settings.memory_dir, on_change=self._on_damage
         )
-        self._heard = HeardFigures(conn.now)
+        self._heard = LatestFigures(conn.now)
         self._numbers = itertools.count(1)
         self._logs = LogReader(
             conn,
@@ -220,7 +226,7 @@ class Shell:
         return fitted(reply, self._conn.nc.max_payload - REPLY_MARGIN_BYTES)
 
     def _see_trouble(self) -> None:
-        trouble = self._conn.storing.trouble(WORKLOADS)
+        trouble = self._conn.write_health.trouble(WORKLOADS)
         if trouble != self._trouble:
             self._trouble = trouble
             self._tell(Storing(trouble))
@@ -370,7 +376,7 @@ class Shell:
             self._figures.refresh()
             letters, self._letters = self._letters, []
             for recorded, stream, workload, why in letters:
-                await bury(
+                await store_dead_letter(
                     self._conn,
                     service="gateway",
                     subject=recorded.subject,
@@ -383,10 +389,10 @@ class Shell:
 
 
 async def main(ctx: Context[GatewaySettings]) -> None:
-    async with joined(ctx, WORKLOADS, CONTROL, ARCHIVE) as conn:
+    async with service_connection(ctx, WORKLOADS, CONTROL, ARCHIVE) as conn:
         if conn is None:
             return
-        async with hearing(ctx, conn) as heard:
+        async with request_connections(ctx, conn) as heard:
             if heard is not None:
                 await Shell(ctx, conn, heard).run()
 

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from berthmaster.lib.event_log.settings import LogReaderSettings
+from berthmaster.lib.event_log.reader_settings import LogReaderSettings
 from berthmaster.lib.runtime.settings import setting
 
 

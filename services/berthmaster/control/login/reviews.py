@@ -11,9 +11,9 @@ from berthmaster.control.login.core.errors import Refused, Unavailable
 from berthmaster.control.login.core.mapping import SERVICE_ACCOUNT, Identity, KubernetesIssuer
 from berthmaster.lib.kube.client import Client
 from berthmaster.lib.kube.errors import KubernetesError
-from berthmaster.lib.kube.joining import access_by
 from berthmaster.lib.kube.objects import Struct
 from berthmaster.lib.kube.resources import TOKEN_REVIEWS
+from berthmaster.lib.kube.service_client import access_by
 from berthmaster.lib.runtime.log import LogLike
 
 REVIEW_LIMIT_S: Final = 5.0

@@ -38,12 +38,12 @@ from berthmaster.lib.nats import subjects
 from berthmaster.lib.nats.connection import Connection
 from berthmaster.lib.nats.endpoints import Endpoint, Endpoints, Fairness, serve
 from berthmaster.lib.nats.errors import BusError
-from berthmaster.lib.nats.heard_figures import HeardFigures
-from berthmaster.lib.nats.joining import Heard
-from berthmaster.lib.nats.one_at_a_time import OneAtATime
-from berthmaster.lib.nats.stored import last_message, next_message
+from berthmaster.lib.nats.fair_lock import FairLock
+from berthmaster.lib.nats.fair_queue import PORTION, Share
+from berthmaster.lib.nats.latest_figures import LatestFigures
+from berthmaster.lib.nats.service_connection import RequestConnections
+from berthmaster.lib.nats.stream_reads import last_message, next_message
 from berthmaster.lib.nats.streams import ARCHIVE, WORKLOADS
-from berthmaster.lib.nats.turns import PORTION, Share
 from berthmaster.lib.requests.queues import NO_QUEUES, taken
 from berthmaster.lib.requests.validation import job_request
 
@@ -61,15 +61,19 @@ class Questions:
     ``ready`` says whether the core has caught up."""
 
     def __init__(
-        self, conn: Connection, heard_by: Heard, core: Resolver, ready: Callable[[], bool]
+        self,
+        conn: Connection,
+        heard_by: RequestConnections,
+        core: Resolver,
+        ready: Callable[[], bool],
     ) -> None:
         self._conn = conn
         self._heard_by = heard_by
         self._core = core
         self._ready = ready
-        self._heard = HeardFigures(conn.now)
-        self._counting = OneAtATime()  # GPUs, for one who asks at a time
-        self._supposing = OneAtATime()  # one copy of all that is known at a time
+        self._heard = LatestFigures(conn.now)
+        self._counting = FairLock()  # GPUs, for one who asks at a time
+        self._supposing = FairLock()  # one copy of all that is known at a time
 
     async def serve(self) -> Endpoints:
         await self._heard.listen(self._heard_by.observed)

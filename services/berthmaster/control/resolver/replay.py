@@ -39,10 +39,9 @@ from berthmaster.lib.messages.placement import Decision, Saw
 from berthmaster.lib.messages.workload import WorkloadEvent
 from berthmaster.lib.nats import subjects
 from berthmaster.lib.nats.connection import Connection
-from berthmaster.lib.nats.control import ControlReader
-from berthmaster.lib.nats.event_subjects import decode_event
-from berthmaster.lib.nats.follow import Recorded
-from berthmaster.lib.nats.read import read_all, read_fleet_history
+from berthmaster.lib.nats.message_subjects import ControlReader, decode_event
+from berthmaster.lib.nats.stream_messages import Recorded
+from berthmaster.lib.nats.stream_reads import read_all, read_fleet_history
 from berthmaster.lib.nats.streams import ARCHIVE, CONTROL, FOLLOWED, WORKLOADS
 
 

@@ -23,20 +23,27 @@ from berthmaster.control.resolver.settings import ENGINE_VERSION, Policy
 from berthmaster.lib.engine.queueing.order import OrderBy
 from berthmaster.lib.engine.scoring.compiled import COMPILED
 from berthmaster.lib.engine.scoring.profiles import BALANCED, PROFILES
-from berthmaster.lib.event_log.decider_settings import DeciderSettings, weights_problem
 from berthmaster.lib.event_log.feed import Feed
-from berthmaster.lib.event_log.log import EventLog
-from berthmaster.lib.event_log.settings import LogReaderSettings
+from berthmaster.lib.event_log.reader_settings import (
+    DeciderSettings,
+    LogReaderSettings,
+    weights_problem,
+)
 from berthmaster.lib.event_log.snapshots import load as load_snapshot
 from berthmaster.lib.event_log.snapshots import save as save_snapshot
+from berthmaster.lib.event_log.workload_log import EventLog
 from berthmaster.lib.lifecycle.instructions import Append, Stored
 from berthmaster.lib.messages.families import UNREADABLE, encode
 from berthmaster.lib.nats import subjects
 from berthmaster.lib.nats.connection import Connection
 from berthmaster.lib.nats.errors import BusError, TooLarge
-from berthmaster.lib.nats.joining import Heard, hearing, joined
-from berthmaster.lib.nats.lease import Lease
 from berthmaster.lib.nats.nats_py import errors as nats_errors
+from berthmaster.lib.nats.service_connection import (
+    RequestConnections,
+    request_connections,
+    service_connection,
+)
+from berthmaster.lib.nats.stream_lease import StreamLease
 from berthmaster.lib.nats.streams import CONTROL, FLEET, WORKLOADS, stream_info
 from berthmaster.lib.runtime.periodic import set_within
 from berthmaster.lib.runtime.service import Context, Service
@@ -121,7 +128,7 @@ class ResolverSettings(DeciderSettings, LogReaderSettings):
 
 class Shell:
     def __init__(
-        self, context: Context[ResolverSettings], conn: Connection, heard_by: Heard
+        self, context: Context[ResolverSettings], conn: Connection, heard_by: RequestConnections
     ) -> None:
         settings = context.settings
         self._context = context
@@ -145,7 +152,7 @@ class Shell:
             on_gone=self._on_gone,
             on_ready=self._on_ready,
         )
-        self._lease = Lease(
+        self._lease = StreamLease(
             conn,
             f"resolver.{settings.cell}",
             self.core.name,
@@ -350,10 +357,10 @@ async def main(context: Context[ResolverSettings]) -> None:
     """Connect and run until told to stop."""
     cell = context.settings.cell
     context.log.info("resolver", cell=cell, engine=ENGINE_VERSION, compiled=COMPILED)
-    async with joined(context, WORKLOADS, FLEET, CONTROL) as conn:
+    async with service_connection(context, WORKLOADS, FLEET, CONTROL) as conn:
         if conn is None:
             return
-        async with hearing(context, conn, lanes=0) as heard_by:
+        async with request_connections(context, conn, lanes=0) as heard_by:
             if heard_by is not None:
                 await Shell(context, conn, heard_by).run()
 

@@ -26,12 +26,13 @@ from berthmaster.control.scorer.publisher import Publisher
 from berthmaster.control.scorer.settings import ScorerSettings, rules_of, shard_of_settings
 from berthmaster.lib.nats import subjects
 from berthmaster.lib.nats.connection import Connection
-from berthmaster.lib.nats.dead import bury
+from berthmaster.lib.nats.dead_letters import store_dead_letter
 from berthmaster.lib.nats.errors import BusError, StreamReplaced
 from berthmaster.lib.nats.facts import FactMirror, FactWriter, Seen
-from berthmaster.lib.nats.follow import Follower, Recorded
-from berthmaster.lib.nats.joining import joined
-from berthmaster.lib.nats.lease import Lease
+from berthmaster.lib.nats.follower import Follower
+from berthmaster.lib.nats.service_connection import service_connection
+from berthmaster.lib.nats.stream_lease import StreamLease
+from berthmaster.lib.nats.stream_messages import Recorded
 from berthmaster.lib.nats.streams import FLEET, WORKLOADS, stream_info
 from berthmaster.lib.runtime.periodic import beats
 from berthmaster.lib.runtime.service import Context, Service
@@ -59,7 +60,7 @@ class Shell:
         self._mirror = FactMirror(
             conn, NAME, FACT_SUBJECTS, on_fact=self._on_fact, on_gone=self._on_gone
         )
-        self._lease = Lease(
+        self._lease = StreamLease(
             conn,
             self._shard.lease,
             f"{NAME}-{socket.gethostname()}-{secrets.token_hex(4)}",
@@ -222,11 +223,13 @@ class Shell:
         while self._letters:
             subject, data, doubt = self._letters.popleft()
             reason = f"{doubt.why}: {doubt.text}"
-            await bury(self._conn, service=NAME, subject=subject, reason=reason, body=data)
+            await store_dead_letter(
+                self._conn, service=NAME, subject=subject, reason=reason, body=data
+            )
 
 
 async def main(ctx: Context[ScorerSettings]) -> None:
-    async with joined(ctx, FLEET, WORKLOADS) as conn:
+    async with service_connection(ctx, FLEET, WORKLOADS) as conn:
         if conn is not None:
             await Shell(ctx, conn).run()
 

@@ -29,8 +29,8 @@ from berthmaster.lib.messages.usage import Trends, TrendsRequest, UsageReport, U
 from berthmaster.lib.nats import subjects
 from berthmaster.lib.nats.connection import Connection
 from berthmaster.lib.nats.endpoints import Endpoint, Endpoints, Fairness, serve
-from berthmaster.lib.nats.one_at_a_time import OneAtATime
-from berthmaster.lib.nats.turns import Beyond, Share
+from berthmaster.lib.nats.fair_lock import FairLock
+from berthmaster.lib.nats.fair_queue import Beyond, Share
 
 T = TypeVar("T")
 NAME: Final = "berth-usage"
@@ -57,7 +57,7 @@ class Answers:
     ) -> None:
         self._conn = conn
         self._asked_by = asked_by
-        self._reading = OneAtATime()  # the thread does one piece of work after the other
+        self._reading = FairLock()  # the thread does one piece of work after the other
         self._store = store
         self._figures = figures
         self._prices = prices

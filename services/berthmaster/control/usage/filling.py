@@ -31,10 +31,11 @@ from berthmaster.lib.event_log.guard import LogGuard
 from berthmaster.lib.messages.families import ARCHIVED_STORIES, UNREADABLE
 from berthmaster.lib.nats import subjects
 from berthmaster.lib.nats.connection import Connection
-from berthmaster.lib.nats.dead import bury
+from berthmaster.lib.nats.dead_letters import store_dead_letter
 from berthmaster.lib.nats.errors import BusError, StreamReplaced
-from berthmaster.lib.nats.event_subjects import decode_event
-from berthmaster.lib.nats.follow import Follower, Recorded
+from berthmaster.lib.nats.follower import Follower
+from berthmaster.lib.nats.message_subjects import decode_event
+from berthmaster.lib.nats.stream_messages import Recorded
 from berthmaster.lib.nats.streams import ARCHIVE, WORKLOADS, stream_info
 from berthmaster.lib.runtime.periodic import stopped_within
 from berthmaster.lib.runtime.service import Context
@@ -303,7 +304,7 @@ class Filling:
         """Dead letters and what is too old, beside the writing."""
         while self._letters:
             stream, recorded, why = self._letters.popleft()
-            await bury(
+            await store_dead_letter(
                 self._conn,
                 service="usage",
                 subject=recorded.subject,

@@ -15,14 +15,14 @@ from urllib.parse import quote
 from berthmaster.control.usage.metrics import UsageMetrics
 from berthmaster.control.usage.posting import NotTaken, post
 from berthmaster.control.usage.webhooks import Notice, Webhook, Webhooks, host_of, notice_of
-from berthmaster.lib.event_log.log import EventLog, archived_story, decode_story
+from berthmaster.lib.event_log.workload_log import EventLog, archived_story, decode_story
 from berthmaster.lib.lifecycle.fold import Verdict, fold_history, is_whole
 from berthmaster.lib.messages.families import UNREADABLE, encode
 from berthmaster.lib.nats import subjects
 from berthmaster.lib.nats.connection import Connection
 from berthmaster.lib.nats.durables import NOTICES
-from berthmaster.lib.nats.event_subjects import decode_event
-from berthmaster.lib.nats.follow import Recorded
+from berthmaster.lib.nats.message_subjects import decode_event
+from berthmaster.lib.nats.stream_messages import Recorded
 from berthmaster.lib.nats.worker import Later, Never, Worker
 from berthmaster.lib.runtime.webhook import KeyWrong, headers_of, read_key
 

@@ -29,7 +29,11 @@ from berthmaster.lib.messages.families import JOB_FIGURES, QUALITY, UNREADABLE
 from berthmaster.lib.nats import subjects
 from berthmaster.lib.nats.connection import Connection
 from berthmaster.lib.nats.facts import FactMirror, Seen
-from berthmaster.lib.nats.joining import Heard, hearing, joined
+from berthmaster.lib.nats.service_connection import (
+    RequestConnections,
+    request_connections,
+    service_connection,
+)
 from berthmaster.lib.nats.streams import ARCHIVE, FLEET, WORKLOADS
 from berthmaster.lib.nats.worker import Worker
 from berthmaster.lib.runtime.errors import CannotStart
@@ -48,7 +52,7 @@ class Shell:
         self,
         ctx: Context[UsageSettings],
         conn: Connection,
-        heard_by: Heard,
+        heard_by: RequestConnections,
         open_: Callable[[], Database],
         prices: OperatorsFile[Prices],
         webhooks: OperatorsFile[Webhooks],
@@ -164,10 +168,10 @@ async def main(ctx: Context[UsageSettings]) -> None:
     settings, open_ = ctx.settings, opener(ctx.settings)
     prices = OperatorsFile("the prices", settings.prices_file, parse_prices)
     webhooks = OperatorsFile("the webhooks", settings.webhooks_file, parse_webhooks)
-    async with joined(ctx, WORKLOADS, ARCHIVE, FLEET, round_s=ROUND_S) as conn:
+    async with service_connection(ctx, WORKLOADS, ARCHIVE, FLEET, round_s=ROUND_S) as conn:
         if conn is None:
             return
-        async with hearing(ctx, conn, lanes=0) as heard_by:
+        async with request_connections(ctx, conn, lanes=0) as heard_by:
             if heard_by is not None:
                 await Shell(ctx, conn, heard_by, open_, prices, webhooks).run()
 

@@ -22,19 +22,19 @@ from berthmaster.hub.admission.settings import AdmissionSettings
 from berthmaster.hub.admission.watch import ABSENT_S, SURE_S, HubWatch, watched
 from berthmaster.hub.admission.writer import AdmissionWriter
 from berthmaster.lib.kube.client import Client
-from berthmaster.lib.kube.controller.answer import Answer
-from berthmaster.lib.kube.controller.fleet import Fleet
+from berthmaster.lib.kube.controller.fleet_facts import FleetFacts
 from berthmaster.lib.kube.controller.kube_events import instance_of
 from berthmaster.lib.kube.controller.loop import Controller
+from berthmaster.lib.kube.controller.shell_contract import Answer
 from berthmaster.lib.kube.controller.watch import Watched
-from berthmaster.lib.kube.joining import reached
 from berthmaster.lib.kube.resources import PLACEMENT_DECISIONS, PLACEMENTS
+from berthmaster.lib.kube.service_client import service_client
 from berthmaster.lib.messages.fleet import CopyReport
 from berthmaster.lib.nats import subjects
 from berthmaster.lib.nats.connection import Connection
 from berthmaster.lib.nats.facts import Seen
-from berthmaster.lib.nats.joining import joined
-from berthmaster.lib.nats.lease import Lease
+from berthmaster.lib.nats.service_connection import service_connection
+from berthmaster.lib.nats.stream_lease import StreamLease
 from berthmaster.lib.nats.streams import FLEET
 from berthmaster.lib.runtime.service import Context, Service
 
@@ -55,7 +55,7 @@ class AdmissionController(Controller[Write]):
         super().__init__(ctx, client, self._admission, writer, name=NAME, gather_s=GATHER_S)
         self.watches(watched(where), absent_s=ABSENT_S, sure_s=SURE_S, kind=HubWatch)
         self._figures = AdmissionMetrics(ctx.metrics)
-        self._fleet = Fleet(
+        self._fleet = FleetFacts(
             ctx,
             silent_s=BUS_SILENT_S,
             on_fact=self._on_fact,
@@ -67,7 +67,7 @@ class AdmissionController(Controller[Write]):
     async def run(self, conn: Connection) -> None:
         """With the bus, until the service is asked to stop."""
         self._fleet.join(conn, [subjects.fleet_facts("copy.*.*")])
-        self.lead_by(Lease(conn, NAME, instance_of(NAME), on_gained=lambda _: self.wake()))
+        self.lead_by(StreamLease(conn, NAME, instance_of(NAME), on_gained=lambda _: self.wake()))
         await self.finish()
 
     # What comes in
@@ -129,10 +129,10 @@ class AdmissionController(Controller[Write]):
 
 async def main(ctx: Context[AdmissionSettings]) -> None:
     """Watch the hub at once, so that a bus that is away holds nobody up; then join the bus."""
-    async with reached(ctx, NAME) as client:
+    async with service_client(ctx, NAME) as client:
         controller = AdmissionController(ctx, client)
         controller.start()
-        async with joined(ctx, FLEET) as conn:
+        async with service_connection(ctx, FLEET) as conn:
             if conn is not None:
                 await controller.run(conn)
 

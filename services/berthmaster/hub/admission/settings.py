@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from berthmaster.lib.kube.joining import KueueSettings
+from berthmaster.lib.kube.service_client import KueueSettings
 from berthmaster.lib.runtime.settings import setting
 
 

@@ -7,11 +7,11 @@ from berthmaster.hub.admission.core.objects import Placement, PlacementDecision
 from berthmaster.lib.kube.controller.watch import Watch, Watched
 from berthmaster.lib.kube.resources import (
     ADMISSION_CHECKS,
+    KUEUE_WORKLOADS,
     MULTIKUEUE_CLUSTERS,
     MULTIKUEUE_CONFIGS,
     PLACEMENT_DECISIONS,
     PLACEMENTS,
-    WORKLOADS,
 )
 from berthmaster.lib.kueue.multikueue import AdmissionCheck, MultiKueueCluster, MultiKueueConfig
 from berthmaster.lib.kueue.workloads import Workload
@@ -27,7 +27,7 @@ def watched(placement_namespace: str) -> tuple[Watched, ...]:
         Watched(ADMISSION_CHECKS, AdmissionCheck),
         Watched(MULTIKUEUE_CONFIGS, MultiKueueConfig),
         Watched(MULTIKUEUE_CLUSTERS, MultiKueueCluster),
-        Watched(WORKLOADS, Workload),
+        Watched(KUEUE_WORKLOADS, Workload),
         Watched(PLACEMENTS, Placement, optional=True, namespace=where),
         Watched(PLACEMENT_DECISIONS, PlacementDecision, optional=True, namespace=where),
     )

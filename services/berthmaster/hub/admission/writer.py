@@ -20,16 +20,16 @@ from berthmaster.hub.admission.core.instructions import (
 )
 from berthmaster.hub.admission.core.objects import CHECK_ANNOTATION, MANAGED_LABEL, MANAGER
 from berthmaster.lib.kube.client import Client
-from berthmaster.lib.kube.controller.answer import Answer, Outcome
+from berthmaster.lib.kube.controller.shell_contract import Answer, Outcome
 from berthmaster.lib.kube.controller.writer import Writer
 from berthmaster.lib.kube.errors import AlreadyExists, NotFound
 from berthmaster.lib.kube.objects import Object, timestamp
 from berthmaster.lib.kube.resources import (
     ADMISSION_CHECKS,
+    KUEUE_WORKLOADS,
     MULTIKUEUE_CLUSTERS,
     MULTIKUEUE_CONFIGS,
     SECRETS,
-    WORKLOADS,
     Resource,
 )
 from berthmaster.lib.kube.retry import on_conflict
@@ -146,7 +146,7 @@ class AdmissionWriter(Writer[Write]):
             if mirrored is not None:
                 found, mirrored = mirrored, None
                 return found
-            return await self.client.get(WORKLOADS.path(**at), Workload)
+            return await self.client.get(KUEUE_WORKLOADS.path(**at), Workload)
 
         def change(workload: Workload) -> gate.NewState | None:
             if workload.metadata.uid != meta.uid:
@@ -174,8 +174,8 @@ class AdmissionWriter(Writer[Write]):
             "lastTransitionTime": since or timestamp(time.time()),
         }
         body = {
-            "apiVersion": WORKLOADS.group_version,
-            "kind": WORKLOADS.kind,
+            "apiVersion": KUEUE_WORKLOADS.group_version,
+            "kind": KUEUE_WORKLOADS.kind,
             "metadata": {
                 "name": meta.name,
                 "namespace": meta.namespace,
@@ -184,7 +184,7 @@ class AdmissionWriter(Writer[Write]):
             },
             "status": {"admissionChecks": [item]},
         }
-        path = WORKLOADS.path(namespace=meta.namespace, name=meta.name, subresource="status")
+        path = KUEUE_WORKLOADS.path(namespace=meta.namespace, name=meta.name, subresource="status")
         # A manager a check: an apply for another one would take this item away.
         manager = f"{MANAGER}-{check}"[:MAX_MANAGER_CHARS]
         return await self.client.apply(path, body, Workload, field_manager=manager, force=True)

@@ -28,16 +28,16 @@ from berthmaster.hub.credentials.status_writer import StatusWriter
 from berthmaster.hub.credentials.watch import BOOTSTRAPS, PUBLISHED, TOKENS, serves_ocm, watched
 from berthmaster.hub.credentials.worker import WorkerSteps
 from berthmaster.hub.credentials.writer import StepWriter
+from berthmaster.lib.kube.api_lease import ApiLease
 from berthmaster.lib.kube.client import Client
-from berthmaster.lib.kube.controller.answer import Answer
 from berthmaster.lib.kube.controller.kube_events import instance_of
 from berthmaster.lib.kube.controller.loop import Controller
+from berthmaster.lib.kube.controller.shell_contract import Answer
 from berthmaster.lib.kube.controller.watch import Watched
 from berthmaster.lib.kube.errors import KubernetesError
-from berthmaster.lib.kube.joining import ANSWER_LIMIT_S, reached
-from berthmaster.lib.kube.lease import Lease
 from berthmaster.lib.kube.objects import Object
 from berthmaster.lib.kube.selector import parse_selector
+from berthmaster.lib.kube.service_client import ANSWER_LIMIT_S, service_client
 from berthmaster.lib.runtime.errors import CannotStart
 from berthmaster.lib.runtime.periodic import beats, stopped_within
 from berthmaster.lib.runtime.service import Context, Service
@@ -113,7 +113,7 @@ class CredentialsController(Controller[Step]):
         ctx.spawn(self._status.run(), name="status of all clusters")
         ctx.spawn(self._renew_ways_in(), name="bootstrap tokens")
         self.lead_by(
-            Lease(
+            ApiLease(
                 self.client,
                 namespace=self._namespace,
                 name=names.MANAGER,
@@ -214,7 +214,7 @@ async def main(ctx: Context[CredentialsSettings]) -> None:
             f"--renew-after-s {settings.renew_after_s:g} must be more than --grace-s "
             f"{settings.grace_s:g}: else tokens that were replaced are never revoked"
         )
-    async with reached(ctx, NAME) as client:
+    async with service_client(ctx, NAME) as client:
         await CredentialsController(ctx, client).run()
 
 

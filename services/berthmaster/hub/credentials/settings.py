@@ -6,8 +6,8 @@ from typing import Literal
 from berthmaster.hub.credentials.core.observed import LEAST_LIFE_S
 from berthmaster.hub.credentials.core.rights import DEFAULT_FRAMEWORKS, FRAMEWORKS
 from berthmaster.hub.credentials.core.stages import CHECK_S, Times
-from berthmaster.lib.kube.joining import KueueSettings, NamespaceSettings
 from berthmaster.lib.kube.selector import SelectorError, parse_selector
+from berthmaster.lib.kube.service_client import KueueSettings, NamespaceSettings
 from berthmaster.lib.runtime.settings import setting
 
 Origin = Literal["auto", "ocm", "bootstrap"]

@@ -31,10 +31,10 @@ from berthmaster.lib.kube.objects import Object, Struct, seconds
 from berthmaster.lib.kube.resources import (
     CLUSTER_ROLE_BINDINGS,
     CLUSTER_ROLES,
+    KUEUE_WORKLOADS,
     NAMESPACES,
     SECRETS,
     SERVICE_ACCOUNTS,
-    WORKLOADS,
     Resource,
 )
 from berthmaster.lib.runtime.log import LogLike
@@ -286,9 +286,9 @@ def _made_at_s(secret: Secret) -> float:
 
 
 async def _prove(client: Client) -> None:
-    if not await client.can("create", WORKLOADS):
+    if not await client.can("create", KUEUE_WORKLOADS):
         raise Forbidden(403, "Forbidden", "it may not make workloads in the worker", "")
-    pages = client.list_pages(WORKLOADS, Object, limit=1)
+    pages = client.list_pages(KUEUE_WORKLOADS, Object, limit=1)
     try:
         async with contextlib.aclosing(pages):
             async for _ in pages:

@@ -28,7 +28,7 @@ from berthmaster.hub.credentials.hub import HubSteps
 from berthmaster.hub.credentials.worker import WorkerSteps
 from berthmaster.lib.kube.client import Client
 from berthmaster.lib.kube.config import from_kubeconfig_bytes
-from berthmaster.lib.kube.controller.answer import Answer
+from berthmaster.lib.kube.controller.shell_contract import Answer
 from berthmaster.lib.kube.controller.writer import Writer
 
 CALLS_A_STEP: Final = 12  # more than any step makes: its limit is so many times one call's

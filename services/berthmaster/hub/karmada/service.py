@@ -18,15 +18,13 @@ from berthmaster.hub.karmada.core.karmada import KarmadaCore
 from berthmaster.hub.karmada.core.objects import KarmadaCluster, Policy, ResourceBinding
 from berthmaster.hub.karmada.writer import KarmadaWriter
 from berthmaster.lib.event_log.feed import Feed
-from berthmaster.lib.event_log.grouped import grouped
-from berthmaster.lib.event_log.settings import LogReaderSettings
+from berthmaster.lib.event_log.group_commit import shared_group_commit
+from berthmaster.lib.event_log.reader_settings import LogReaderSettings
 from berthmaster.lib.kube.client import Client
-from berthmaster.lib.kube.controller.identity import PART, identify
+from berthmaster.lib.kube.controller.hub_identity import PART, identify
 from berthmaster.lib.kube.controller.kube_events import instance_of
 from berthmaster.lib.kube.controller.loop import Controller
-from berthmaster.lib.kube.controller.tenants import TenantSettings
 from berthmaster.lib.kube.controller.watch import Watched
-from berthmaster.lib.kube.joining import reached
 from berthmaster.lib.kube.objects import Object
 from berthmaster.lib.kube.resources import (
     CLUSTER_PROPAGATION_POLICIES,
@@ -34,12 +32,13 @@ from berthmaster.lib.kube.resources import (
     PROPAGATION_POLICIES,
     RESOURCE_BINDINGS,
 )
+from berthmaster.lib.kube.service_client import TenantSettings, service_client
 from berthmaster.lib.lifecycle.instructions import Append, Outcome, Stored, Unknown
 from berthmaster.lib.nats import subjects
 from berthmaster.lib.nats.connection import Connection
 from berthmaster.lib.nats.errors import BusError
-from berthmaster.lib.nats.joining import joined
-from berthmaster.lib.nats.lease import Lease
+from berthmaster.lib.nats.service_connection import service_connection
+from berthmaster.lib.nats.stream_lease import StreamLease
 from berthmaster.lib.nats.streams import CONTROL, FLEET, WORKLOADS
 from berthmaster.lib.runtime.service import Context, Service
 
@@ -92,7 +91,7 @@ class KarmadaController(Controller[Write]):
         )
         self._feed.start()
         self.start()
-        self.lead_by(Lease(conn, NAME, self.core.name, on_gained=lambda _: self.wake()))
+        self.lead_by(StreamLease(conn, NAME, self.core.name, on_gained=lambda _: self.wake()))
         await self.finish()
         await self._feed.close()
 
@@ -118,7 +117,7 @@ class KarmadaController(Controller[Write]):
     async def _append(self, append: Append) -> None:
         outcome: Outcome
         try:
-            outcome = await grouped(self._conn).append(append.event)
+            outcome = await shared_group_commit(self._conn).append(append.event)
         except BusError as error:
             outcome = Unknown(str(error))
         if isinstance(outcome, Stored):
@@ -140,7 +139,10 @@ class KarmadaController(Controller[Write]):
 
 async def main(ctx: Context[Any]) -> None:
     """Join the bus and the control plane, and act while the lease is ours."""
-    async with reached(ctx, NAME) as client, joined(ctx, WORKLOADS, FLEET, CONTROL) as conn:
+    async with (
+        service_client(ctx, NAME) as client,
+        service_connection(ctx, WORKLOADS, FLEET, CONTROL) as conn,
+    ):
         if conn is not None:
             await KarmadaController(ctx, client, conn).run()
 

@@ -5,7 +5,7 @@ from typing import Any, Final
 
 from berthmaster.hub.karmada.core.instructions import PutBinding, PutCondition, PutOverride, Write
 from berthmaster.hub.karmada.core.objects import ResourceBinding
-from berthmaster.lib.kube.controller.answer import Answer
+from berthmaster.lib.kube.controller.shell_contract import Answer
 from berthmaster.lib.kube.controller.writer import Writer
 from berthmaster.lib.kube.errors import AlreadyExists
 from berthmaster.lib.kube.objects import Metadata, Object, timestamp

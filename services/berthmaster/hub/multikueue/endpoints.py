@@ -9,7 +9,7 @@ from berthmaster.lib.messages.families import UNREADABLE, WHY_REQUESTS, encode
 from berthmaster.lib.nats import subjects
 from berthmaster.lib.nats.connection import Connection
 from berthmaster.lib.nats.endpoints import Endpoint, Endpoints, Fairness, serve
-from berthmaster.lib.nats.turns import Share
+from berthmaster.lib.nats.fair_queue import Share
 
 AT_ONCE: Final = 64  # questions in hand
 SHARE: Final = Share(in_hand=AT_ONCE // 3, bytes_in_hand=4 * 1024 * 1024, per_s=500.0)

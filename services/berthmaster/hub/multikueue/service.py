@@ -31,26 +31,28 @@ from berthmaster.hub.multikueue.endpoints import WhyEndpoint
 from berthmaster.hub.multikueue.metrics import HubMetrics
 from berthmaster.hub.multikueue.settings import ENGINE_VERSION, NAME, HubPolicy, Mode
 from berthmaster.lib.engine.scoring.profiles import BALANCED, HUB_PROFILES, PARTS
-from berthmaster.lib.event_log.decider_settings import DeciderSettings, weights_problem
 from berthmaster.lib.event_log.feed import Feed
-from berthmaster.lib.event_log.grouped import grouped
-from berthmaster.lib.event_log.log import EventLog
-from berthmaster.lib.event_log.settings import LogReaderSettings
+from berthmaster.lib.event_log.group_commit import shared_group_commit
+from berthmaster.lib.event_log.reader_settings import (
+    DeciderSettings,
+    LogReaderSettings,
+    weights_problem,
+)
+from berthmaster.lib.event_log.workload_log import EventLog
 from berthmaster.lib.kube.client import Client
-from berthmaster.lib.kube.controller.answer import Answer
-from berthmaster.lib.kube.controller.identity import PART, identify
+from berthmaster.lib.kube.controller.hub_identity import PART, identify
 from berthmaster.lib.kube.controller.kube_events import instance_of
 from berthmaster.lib.kube.controller.loop import Controller
-from berthmaster.lib.kube.controller.tenants import TenantSettings
+from berthmaster.lib.kube.controller.shell_contract import Answer
 from berthmaster.lib.kube.controller.watch import Watched
-from berthmaster.lib.kube.joining import NamespaceSettings, reached
 from berthmaster.lib.kube.objects import Object
+from berthmaster.lib.kube.service_client import NamespaceSettings, TenantSettings, service_client
 from berthmaster.lib.lifecycle.instructions import Append, Outcome, Stored, Unknown
 from berthmaster.lib.nats import subjects
 from berthmaster.lib.nats.connection import Connection
 from berthmaster.lib.nats.errors import BusError, TooLarge
-from berthmaster.lib.nats.joining import joined
-from berthmaster.lib.nats.lease import Lease
+from berthmaster.lib.nats.service_connection import service_connection
+from berthmaster.lib.nats.stream_lease import StreamLease
 from berthmaster.lib.nats.streams import CONTROL, FLEET, WORKLOADS, stream_info
 from berthmaster.lib.runtime.service import Context, Service
 from berthmaster.lib.runtime.settings import by_name, setting
@@ -153,7 +155,7 @@ class HubController(Controller[Write]):
         if not await feed.begin():
             return
         feed.start()
-        self.lead_by(Lease(conn, NAME, self.core.name, on_gained=lambda _: self.wake()))
+        self.lead_by(StreamLease(conn, NAME, self.core.name, on_gained=lambda _: self.wake()))
         endpoints = await WhyEndpoint(conn, self.core.why).serve()
         await self.finish()
         await endpoints.stop()
@@ -216,7 +218,7 @@ class HubController(Controller[Write]):
         assert self._conn is not None
         outcome: Outcome
         try:
-            outcome = await grouped(self._conn).append(append.event)
+            outcome = await shared_group_commit(self._conn).append(append.event)
         except BusError as error:
             outcome = Unknown(str(error))
         if isinstance(outcome, Stored):
@@ -364,10 +366,10 @@ async def main(ctx: Context[MultiKueueSettings]) -> None:
     """Mirror the hub at once, so that a bus that is away stops no queue; then join the bus."""
     settings = ctx.settings
     ctx.log.info("multikueue", mode=settings.mode, engine=ENGINE_VERSION)
-    async with reached(ctx, NAME) as client:
+    async with service_client(ctx, NAME) as client:
         controller = HubController(ctx, client)
         controller.begin()
-        async with joined(ctx, WORKLOADS, FLEET, CONTROL) as conn:
+        async with service_connection(ctx, WORKLOADS, FLEET, CONTROL) as conn:
             if conn is not None:
                 await controller.run(conn)
 

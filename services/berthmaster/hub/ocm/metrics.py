@@ -5,7 +5,7 @@ from typing import Any
 
 from berthmaster.hub.ocm.core.instructions import Write, WriteScore
 from berthmaster.hub.ocm.core.kept_objects import KeptObjects
-from berthmaster.lib.kube.controller.answer import Answer
+from berthmaster.lib.kube.controller.shell_contract import Answer
 from berthmaster.lib.runtime.metrics import Metrics
 
 

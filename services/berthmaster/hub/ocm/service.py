@@ -37,15 +37,14 @@ from berthmaster.hub.ocm.metrics import OcmMetrics
 from berthmaster.hub.ocm.settings import OcmSettings
 from berthmaster.hub.ocm.writer import OcmWriter
 from berthmaster.lib.door_client.client import DoorClient, DoorLease
-from berthmaster.lib.door_client.joining import at_the_door
+from berthmaster.lib.door_client.service_door import service_door
 from berthmaster.lib.kube.client import Client
-from berthmaster.lib.kube.controller.answer import Answer
-from berthmaster.lib.kube.controller.fleet import Fleet
+from berthmaster.lib.kube.controller.fleet_facts import FleetFacts
 from berthmaster.lib.kube.controller.kube_events import instance_of
 from berthmaster.lib.kube.controller.loop import Controller, Core
+from berthmaster.lib.kube.controller.shell_contract import Answer
 from berthmaster.lib.kube.controller.watch import Watched
 from berthmaster.lib.kube.errors import KubernetesError
-from berthmaster.lib.kube.joining import reached
 from berthmaster.lib.kube.objects import Object
 from berthmaster.lib.kube.resources import (
     ADD_ON_PLACEMENT_SCORES,
@@ -54,12 +53,13 @@ from berthmaster.lib.kube.resources import (
     MANAGED_CLUSTER_SET_BINDINGS,
     MANAGED_CLUSTERS,
 )
+from berthmaster.lib.kube.service_client import service_client
 from berthmaster.lib.messages.fleet import ClusterScore
 from berthmaster.lib.nats import subjects
 from berthmaster.lib.nats.connection import Connection
 from berthmaster.lib.nats.facts import Seen
-from berthmaster.lib.nats.joining import joined
-from berthmaster.lib.nats.lease import Lease
+from berthmaster.lib.nats.service_connection import service_connection
+from berthmaster.lib.nats.stream_lease import StreamLease
 from berthmaster.lib.nats.streams import FLEET
 from berthmaster.lib.runtime import lease as runtime_lease
 from berthmaster.lib.runtime.errors import SettingsError
@@ -108,7 +108,7 @@ class OcmController(Controller[Write]):
         self.watches(watched, absent_s=ABSENT_S)
         self._side = side
         self._figures = OcmMetrics(ctx.metrics)
-        self._fleet = Fleet(
+        self._fleet = FleetFacts(
             ctx,
             silent_s=BUS_SILENT_S,
             on_fact=self._on_fact,
@@ -120,7 +120,7 @@ class OcmController(Controller[Write]):
     async def run(self, conn: Connection) -> None:
         """On a hub, with the bus, until the service is asked to stop."""
         self._fleet.join(conn, [subjects.fleet_facts("score")])
-        await self._lead(partial(Lease, conn, NAME))
+        await self._lead(partial(StreamLease, conn, NAME))
 
     async def run_at(self, door: DoorClient) -> None:
         """In a managed cluster, until the service is asked to stop."""
@@ -240,19 +240,19 @@ async def main(ctx: Context[OcmSettings]) -> None:
     """Watch the API server at once: scores run out without the bus too. Then join the bus."""
     if ctx.settings.side == "worker" and not ctx.settings.cluster:
         raise SettingsError("--cluster: missing, expected the managed cluster's name in the fleet")
-    async with reached(ctx, NAME) as client:
+    async with service_client(ctx, NAME) as client:
         if ctx.settings.side == "hub" and ctx.settings.create_profiles_in:
             await _refuse_bound(client, ctx.settings.create_profiles_in)
         if ctx.settings.side == "hub":
             controller = hub_side(ctx, client)
             controller.start()
-            async with joined(ctx, FLEET) as conn:
+            async with service_connection(ctx, FLEET) as conn:
                 if conn is not None:
                     await controller.run(conn)
         else:
             controller = worker_side(ctx, client)
             controller.start()
-            async with at_the_door(ctx, ctx.settings.cluster) as door:
+            async with service_door(ctx, ctx.settings.cluster) as door:
                 if door is not None:
                     await controller.run_at(door)
 

@@ -6,8 +6,8 @@ from typing import Literal
 from berthmaster.hub.ocm.core.pace import CLAIM_RULES, Rules
 from berthmaster.hub.ocm.core.policy import DEFAULT_NAME, OcmPolicy
 from berthmaster.hub.ocm.core.profiles import nameable
-from berthmaster.lib.door_client.settings import SideSettings
-from berthmaster.lib.kube.joining import ClusterSettings
+from berthmaster.lib.door_client.worker_settings import SideSettings
+from berthmaster.lib.kube.service_client import ClusterSettings
 from berthmaster.lib.runtime.settings import setting
 
 

@@ -33,7 +33,7 @@ from berthmaster.hub.ocm.core.objects import (
     ClusterProfile,
     PlacementScore,
 )
-from berthmaster.lib.kube.controller.answer import Answer
+from berthmaster.lib.kube.controller.shell_contract import Answer
 from berthmaster.lib.kube.controller.writer import Writer
 from berthmaster.lib.kube.errors import NotFound
 from berthmaster.lib.kube.objects import Object

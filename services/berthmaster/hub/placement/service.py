@@ -23,14 +23,14 @@ from berthmaster.hub.placement.metrics import PlacementMetrics
 from berthmaster.hub.placement.settings import PlacementSettings
 from berthmaster.hub.placement.watch import WATCHED
 from berthmaster.hub.placement.writer import PlacementWriter
+from berthmaster.lib.kube.api_lease import ApiLease
 from berthmaster.lib.kube.client import Client
-from berthmaster.lib.kube.controller.answer import Answer
 from berthmaster.lib.kube.controller.kube_events import instance_of
 from berthmaster.lib.kube.controller.loop import Controller
+from berthmaster.lib.kube.controller.shell_contract import Answer
 from berthmaster.lib.kube.controller.watch import Watched
-from berthmaster.lib.kube.joining import reached
-from berthmaster.lib.kube.lease import Lease
 from berthmaster.lib.kube.mirror import Key
+from berthmaster.lib.kube.service_client import service_client
 from berthmaster.lib.runtime.service import Context, Service
 
 NAME: Final = "placement"
@@ -64,7 +64,7 @@ class PlacementController(Controller[WriteDecisions]):
         self.start()
         settings = self.ctx.settings
         self.lead_by(
-            Lease(
+            ApiLease(
                 self.client,
                 namespace=settings.namespace or self.client.access.namespace or "default",
                 name=LEASE,
@@ -143,7 +143,7 @@ class PlacementController(Controller[WriteDecisions]):
 
 async def main(ctx: Context[PlacementSettings]) -> None:
     """Watch the hub, and act while the lease is ours."""
-    async with reached(ctx, NAME) as client:
+    async with service_client(ctx, NAME) as client:
         await PlacementController(ctx, client).run()
 
 

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from berthmaster.lib.kube.joining import NamespaceSettings
+from berthmaster.lib.kube.service_client import NamespaceSettings
 
 
 @dataclass(frozen=True, kw_only=True)

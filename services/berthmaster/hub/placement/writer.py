@@ -12,7 +12,7 @@ from berthmaster.hub.placement.core.evaluator import Evaluator
 from berthmaster.hub.placement.core.instructions import DropPage, PutPage, PutStatus, WriteDecisions
 from berthmaster.hub.placement.core.objects import Placement, PlacementDecision
 from berthmaster.lib.kube.client import Client
-from berthmaster.lib.kube.controller.answer import Answer
+from berthmaster.lib.kube.controller.shell_contract import Answer
 from berthmaster.lib.kube.controller.writer import Writer
 from berthmaster.lib.kube.errors import AlreadyExists, NotFound
 from berthmaster.lib.kube.mirror import Key

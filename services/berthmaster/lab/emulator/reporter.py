@@ -13,7 +13,7 @@ from berthmaster.lab.emulator.host import Host
 from berthmaster.lab.emulator.inventory import Reports, profile
 from berthmaster.lab.emulator.telemetry import NodeModel
 from berthmaster.lib.door_client.client import DoorClient
-from berthmaster.lib.door_client.facts import DoorFacts
+from berthmaster.lib.door_client.door_facts import DoorFacts
 from berthmaster.lib.messages.families import encode
 from berthmaster.lib.messages.fleet import ClusterAlive, FleetFact, NodeGone, NodeReport, Stamp
 from berthmaster.lib.nats import subjects

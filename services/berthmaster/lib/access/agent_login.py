@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from berthmaster.lib.access.login import keep_logged_in, log_in, read_token
+from berthmaster.lib.access.token_login import keep_logged_in, log_in, read_token
 from berthmaster.lib.nats.jwts import Creds
 from berthmaster.lib.runtime.service import Context, Service, run
 from berthmaster.lib.runtime.settings import CommonSettings, required, setting

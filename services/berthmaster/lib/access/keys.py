@@ -126,7 +126,7 @@ def sign_user(folder: Path, user: str, *, days: float, again: bool = False) -> C
 
 def remove_user(folder: Path, user: str) -> bool:
     """Forget a user, and revoke what it has; whether there was one. A tenant's or cluster's account
-    goes with its last user. Servers must be told then (see push.py). Raises KeysError."""
+    goes with its last user. Servers must be told then (see account_push.py). Raises KeysError."""
     path = creds_file(folder, user)
     try:
         if not path.exists():

@@ -25,7 +25,7 @@ What the server cannot narrow, and which users therefore get it:
   restorers and dashboards may, each of some streams. What runs in a worker cluster asks the door.
 - A consumer delivers to any subject of STREAMS that its maker names, and no import changes that.
   Only "setup" and "restorer" make any (lib/nats/durables.py). All others hear what streams publish
-  again, and read all of a stream by DIRECT.GET (lib/nats/follow.py). Tenants read the past through
+  again, and read all of a stream by DIRECT.GET (lib/nats/follower.py). Tenants read the past through
   the gateway.
 - A service that answers may write to inboxes of operators, and to `_R_.<random>`, which the server
   puts in the place of reply subjects from other accounts. Nothing else is written as an answer.
@@ -125,7 +125,7 @@ _CLOCK: Final = _api(f"STREAM.INFO.{FLEET}")  # lib/nats/connection.py: the serv
 
 
 def _follow(*streams: str) -> tuple[str, ...]:
-    """lib/nats/batches.py: what streams hold, by batches, without a consumer."""
+    """lib/nats/stream_reads.py: what streams hold, by batches, without a consumer."""
     return _api(
         *(f"STREAM.INFO.{stream}" for stream in streams),
         *(f"DIRECT.GET.{stream}" for stream in streams),
@@ -138,7 +138,7 @@ def _look(*streams: str) -> tuple[str, ...]:
 
 
 def _stored(*filters: str) -> tuple[str, ...]:
-    """lib/nats/follow.py: where streams publish again what they have stored under these."""
+    """lib/nats/follower.py: where streams publish again what they have stored under these."""
     return tuple(map(subjects.stored, filters))
 
 
@@ -156,7 +156,7 @@ _MADE: Final = (f"CONSUMER.CREATE.{WORKLOADS}.>", f"CONSUMER.INFO.{WORKLOADS}.*"
 
 
 def _read(*streams: str) -> tuple[str, ...]:
-    """lib/event_log/log.py: single messages, from the leader."""
+    """lib/event_log/workload_log.py: single messages, from the leader."""
     return _api(
         *(f"STREAM.INFO.{stream}" for stream in streams),
         *(f"STREAM.MSG.GET.{stream}" for stream in streams),

@@ -14,7 +14,7 @@ from typing import Final, NamedTuple, TypeVar
 
 import msgspec
 
-from berthmaster.lib.door_client.wire import RawHint, RawTake
+from berthmaster.lib.door_client.raw_replies import RawHint, RawTake
 from berthmaster.lib.lifecycle.instructions import Outcome, Refused, Stored, Unknown
 from berthmaster.lib.lifecycle.states import State
 from berthmaster.lib.lifecycle.workload import Workload

@@ -17,11 +17,10 @@ from berthmaster.lib.messages.placement import Decision
 from berthmaster.lib.messages.workload import WorkloadEvent
 from berthmaster.lib.nats import subjects
 from berthmaster.lib.nats.connection import Connection
-from berthmaster.lib.nats.control import ControlReader
-from berthmaster.lib.nats.dead import bury
-from berthmaster.lib.nats.event_subjects import decode_event
+from berthmaster.lib.nats.dead_letters import store_dead_letter
 from berthmaster.lib.nats.facts import Seen
-from berthmaster.lib.nats.follow import Recorded
+from berthmaster.lib.nats.message_subjects import ControlReader, decode_event
+from berthmaster.lib.nats.stream_messages import Recorded
 from berthmaster.lib.runtime.service import Context
 
 MAX_BURIALS: Final = 256  # dead letters on their way; more are in the log and counted
@@ -136,7 +135,7 @@ class DeciderInput:
                 reason=reason,
             )
             return
-        burying = bury(
+        burying = store_dead_letter(
             self.conn,
             service=self._ctx.name,
             subject=recorded.subject,

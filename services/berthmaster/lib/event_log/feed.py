@@ -12,7 +12,8 @@ from berthmaster.lib.event_log.guard import LogGuard
 from berthmaster.lib.nats import subjects
 from berthmaster.lib.nats.connection import Connection
 from berthmaster.lib.nats.facts import FactMirror
-from berthmaster.lib.nats.follow import Follower, Recorded
+from berthmaster.lib.nats.follower import Follower
+from berthmaster.lib.nats.stream_messages import Recorded
 from berthmaster.lib.nats.streams import CONTROL, FOLLOWED, WORKLOADS
 from berthmaster.lib.runtime.service import Context
 

@@ -1,7 +1,7 @@
 """Keeps a service from working on a log that is not the one that it has read or written.
 
 A service compares the logs with the marks of all services when it begins and at each connection,
-and with its own mark every second (compare.py). While something is wrong it is not ready, decides
+and with its own mark every second (damage.py). While something is wrong it is not ready, decides
 and stores nothing, and says why; executors keep what they run. When `berth recover` has put another
 log in its place, the service folds that from its beginning.
 
@@ -14,14 +14,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
-from berthmaster.lib.event_log.compare import REMEDY, StreamSeen, by_service, digest_of, is_replaced
-from berthmaster.lib.event_log.marks import WATCHED, check, keep, publish_kept, remembered
+from berthmaster.lib.event_log.damage import REMEDY, StreamState, by_service, digest_of, is_replaced
+from berthmaster.lib.event_log.marks import WATCHED, check, read_marks, restore_mark, store_mark
 from berthmaster.lib.messages.records import LogMark, StreamMark
 from berthmaster.lib.nats.connection import Connection
 from berthmaster.lib.nats.errors import BusError, StreamReplaced
-from berthmaster.lib.nats.recorded import Recorded
-from berthmaster.lib.nats.stored import last_message
-from berthmaster.lib.nats.storing import stream_of
+from berthmaster.lib.nats.stream_messages import Recorded
+from berthmaster.lib.nats.stream_names import stream_of
+from berthmaster.lib.nats.stream_reads import last_message
 from berthmaster.lib.nats.streams import CONTROL, WORKLOADS
 from berthmaster.lib.nats.subjects import ALL_CONTROL
 from berthmaster.lib.runtime.periodic import any_set_within, stopped_within, unless_stopped
@@ -142,7 +142,7 @@ class LogGuard:
         own = [(mark, self._name) for mark in (*self._own.values(), *self._newest())]
         marks = own
         if through != self._compared_through or self._wrong_since_s is not None:
-            marks = [*own, *by_service(await remembered(self._conn, self._folder))]
+            marks = [*own, *by_service(await read_marks(self._conn, self._folder))]
         checked = {stream: await check(self._conn, stream, marks) for stream in WATCHED}
         seen = {stream: one for stream, (one, _) in checked.items() if one is not None}
         if self._begun and is_replaced(seen, list(self._own.values())):
@@ -157,7 +157,7 @@ class LogGuard:
         else:
             self._wrong_since_s = self._wrong_since_s or loop.time()
             if self._folder is not None:
-                await publish_kept(self._conn, self._name, self._folder)
+                await restore_mark(self._conn, self._name, self._folder)
             if loop.time() - self._wrong_since_s >= SETTLE_S:
                 self._reason = wrong
             else:
@@ -181,7 +181,7 @@ class LogGuard:
             )
         ]
 
-    async def _remember(self, seen: dict[str, StreamSeen]) -> None:
+    async def _remember(self, seen: dict[str, StreamState]) -> None:
         """What a later comparison is made with. Raises BusError."""
         newest = {mark.stream: mark for mark in self._newest()}
         for stream, one in seen.items():
@@ -194,7 +194,7 @@ class LogGuard:
     def _follows(self, stream: str) -> bool:
         return stream == WORKLOADS and self._last is not None
 
-    async def _mark_of(self, stream: str, seen: StreamSeen) -> StreamMark:
+    async def _mark_of(self, stream: str, seen: StreamState) -> StreamMark:
         subject = ALL_CONTROL if stream == CONTROL else "berth.>"
         last = await last_message(self._conn, stream, subject) if seen.last else None
         return StreamMark(
@@ -210,7 +210,7 @@ class LogGuard:
         marks = tuple(self._own[stream] for stream in WATCHED if stream in self._own)
         if self._wrong_since_s is None and marks and marks != self._kept:
             mark = LogMark(service=self._name, at_s=self._conn.now(), streams=marks)
-            await keep(self._conn, mark, self._folder)
+            await store_mark(self._conn, mark, self._folder)
             self._kept = marks
 
     def _report(self) -> None:

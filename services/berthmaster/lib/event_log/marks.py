@@ -7,21 +7,21 @@ from typing import Final
 
 import msgspec
 
-from berthmaster.lib.event_log.compare import (
-    StreamSeen,
+from berthmaster.lib.event_log.damage import (
+    StreamState,
     by_service,
     damage,
     is_another,
     may_be_removed,
     to_compare,
 )
-from berthmaster.lib.event_log.log import EventLog, archived_story
+from berthmaster.lib.event_log.workload_log import EventLog, archived_story
 from berthmaster.lib.messages.families import LOG_MARKS, UNREADABLE, encode
 from berthmaster.lib.messages.records import LogMark, StreamMark
 from berthmaster.lib.nats import subjects
 from berthmaster.lib.nats.connection import Connection
 from berthmaster.lib.nats.errors import ApiError
-from berthmaster.lib.nats.stored import last_message, message_at
+from berthmaster.lib.nats.stream_reads import last_message, message_at
 from berthmaster.lib.nats.streams import (
     CONTROL,
     LEASES,
@@ -47,12 +47,12 @@ class _Info(msgspec.Struct):
 _INFO: Final = msgspec.json.Decoder(_Info)
 
 
-async def seen_of(conn: Connection, stream: str) -> StreamSeen | None:
+async def read_stream_state(conn: Connection, stream: str) -> StreamState | None:
     """What the server says of a stream; None = there is none. Raises BusError."""
     info = await find_stream(conn, stream)
     if info is None:
         return None
-    return StreamSeen(
+    return StreamState(
         incarnation=info.making,
         last=info.state.last_seq,
         replaces=frozenset(info.metadata.get(REPLACES, "").split()),
@@ -61,7 +61,7 @@ async def seen_of(conn: Connection, stream: str) -> StreamSeen | None:
     )
 
 
-async def remembered(conn: Connection, folder: Path | None = None) -> list[LogMark]:
+async def read_marks(conn: Connection, folder: Path | None = None) -> list[LogMark]:
     """Every mark that can be read, of the bus and of the folder. Raises BusError."""
     found: list[LogMark] = []
     wanted = {"subjects_filter": subjects.ALL_LOG_MARKS}
@@ -99,7 +99,7 @@ def _take(found: list[LogMark], log: LogLike, raw: bytes) -> None:
         log.warning("a mark of the logs cannot be read", why=str(error))
 
 
-async def keep(conn: Connection, mark: LogMark, folder: Path | None) -> None:
+async def store_mark(conn: Connection, mark: LogMark, folder: Path | None) -> None:
     """Remember it in place of the one before. Raises BusError, OSError."""
     raw = encode(mark)
     if folder is not None:
@@ -107,7 +107,7 @@ async def keep(conn: Connection, mark: LogMark, folder: Path | None) -> None:
     await conn.store(subjects.log_mark(mark.service), raw)
 
 
-async def publish_kept(conn: Connection, service: str, folder: Path) -> None:
+async def restore_mark(conn: Connection, service: str, folder: Path) -> None:
     """Put the mark that the folder has of a service on a bus that has lost it: `berth recover`
     looks there for what the new log replaces. Raises BusError, OSError."""
     for raw in _in_folder(folder, f"log-{service}.json"):
@@ -117,10 +117,10 @@ async def publish_kept(conn: Connection, service: str, folder: Path) -> None:
 
 async def check(
     conn: Connection, stream: str, marks: list[tuple[StreamMark, str]]
-) -> tuple[StreamSeen | None, str]:
+) -> tuple[StreamState | None, str]:
     """What the server says of a stream, and what is wrong with it by these marks ("" = nothing).
     Raises BusError."""
-    seen = await seen_of(conn, stream)
+    seen = await read_stream_state(conn, stream)
     if (why := damage(stream, seen, marks)) or seen is None:
         return seen, why
     for mark in to_compare(stream, seen, marks):
@@ -149,6 +149,6 @@ async def _was_removed(conn: Connection, mark: StreamMark) -> bool:
 
 async def all_damage(conn: Connection) -> list[str]:
     """What is wrong with the logs by all that is remembered on the bus. Raises BusError."""
-    marks = by_service(await remembered(conn))
+    marks = by_service(await read_marks(conn))
     checked = [await check(conn, stream, marks) for stream in WATCHED]
     return [why for _, why in checked if why]

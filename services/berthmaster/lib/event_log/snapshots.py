@@ -18,7 +18,7 @@ import msgspec
 from berthmaster.lib.messages.families import UNREADABLE
 from berthmaster.lib.nats.connection import Connection
 from berthmaster.lib.nats.errors import BusError, TooLarge
-from berthmaster.lib.nats.stored import last_message, next_message
+from berthmaster.lib.nats.stream_reads import last_message, next_message
 from berthmaster.lib.nats.streams import SNAPSHOTS
 from berthmaster.lib.nats.subjects import token
 

@@ -12,13 +12,14 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from berthmaster.lib.event_log.log import EventLog
+from berthmaster.lib.event_log.workload_log import EventLog
 from berthmaster.lib.nats import subjects
 from berthmaster.lib.nats.connection import Connection
 from berthmaster.lib.nats.errors import BusError, NoAnswer
 from berthmaster.lib.nats.nats_py import Msg
 from berthmaster.lib.nats.nats_py import errors as nats_errors
-from berthmaster.lib.nats.stored import GET_TIMEOUT_S, Message, message_of
+from berthmaster.lib.nats.stream_messages import Message, message_of
+from berthmaster.lib.nats.stream_reads import GET_TIMEOUT_S
 from berthmaster.lib.nats.streams import WORKLOADS
 
 ASK: Final = f"DIRECT.GET.{WORKLOADS}"

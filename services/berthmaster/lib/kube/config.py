@@ -20,9 +20,9 @@ from urllib.parse import SplitResult, urlsplit
 
 import msgspec
 
+from berthmaster.lib.kube.certificate_files import check_authority, check_pair
 from berthmaster.lib.kube.errors import BadConfig
 from berthmaster.lib.kube.kubeconfig import Cluster, Exec, Kubeconfig, User, merged, parse
-from berthmaster.lib.kube.tls import check_authority, check_pair
 
 SERVICE_ACCOUNT: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 MAX_FILE_BYTES: Final = 2**20  # what a Secret can hold; other files of a kubeconfig are smaller

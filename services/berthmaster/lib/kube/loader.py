@@ -15,11 +15,11 @@ from typing import Final
 
 import msgspec
 
+from berthmaster.lib.kube.certificate_files import in_memory
 from berthmaster.lib.kube.config import Access, read_token
 from berthmaster.lib.kube.errors import BadConfig
 from berthmaster.lib.kube.library import Configuration, KubeConfigLoader
 from berthmaster.lib.kube.plugin import LIMIT_S, Plugin, PluginFailed
-from berthmaster.lib.kube.tls import in_memory
 
 FILE_TOKEN_S: Final = 60.0  # the kubelet renews a token at 80 % of its hour; client-go: 1 minute
 EARLY_S: Final = 30.0  # so long before its end a credential is fetched anew
@@ -58,7 +58,7 @@ class Loader(KubeConfigLoader):
         # kubectl does not ask for it either; authorities of older clusters lack what it demands.
         found.disable_strict_ssl_verification = True
         with ExitStack() as files:
-            # Set here, they are taken as they are (see tls.py).
+            # Set here, they are taken as they are (see certificate_files.py).
             self.cert_file = self.key_file = None
             if self.certificate[0]:
                 self.cert_file = files.enter_context(in_memory(self.certificate[0]))

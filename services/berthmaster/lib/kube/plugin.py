@@ -19,10 +19,10 @@ from typing import Final
 
 import msgspec
 
+from berthmaster.lib.kube.certificate_files import check_pair
 from berthmaster.lib.kube.kubeconfig import Exec
 from berthmaster.lib.kube.library import ConfigNode, ExecProvider
 from berthmaster.lib.kube.objects import Struct, seconds
-from berthmaster.lib.kube.tls import check_pair
 
 LIMIT_S: Final = 30.0
 MAX_OUTPUT_BYTES: Final = 2**20

@@ -17,6 +17,7 @@ from weakref import WeakSet
 import aiohttp
 from multidict import CIMultiDict
 
+from berthmaster.lib.kube.certificate_files import check_authority, check_pair
 from berthmaster.lib.kube.config import Access
 from berthmaster.lib.kube.errors import (
     ApiError,
@@ -30,7 +31,6 @@ from berthmaster.lib.kube.errors import (
 )
 from berthmaster.lib.kube.library import Configuration, RESTClientObject
 from berthmaster.lib.kube.loader import Loader
-from berthmaster.lib.kube.tls import check_authority, check_pair
 
 MAX_ANSWER_BYTES: Final = 256 * 2**20  # a server that ignores `limit` sends everything at once
 MAX_REFUSAL_BYTES: Final = 64 * 1024

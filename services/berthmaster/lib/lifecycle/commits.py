@@ -9,7 +9,7 @@ to 934: nothing is decided before 934 is folded, for the capacity that they take
 from collections.abc import Mapping, Sequence
 from typing import Generic, Protocol, TypeVar
 
-from berthmaster.lib.lifecycle.batch import NewestBatch
+from berthmaster.lib.lifecycle.decisions import NewestBatch
 from berthmaster.lib.lifecycle.instructions import Outcome, Refused, Stored
 from berthmaster.lib.lifecycle.refusals import Refusals
 from berthmaster.lib.lifecycle.states import Ending

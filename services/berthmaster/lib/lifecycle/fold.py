@@ -32,12 +32,12 @@ from collections.abc import Sequence
 from enum import Enum
 from typing import Final
 
+from berthmaster.lib.lifecycle.attempt_faults import OWN, backoff_s, repeats_after
 from berthmaster.lib.lifecycle.bindings import as_reported, set_pods, with_known_gpus
-from berthmaster.lib.lifecycle.faults import OWN, backoff_s, repeats_after
 from berthmaster.lib.lifecycle.run_times import counted_s
 from berthmaster.lib.lifecycle.sizes import together, without
 from berthmaster.lib.lifecycle.states import STATE_OF, Ending, NoSuchTransition, State, after
-from berthmaster.lib.lifecycle.workload import Hold, Wish, Workload
+from berthmaster.lib.lifecycle.workload import Workload
 from berthmaster.lib.messages.api import RecordedEvent
 from berthmaster.lib.messages.placement import Target
 from berthmaster.lib.messages.workload import (
@@ -54,6 +54,7 @@ from berthmaster.lib.messages.workload import (
     EvictionRequested,
     Failed,
     Held,
+    Hold,
     HoldReleased,
     MoveRequested,
     Placed,
@@ -65,6 +66,7 @@ from berthmaster.lib.messages.workload import (
     Running,
     Submitted,
     Succeeded,
+    Wish,
     Withdrawn,
     WorkloadEvent,
 )

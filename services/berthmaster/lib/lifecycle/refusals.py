@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from berthmaster.lib.lifecycle.attempt_events import ended
+from berthmaster.lib.lifecycle.attempt_owner import ending_event
 from berthmaster.lib.lifecycle.states import Ending, State
 from berthmaster.lib.lifecycle.workload import Key, Workload, key
 from berthmaster.lib.messages.workload import Placed, WorkloadEvent
@@ -92,7 +92,7 @@ class Refusals:
         if len(events) == 1 and isinstance(event, Placed) and workload is not None:
             pods = sum(p.count for p in event.request.pod_sets)
             reason = f"a placement of {pods} pods does not fit into one message"
-            return ended(workload, State.FAILED, reason, by, now_s)
+            return ending_event(workload, State.FAILED, reason, by, now_s)
         self.limit = None
         self.suspend(name, event.after, now_s)
         return None

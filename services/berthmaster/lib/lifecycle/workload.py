@@ -1,12 +1,26 @@
-"""A workload as the fold has it."""
+"""A workload as the fold has it, its key, and the ids of parts of divided jobs. Pure."""
 
-from typing import NewType
+import re
+from typing import Final, NewType
 
-from berthmaster.lib.lifecycle.parts import division_of
 from berthmaster.lib.lifecycle.states import ENDED, LIVE, State
-from berthmaster.lib.messages.workload import CarriedWorkload, Hold, Wish
+from berthmaster.lib.messages.workload import CarriedWorkload
 
-__all__ = ["Hold", "Key", "Wish", "Workload", "key"]
+_OF_PART: Final = re.compile(r"(?P<job>.+)--(?P<number>[0-9]+)-[0-9]+\Z")
+
+
+def part_id(job: str, number: int, part: int) -> str:
+    """``<job>--<number>-<part>``: the number is that of the division, so that no id comes twice."""
+    return f"{job}--{number}-{part}"
+
+
+def division_of(workload_id: str) -> tuple[str, int] | None:
+    """The job and the number of the division that a part is of; None: it has no part's id."""
+    if "--" not in workload_id:  # most have not
+        return None
+    found = _OF_PART.match(workload_id)
+    return (found["job"], int(found["number"])) if found is not None else None
+
 
 Key = NewType("Key", str)
 

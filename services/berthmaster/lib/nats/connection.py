@@ -15,16 +15,21 @@ from typing import Any, Final, Self
 
 import msgspec
 
-from berthmaster.lib.nats.acks import stored_sequence
 from berthmaster.lib.nats.clock import ServerClock
-from berthmaster.lib.nats.connecting import ConnectionSettings, options_of, user_of, why_refused
+from berthmaster.lib.nats.connect_options import (
+    ConnectionSettings,
+    distrust,
+    options_of,
+    user_of,
+    why_refused,
+)
 from berthmaster.lib.nats.errors import ApiError, BusError, NoAnswer, NotConnected, TooLarge
 from berthmaster.lib.nats.nats_py import Msg, Subscription
 from berthmaster.lib.nats.nats_py import errors as nats_errors
 from berthmaster.lib.nats.requests import Listening, PatientClient, Requests
-from berthmaster.lib.nats.storing import Storing
+from berthmaster.lib.nats.stream_messages import stored_sequence
 from berthmaster.lib.nats.subjects import JETSTREAM, jetstream, without_lanes
-from berthmaster.lib.nats.tls import distrust
+from berthmaster.lib.nats.write_health import WriteHealth
 from berthmaster.lib.runtime.log import LogLike
 from berthmaster.lib.runtime.redact import redact
 
@@ -76,7 +81,7 @@ class Connection:
         self._requests = Requests(self.nc)
         self._reconnect_waiters: list[Callable[[], None]] = []
         self._clock = clock or ServerClock()
-        self.storing = Storing(log, self._clock.monotonic)
+        self.write_health = WriteHealth(log, self._clock.monotonic)
         self._clock_subject = SERVER_CLOCK
         self._clock_task: asyncio.Task[None] | None = None
         self.imports = False  # whether JetStream is in another account
@@ -211,7 +216,7 @@ class Connection:
         self.reconnects += 1
         self._trouble = self._told_trouble = ""
         self._requests.resumed()
-        self.storing.restarted()
+        self.write_health.restarted()
         self.log.info("reconnected to NATS", reconnects=self.reconnects)
         for waiter in list(self._reconnect_waiters):
             waiter()
@@ -294,15 +299,15 @@ class Connection:
     ) -> int:
         """Write to a stream; the sequence under which it was stored. Raises what ``request`` does,
         and ApiError when the stream refuses it."""
-        began_s = self.storing.began()
+        began_s = self.write_health.began()
         try:
             reply = await self.request(subject, data, timeout_s=timeout_s, headers=headers)
             sequence = stored_sequence(reply.data)
         except BusError as error:
             if self.connected:
-                self.storing.failed(subject, error, began_s)
+                self.write_health.failed(subject, error, began_s)
             raise
-        self.storing.stored(subject)
+        self.write_health.stored(subject)
         for listener in self._stored_listeners:
             listener(subject, data, sequence)
         return sequence

@@ -1,10 +1,10 @@
 """Request endpoints through the NATS micro-service API: discoverable, shared by replicas, bounded.
 
-Handlers of one service run concurrently up to a bound, and those who ask are served in turn where
-the service says who they are (turns.py); a request beyond the bounds is answered at once with what
-the service says to that, instead of waiting until its sender has given up. Whatever goes
-wrong, whoever asked gets an answer; except that none is sent when it cannot arrive: the server
-keeps the way back for a while after the request, and only for the connection that brought it.
+Handlers of one service run concurrently up to a bound. Where the service names the client of a
+request, clients are served in turn (fair_queue.py). A request beyond the bounds gets the service's
+refusal at once, before its sender has given up. Every request gets an answer, also after a fault,
+except where the answer cannot arrive. The server keeps the way back for a while after the request,
+and only for the connection that brought it.
 """
 
 import asyncio
@@ -16,10 +16,10 @@ from typing import Final, NamedTuple
 from berthmaster.lib.nats import subjects
 from berthmaster.lib.nats.connection import Connection
 from berthmaster.lib.nats.errors import BusError, NotConnected, TooLarge
+from berthmaster.lib.nats.fair_queue import NUMBER_AGAIN_S, RATE_AGAIN_S, Beyond, FairQueue, Share
+from berthmaster.lib.nats.message_parser import Taker
 from berthmaster.lib.nats.nats_py import Msg, Subscription
 from berthmaster.lib.nats.nats_py import errors as nats_errors
-from berthmaster.lib.nats.reading import Taker
-from berthmaster.lib.nats.turns import NUMBER_AGAIN_S, RATE_AGAIN_S, Beyond, Share, Turns
 
 # isort: split
 from nats import micro  # after nats_py, which sees to what nats imports
@@ -195,7 +195,7 @@ class _Door:
         self._most = most
         self._under_way = 0
         self._full = Beyond(f"at most {most} requests at once", NUMBER_AGAIN_S)
-        self._turns = Turns(fairness.share) if fairness else None
+        self._turns = FairQueue(fairness.share) if fairness else None
         self.asker = fairness.asker if fairness else lambda _: ""
 
     def beyond(self, asker: str, size: int) -> Beyond | None:
@@ -228,7 +228,7 @@ class _Row:
     for each of a flood is done before anything that stands behind it."""
 
     def __init__(self, conn: Connection, door: _Door, back: _Answers, overloaded: Overloaded):
-        self._takers = conn.nc.reading.takers
+        self._takers = conn.nc.message_parser.takers
         self._mine: list[bytes] = []
         self._door = door
         self._back = back

@@ -17,10 +17,11 @@ import msgspec
 from berthmaster.lib.messages.families import FLEET_FACTS, UNREADABLE, encode
 from berthmaster.lib.messages.fleet import FleetFact, Stamp
 from berthmaster.lib.nats.connection import Connection
-from berthmaster.lib.nats.dead import bury
+from berthmaster.lib.nats.dead_letters import store_dead_letter
 from berthmaster.lib.nats.errors import ApiError, BusError
-from berthmaster.lib.nats.follow import Follower, Recorded
-from berthmaster.lib.nats.stored import GUARD, WRONG_LAST_SEQUENCE, Message, last_message
+from berthmaster.lib.nats.follower import Follower
+from berthmaster.lib.nats.stream_messages import GUARD, WRONG_LAST_SEQUENCE, Message, Recorded
+from berthmaster.lib.nats.stream_reads import last_message
 from berthmaster.lib.nats.streams import FLEET
 
 RELIST_S: Final = 600.0
@@ -279,7 +280,7 @@ class FactMirror:
         """Send what could not be decoded to the dead letters; ``run`` does so by itself."""
         while self._letters:
             recorded, reason = self._letters.popleft()
-            await bury(
+            await store_dead_letter(
                 self._conn,
                 service=self._service,
                 subject=recorded.subject,

@@ -1,17 +1,38 @@
-"""What we use of nats-py, imported in one place: see websockets.py for what must come first."""
+"""The names that we use of nats-py, imported without aiohttp.
 
-from berthmaster.lib.nats import websockets
+nats-py imports aiohttp for websockets alone, and treats it as optional. The import takes a quarter
+of a second of CPU and 20 MiB in each process that has aiohttp installed for something else. So
+nats-py is imported as if aiohttp were absent. A client that connects by websocket calls
+``allow_websockets``.
+"""
+
+import importlib
+import sys
+
+
+def allow_websockets() -> None:
+    """Import aiohttp for a URL of ws:// or wss://, as nats-py would have. Raises ImportError."""
+    transport = importlib.import_module("nats.aio.transport")
+    for name in ("aiohttp", "multidict"):  # by name: no part of ours depends on them
+        setattr(transport, name, importlib.import_module(name))
+
+
+def _import_nats() -> None:
+    if "aiohttp" in sys.modules:  # it is paid for already
+        return
+    sys.modules["aiohttp"] = None  # type: ignore[assignment] # `import aiohttp` fails from here on
+    try:
+        import nats  # noqa: F401 # for its effect on sys.modules
+    finally:
+        del sys.modules["aiohttp"]
+
+
+_import_nats()
 
 # isort: split
-from nats import errors
-from nats.aio.client import Client
-from nats.aio.msg import Msg
-from nats.aio.subscription import Subscription
+from nats import errors  # noqa: E402 # after the import without aiohttp
+from nats.aio.client import Client  # noqa: E402
+from nats.aio.msg import Msg  # noqa: E402
+from nats.aio.subscription import Subscription  # noqa: E402
 
-__all__ = [
-    "Client",
-    "Msg",
-    "Subscription",
-    "errors",
-    "websockets",
-]
+__all__ = ["Client", "Msg", "Subscription", "errors"]

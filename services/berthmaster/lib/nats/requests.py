@@ -14,12 +14,12 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any, Final, NamedTuple
 
-from berthmaster.lib.nats.connecting import exposed
+from berthmaster.lib.nats.connect_options import exposed
 from berthmaster.lib.nats.errors import NoAnswer, NotConnected, NotPermitted
+from berthmaster.lib.nats.message_parser import MessageParser, Taker
 from berthmaster.lib.nats.nats_py import Client as NatsClient
 from berthmaster.lib.nats.nats_py import Msg, Subscription
 from berthmaster.lib.nats.nats_py import errors as nats_errors
-from berthmaster.lib.nats.reading import Reading, Taker
 from berthmaster.lib.nats.subjects import IMPORTED_JETSTREAM, JETSTREAM
 from berthmaster.lib.nats.window import Window
 
@@ -102,14 +102,14 @@ class Requests:
         reply = f"{self._inbox}.{question.token}"
         # After this process stood still, answers are there to be read: one more pause for them.
         too_late = loop.call_at(deadline, loop.call_later, GRACE_S, _end_unanswered, answer)
-        self._nc.reading.await_answer()
+        self._nc.message_parser.await_answer()
         try:
             await self._nc.publish(
                 question.subject, question.data, reply=reply, headers=question.headers
             )
             return await answer
         finally:
-            self._nc.reading.answered()
+            self._nc.message_parser.answered()
             too_late.cancel()
             del self._waiting[question.token]
             answer.cancel()
@@ -238,7 +238,7 @@ class Listening:
 
     async def unsubscribe(self) -> None:
         """Take no more. Raises nats_errors.Error, OSError."""
-        self._client.reading.takers.pop(b"%d" % self._subscription._id, None)
+        self._client.message_parser.takers.pop(b"%d" % self._subscription._id, None)
         await self._subscription.unsubscribe()
 
 
@@ -263,14 +263,14 @@ class PatientClient(NatsClient):
 
     def __init__(self) -> None:
         super().__init__()
-        self._ps = self.reading = Reading(self)
+        self._ps = self.message_parser = MessageParser(self)
         self._is_write_due = False
 
     async def listen(self, subject: str, take: Taker, queue: str = "") -> Listening:
         """Subscribe; ``take`` is called with each message as it is read, and must not raise.
         Raises nats_errors.Error, OSError."""
         subscription = await self.subscribe(subject, queue=queue, cb=_none)
-        self.reading.takers[b"%d" % subscription._id] = take
+        self.message_parser.takers[b"%d" % subscription._id] = take
         return Listening(self, subscription)
 
     def send_now(self, subject: str, data: bytes = b"") -> None:

@@ -1,5 +1,6 @@
-"""Names of the streams. Apart from what they are (streams.py), so that who only names one needs no
-connection to be imported.
+"""Names of the streams, and the stream that holds a subject.
+
+Modules that only name a stream import this one: streams.py needs a connection.
 """
 
 from typing import Final
@@ -13,3 +14,18 @@ DEAD: Final = "DEAD"
 LOG_ENDS: Final = "LOG_ENDS"
 LEASES: Final = "LEASES"
 SNAPSHOTS: Final = "OBJ_SNAPSHOTS"  # the stream behind the object store bucket SNAPSHOTS
+_STREAMS: Final = {
+    "workload": WORKLOADS,
+    "decision": WORKLOADS,
+    "fleet": FLEET,
+    "control": CONTROL,
+    "archive": ARCHIVE,
+    "dead": DEAD,
+    "lease": LEASES,
+    "SNAPSHOTS": SNAPSHOTS,
+}
+
+
+def stream_of(subject: str) -> str:
+    """The stream that a subject of ours is stored in."""
+    return _STREAMS.get(subject.split(".", 2)[1], subject)

@@ -15,12 +15,12 @@ from collections.abc import Awaitable, Callable
 from typing import Final
 
 from berthmaster.lib.nats.connection import Connection
-from berthmaster.lib.nats.dead import bury
+from berthmaster.lib.nats.dead_letters import store_dead_letter
 from berthmaster.lib.nats.durables import Durable
 from berthmaster.lib.nats.errors import ApiError, BusError, NoAnswer, NotConnected
 from berthmaster.lib.nats.nats_py import Msg
 from berthmaster.lib.nats.nats_py import errors as nats_errors
-from berthmaster.lib.nats.recorded import Recorded
+from berthmaster.lib.nats.stream_messages import Recorded
 
 _NS: Final = 10**9
 PULL_EXPIRES_S: Final = 20.0
@@ -304,7 +304,7 @@ class Worker:
         await self._answer(msg.reply, b'-NAK {"delay": %d}' % int(pause_s * _NS))
 
     async def _bury(self, msg: Msg, sequence: int, reason: str) -> None:
-        kept = await bury(
+        kept = await store_dead_letter(
             self._conn,
             service=self._service,
             subject=msg.subject,

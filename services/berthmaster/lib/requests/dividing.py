@@ -2,8 +2,8 @@
 
 from typing import Final
 
-from berthmaster.lib.lifecycle.parts import division_of
 from berthmaster.lib.lifecycle.sizes import is_set_elastic
+from berthmaster.lib.lifecycle.workload import division_of
 from berthmaster.lib.messages.api import Refusal
 from berthmaster.lib.messages.control import QueueSetting
 from berthmaster.lib.messages.explain import invalid

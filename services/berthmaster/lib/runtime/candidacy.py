@@ -1,7 +1,7 @@
 """Who may act while a lease says so: a state machine over what the lease's store shows. Pure.
 
 One holder acts, the others stand by. The lease keeps the peace; writes stay guarded all the same.
-Stores differ (lib/nats/lease.py, lib/kube/lease.py), this machine is the same for all.
+Stores differ (lib/nats/stream_lease.py, lib/kube/api_lease.py), this machine is the same for all.
 
 Rules of this file:
 

@@ -22,7 +22,7 @@ from berthmaster.lib.runtime.errors import CannotStart
 from berthmaster.lib.runtime.health import Health
 from berthmaster.lib.runtime.log import Log
 from berthmaster.lib.runtime.metrics import Metrics
-from berthmaster.lib.runtime.plain_json import dumps
+from berthmaster.lib.runtime.visible_text import dumps
 
 CONNECTION_LIMIT_S: Final = 5.0  # a prober or scraper that needs longer has gone
 MAX_CONNECTIONS: Final = 32  # threads, each with a page of metrics of some 100 KiB at most

@@ -15,9 +15,8 @@ from typing import BinaryIO, Literal, Protocol
 
 import msgspec
 
-from berthmaster.lib.runtime.plain_json import dumps
-from berthmaster.lib.runtime.printable import visible
 from berthmaster.lib.runtime.redact import HIDDEN, excerpt, names_secret, redact
+from berthmaster.lib.runtime.visible_text import dumps, visible
 
 Level = Literal["debug", "info", "warning", "error"]
 Format = Literal["json", "text"]

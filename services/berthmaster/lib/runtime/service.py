@@ -29,12 +29,11 @@ import click
 import uvloop
 
 from berthmaster.lib.runtime.errors import EXIT_DIED, EXIT_LATE, EXIT_OK, CannotStart, ServiceFault
-from berthmaster.lib.runtime.garbage import rarely_look_at_all
 from berthmaster.lib.runtime.health import Health
 from berthmaster.lib.runtime.http import StatusServer
 from berthmaster.lib.runtime.log import Bridge, Log
 from berthmaster.lib.runtime.metrics import Metrics
-from berthmaster.lib.runtime.open_files import raise_open_files
+from berthmaster.lib.runtime.process_setup import raise_open_files, reduce_garbage_scans
 from berthmaster.lib.runtime.settings import (
     CommonSettings,
     ServiceCommand,
@@ -150,7 +149,7 @@ def _run(service: Service[S], settings: S) -> int:
             open_files=open_files,
             settings=describe(settings),
         )
-        rarely_look_at_all()
+        reduce_garbage_scans()
         process = _Process(service, settings, log, metrics, health)
         code = process.run()
         log.info("stopped", exit_code=code)

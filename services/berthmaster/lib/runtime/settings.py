@@ -27,7 +27,6 @@ from typing import Any, Final, Literal, TypeVar
 import click
 
 from berthmaster.lib.runtime.log import Format, Level
-from berthmaster.lib.runtime.parse import EmptyMember, members
 from berthmaster.lib.runtime.redact import HIDDEN, redact
 
 T = TypeVar("T")
@@ -133,6 +132,27 @@ class _FilePath(click.ParamType[Any]):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Path:
         return Path(value).expanduser() if str(value) else self.fail("the path is empty", param)
+
+
+class EmptyMember(ValueError):
+    """A list with an empty member; ``index`` counts from 0."""
+
+    def __init__(self, index: int) -> None:
+        super().__init__(f"member [{index}] is empty")
+        self.index = index
+
+
+def members(text: str) -> tuple[str, ...]:
+    """Split a list at its commas and trim each member. A blank text is the empty list.
+
+    Raises EmptyMember: ``gpu,`` and ``a,,b`` are slips, and an empty name may stand for every name.
+    """
+    if not text.strip():
+        return ()
+    parts = tuple(part.strip() for part in text.split(","))
+    if "" in parts:
+        raise EmptyMember(parts.index(""))
+    return parts
 
 
 class _CommaSeparated(click.ParamType[Any]):

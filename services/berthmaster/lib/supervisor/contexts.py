@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 
 from berthmaster.lib.kube.client import Client
 from berthmaster.lib.kube.errors import Forbidden, KubernetesError, NotFound
-from berthmaster.lib.kube.joining import access_by
+from berthmaster.lib.kube.service_client import access_by
 from berthmaster.lib.runtime.log import Log
 from berthmaster.lib.supervisor.plan import KubeTarget
 

@@ -22,9 +22,8 @@ from typing import Annotated, Final, Literal, Self
 
 import msgspec
 
-from berthmaster.lib.runtime.children import dying_with_this_process
-from berthmaster.lib.runtime.open_files import raise_open_files
 from berthmaster.lib.runtime.ports import PortClaims
+from berthmaster.lib.runtime.process_setup import end_with_parent, raise_open_files
 
 MAX_PAYLOAD_BYTES: Final = 1024 * 1024
 # Our streams reserve some 55 GiB of them when they are made; smaller disks end before that.
@@ -251,7 +250,7 @@ class Server:
                 stdout=log,
                 stderr=log,
                 start_new_session=True,  # a Ctrl-C is for whoever started it, not for the server
-                preexec_fn=dying_with_this_process(),  # noqa: PLW1509 # takes no lock
+                preexec_fn=end_with_parent(),  # noqa: PLW1509 # takes no lock
             )
 
     def ready(self) -> bool:

@@ -23,8 +23,8 @@ from pathlib import Path
 from typing import Any, Final, Literal, Protocol
 
 from berthmaster.lib.runtime.backoff import Backoff
-from berthmaster.lib.runtime.children import dying_with_this_process
 from berthmaster.lib.runtime.errors import EXIT_CANNOT_START, EXIT_SETTINGS
+from berthmaster.lib.runtime.process_setup import end_with_parent
 from berthmaster.lib.supervisor.embedded import Server, ServerFailed
 
 WATCH_INTERVAL_S: Final = 0.02
@@ -102,7 +102,7 @@ class ServiceChild:
                 stdout=log,
                 stderr=log,
                 start_new_session=True,  # a Ctrl-C is ours: we stop them in order
-                preexec_fn=dying_with_this_process(),  # noqa: PLW1509 # takes no lock
+                preexec_fn=end_with_parent(),  # noqa: PLW1509 # takes no lock
             )
 
     def ended(self) -> int | None:

@@ -10,11 +10,10 @@ from collections.abc import Iterable, Mapping
 from typing import Final, NamedTuple
 
 from berthmaster.lib.door_client.client import DoorClient
-from berthmaster.lib.door_client.facts import DoorMirror
-from berthmaster.lib.door_client.joining import at_the_door
+from berthmaster.lib.door_client.door_facts import DoorMirror
+from berthmaster.lib.door_client.service_door import service_door
 from berthmaster.lib.kube.client import Client
 from berthmaster.lib.kube.errors import Forbidden, KubernetesError
-from berthmaster.lib.kube.joining import reached
 from berthmaster.lib.kube.resources import (
     JOB_SETS,
     KAI_POD_GROUPS,
@@ -23,6 +22,7 @@ from berthmaster.lib.kube.resources import (
     VOLCANO_POD_GROUPS,
     Resource,
 )
+from berthmaster.lib.kube.service_client import service_client
 from berthmaster.lib.messages.workload import Placed
 from berthmaster.lib.runtime.periodic import beats, stopped_within, unless_stopped
 from berthmaster.lib.runtime.service import Context, Service
@@ -128,8 +128,8 @@ class ExecutorMetrics:
 
 async def main(ctx: Context[ExecutorSettings]) -> None:
     async with (
-        reached(ctx, NAME) as client,
-        at_the_door(ctx, ctx.settings.cluster) as door,
+        service_client(ctx, NAME) as client,
+        service_door(ctx, ctx.settings.cluster) as door,
     ):
         if door is None:
             return

@@ -4,8 +4,8 @@ import re
 from dataclasses import dataclass
 from typing import Final
 
-from berthmaster.lib.door_client.settings import WorkerSettings
-from berthmaster.lib.kube.joining import JobSettings
+from berthmaster.lib.door_client.worker_settings import WorkerSettings
+from berthmaster.lib.kube.service_client import JobSettings
 from berthmaster.lib.runtime.settings import required, setting
 
 _NAMESPACE: Final = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?\Z")

@@ -46,12 +46,12 @@ from berthmaster.lib.kube.objects import Object, holds
 from berthmaster.lib.kube.resources import (
     JOB_SETS,
     JOBS,
+    KUEUE_WORKLOADS,
     NAMESPACES,
     RAY_JOBS,
     RESOURCE_CLAIM_TEMPLATES,
     RESOURCE_CLAIMS,
     SERVICES,
-    WORKLOADS,
     Resource,
 )
 from berthmaster.lib.kube.resources import PODS as POD_OBJECTS
@@ -326,7 +326,7 @@ class JobWriter:
         found: list[Workload] = []
         selector = f"{JOB_UID_LABEL}={held.uid}"
         async for page in self._client.list_pages(
-            WORKLOADS, Workload, namespace=held.namespace, label_selector=selector
+            KUEUE_WORKLOADS, Workload, namespace=held.namespace, label_selector=selector
         ):
             found = [*([] if page.first else found), *page.items]
         return slices_of(found)

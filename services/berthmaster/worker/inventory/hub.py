@@ -9,8 +9,8 @@ from berthmaster.lib.kube.mirror import Change
 from berthmaster.lib.kube.resources import CLUSTER_PROFILES, MANAGED_CLUSTERS, MEMBER_CLUSTERS
 from berthmaster.lib.nats import subjects
 from berthmaster.lib.nats.connection import Connection
-from berthmaster.lib.nats.lease import Lease
 from berthmaster.lib.nats.reporting import StreamFacts
+from berthmaster.lib.nats.stream_lease import StreamLease
 from berthmaster.lib.runtime.periodic import beats
 from berthmaster.lib.runtime.service import Context
 from berthmaster.worker.inventory.core.membership import HubKind, HubMembership
@@ -42,7 +42,7 @@ class HubSide:
             ctx,
             conn,
             self._core,
-            lease=partial(Lease, conn, "inventory"),
+            lease=partial(StreamLease, conn, "inventory"),
             writer=StreamFacts(conn, subjects.fleet_facts("membership")),
         )
         self._clusters = ctx.metrics.gauge("clusters", "Clusters that the hub knows")

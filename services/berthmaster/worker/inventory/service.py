@@ -11,9 +11,9 @@ the API server is away nothing is told, the sign of life neither: whoever places
 the cluster to new ones, and what runs there goes on.
 """
 
-from berthmaster.lib.door_client.joining import at_the_door
-from berthmaster.lib.kube.joining import reached
-from berthmaster.lib.nats.joining import joined
+from berthmaster.lib.door_client.service_door import service_door
+from berthmaster.lib.kube.service_client import service_client
+from berthmaster.lib.nats.service_connection import service_connection
 from berthmaster.lib.nats.streams import FLEET
 from berthmaster.lib.runtime.errors import SettingsError
 from berthmaster.lib.runtime.service import Context, Service
@@ -29,13 +29,13 @@ async def main(ctx: Context[InventorySettings]) -> None:
     settings = ctx.settings
     if settings.side == "worker" and not settings.cluster:
         raise SettingsError("--cluster: missing, expected the worker cluster's name in the fleet")
-    async with reached(ctx, NAME) as client:
+    async with service_client(ctx, NAME) as client:
         if settings.side == "hub":
-            async with joined(ctx, FLEET) as conn:
+            async with service_connection(ctx, FLEET) as conn:
                 if conn is not None:
                     await HubSide(ctx, conn, client).run()
         else:
-            async with at_the_door(ctx, settings.cluster) as door:
+            async with service_door(ctx, settings.cluster) as door:
                 if door is not None:
                     await WorkerInventory(ctx, door, client).run()
 

@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from berthmaster.lib.door_client.settings import SideSettings
-from berthmaster.lib.kube.joining import JobSettings
+from berthmaster.lib.door_client.worker_settings import SideSettings
+from berthmaster.lib.kube.service_client import JobSettings
 from berthmaster.lib.kueue.configuration import CONFIG_MAP, MAX_CLASSES, MAX_NAME_CHARS, NAMESPACE
 from berthmaster.lib.runtime.settings import setting
 

@@ -5,7 +5,7 @@ from functools import partial
 from typing import Any, Final
 
 from berthmaster.lib.door_client.client import DoorClient, DoorLease
-from berthmaster.lib.door_client.facts import DoorFacts
+from berthmaster.lib.door_client.door_facts import DoorFacts
 from berthmaster.lib.kube.client import Client
 from berthmaster.lib.kube.controller.watch import Watched
 from berthmaster.lib.kube.errors import BadAnswer, Forbidden, KubernetesError, NotFound
@@ -17,13 +17,13 @@ from berthmaster.lib.kube.resources import (
     CUSTOM_RESOURCE_DEFINITIONS,
     DEVICE_CLASSES,
     JOBS,
+    KUEUE_WORKLOADS,
     LOCAL_QUEUES,
     NODES,
     PODS,
     RESOURCE_CLAIMS,
     RESOURCE_FLAVORS,
     RESOURCE_SLICES,
-    WORKLOADS,
 )
 from berthmaster.lib.kueue.configuration import ConfigMap
 from berthmaster.lib.kueue.jobs import HubJob
@@ -81,7 +81,7 @@ WATCHED: Final = (
     Watched(COHORTS, Cohort, optional=True),
     Watched(CLUSTER_QUEUES, ClusterQueue, optional=True),
     Watched(LOCAL_QUEUES, LocalQueue, optional=True),
-    Watched(WORKLOADS, Workload, optional=True, labels=ORIGIN_LABEL),
+    Watched(KUEUE_WORKLOADS, Workload, optional=True, labels=ORIGIN_LABEL),
     Watched(JOBS, HubJob, optional=True, labels=ORIGIN_LABEL),
     *(
         Watched(

@@ -16,12 +16,12 @@ import asyncio
 from typing import Any, Final
 
 from berthmaster.lib.door_client.client import DoorClient
-from berthmaster.lib.door_client.joining import at_the_door
+from berthmaster.lib.door_client.service_door import service_door
 from berthmaster.lib.kube.client import Client
 from berthmaster.lib.kube.controller.loop import Controller
 from berthmaster.lib.kube.controller.watch import Watched
-from berthmaster.lib.kube.joining import reached
 from berthmaster.lib.kube.resources import JOB_SETS, JOBS, PODS
+from berthmaster.lib.kube.service_client import service_client
 from berthmaster.lib.messages.families import TELEMETRY, UNREADABLE, encode
 from berthmaster.lib.messages.telemetry import JobFigures, job_key
 from berthmaster.lib.nats.errors import BusError
@@ -141,8 +141,8 @@ class FiguresController(Controller[Write]):
 async def main(ctx: Context[FiguresSettings]) -> None:
     """Connect to both sides, then tell."""
     async with (
-        reached(ctx, NAME) as client,
-        at_the_door(ctx, ctx.settings.cluster) as door,
+        service_client(ctx, NAME) as client,
+        service_door(ctx, ctx.settings.cluster) as door,
     ):
         if door is not None:
             await FiguresController(ctx, client, door).run()

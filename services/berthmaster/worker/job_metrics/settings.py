@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass
 
-from berthmaster.lib.door_client.settings import WorkerSettings
-from berthmaster.lib.kube.joining import ClusterSettings
+from berthmaster.lib.door_client.worker_settings import WorkerSettings
+from berthmaster.lib.kube.service_client import ClusterSettings
 from berthmaster.lib.runtime.settings import setting
 
 

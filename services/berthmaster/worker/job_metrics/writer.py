@@ -3,7 +3,7 @@
 from typing import Any, Final, assert_never
 
 from berthmaster.lib.kube.client import Client
-from berthmaster.lib.kube.controller.answer import Answer, Outcome
+from berthmaster.lib.kube.controller.shell_contract import Answer, Outcome
 from berthmaster.lib.kube.controller.writer import Writer
 from berthmaster.lib.kube.errors import NotFound
 from berthmaster.lib.kube.objects import Object, OwnerReference

@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import Final
 
 from berthmaster.lib.runtime.backoff import Backoff
-from berthmaster.lib.runtime.children import dying_with_this_process
 from berthmaster.lib.runtime.errors import CannotStart
 from berthmaster.lib.runtime.log import Log
 from berthmaster.lib.runtime.metrics import Metrics
 from berthmaster.lib.runtime.periodic import stopped_within
+from berthmaster.lib.runtime.process_setup import end_with_parent
 from berthmaster.worker.shares.core.shares import MPS_LOGS, MPS_PIPES, Gpu
 
 PROGRAM: Final = "nvidia-cuda-mps-control"
@@ -100,7 +100,7 @@ class Daemon:
                 stdin=DEVNULL,
                 stdout=DEVNULL,
                 stderr=DEVNULL,
-                preexec_fn=dying_with_this_process(),
+                preexec_fn=end_with_parent(),
             )
         except OSError as error:
             self._log.warning("mps daemon not started", gpu=self._gpu.uuid, why=str(error))

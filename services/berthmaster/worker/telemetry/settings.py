@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Literal
 from urllib.parse import urlsplit
 
-from berthmaster.lib.door_client.settings import WorkerSettings, cluster_problem
+from berthmaster.lib.door_client.worker_settings import WorkerSettings, cluster_problem
 from berthmaster.lib.runtime.settings import setting
 
 

@@ -6,7 +6,7 @@ from berthmaster.control.dashboard.core.dashboard import Dashboard
 from berthmaster.control.dashboard.core.details import job_document, node_document
 from berthmaster.control.dashboard.core.jobs import Jobs, Query
 from berthmaster.control.dashboard.core.series import MOST, Series, measured
-from berthmaster.lib.event_log.compare import REMEDY
+from berthmaster.lib.event_log.damage import REMEDY
 from berthmaster.lib.messages.control import Cordon, QueueSetting
 from berthmaster.lib.messages.placement import PodBinding
 from berthmaster.lib.messages.quality import QualityReport, QueueQuality

@@ -17,7 +17,7 @@ from berthmaster.control.door.core.log_view import (
     Unreadable,
 )
 from berthmaster.lib.kueue.jobs import job_name
-from berthmaster.lib.lifecycle.gangs import MOST_ATTEMPTS
+from berthmaster.lib.lifecycle.attempt_faults import MOST_ATTEMPTS
 from berthmaster.lib.lifecycle.workload import key
 from berthmaster.lib.messages.door import HubPods, HubWork, OwnWorkload, PlacementReceipt
 from berthmaster.lib.messages.families import EVENTS, encode
@@ -43,7 +43,7 @@ from berthmaster.lib.messages.workload import (
     Succeeded,
     WorkloadEvent,
 )
-from berthmaster.lib.nats.event_subjects import event_subject
+from berthmaster.lib.nats.message_subjects import event_subject
 from tests.support.lives import CLAIMED
 
 RED, BLUE = "red", "blue"

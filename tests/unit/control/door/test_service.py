@@ -9,7 +9,7 @@ from berthmaster.control.door import service
 from berthmaster.control.door.core.receipts import tells_of_end
 from berthmaster.control.door.service import Shell
 from berthmaster.control.door.settings import DoorSettings
-from berthmaster.lib.event_log.log import EventLog
+from berthmaster.lib.event_log.workload_log import EventLog
 from berthmaster.lib.messages.api import RecordedEvent, Refusal
 from berthmaster.lib.messages.door import PlacementReceipt, StoryReply, StoryRequest
 from berthmaster.lib.messages.families import encode
@@ -28,9 +28,9 @@ from berthmaster.lib.messages.workload import (
 )
 from berthmaster.lib.nats.connection import Connection
 from berthmaster.lib.nats.errors import NotConnected
-from berthmaster.lib.nats.event_subjects import event_subject
-from berthmaster.lib.nats.joining import Heard
-from berthmaster.lib.nats.stored import Message
+from berthmaster.lib.nats.message_subjects import event_subject
+from berthmaster.lib.nats.service_connection import RequestConnections
+from berthmaster.lib.nats.stream_messages import Message
 from berthmaster.lib.runtime.health import Health
 from berthmaster.lib.runtime.metrics import Metrics
 from berthmaster.lib.runtime.service import Context
@@ -123,7 +123,7 @@ class Doorway:
             metrics=Metrics("door"),
             health=Health(),
         )
-        self.shell = Shell(ctx, cast("Connection", Line()), cast("Heard", None))
+        self.shell = Shell(ctx, cast("Connection", Line()), cast("RequestConnections", None))
 
     async def _story(self, *_: object, **__: object) -> list[Message]:
         if self.fails:

@@ -16,7 +16,7 @@ from berthmaster.hub.admission.core.instructions import (
 )
 from berthmaster.hub.admission.core.objects import check_of
 from berthmaster.hub.admission.writer import AdmissionWriter
-from berthmaster.lib.kube.controller.answer import Answer, Outcome
+from berthmaster.lib.kube.controller.shell_contract import Answer, Outcome
 from berthmaster.lib.kueue.multikueue import MultiKueueConfig
 from berthmaster.lib.kueue.workloads import Workload
 from tests.bus.tools import story

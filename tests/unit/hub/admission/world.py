@@ -18,8 +18,7 @@ from berthmaster.hub.admission.core.instructions import (
     WriteConfig,
     WriteState,
 )
-from berthmaster.lib.kube.controller.answer import Answer, Outcome
-from berthmaster.lib.kube.controller.instructions import KubeEvent
+from berthmaster.lib.kube.controller.shell_contract import Answer, KubeEvent, Outcome
 from berthmaster.lib.kube.objects import Condition, Metadata, Object, key_of
 from berthmaster.lib.kueue.multikueue import (
     MultiKueueCluster,

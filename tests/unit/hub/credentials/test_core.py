@@ -26,7 +26,7 @@ from berthmaster.hub.credentials.core.objects import (
 from berthmaster.hub.credentials.core.observed import Minted, Refused
 from berthmaster.hub.credentials.core.rights import DEFAULT_FRAMEWORKS, rules
 from berthmaster.hub.credentials.core.stages import Stage
-from berthmaster.lib.kube.controller.instructions import KubeEvent
+from berthmaster.lib.kube.controller.shell_contract import KubeEvent
 from berthmaster.lib.kube.errors import Forbidden, Unauthorized
 from berthmaster.lib.kube.resources import CLUSTER_PROFILES
 from tests.unit.hub.credentials.world import (

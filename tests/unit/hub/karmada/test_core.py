@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from berthmaster.hub.karmada.core.instructions import PutBinding, PutOverride
-from berthmaster.lib.kube.controller.answer import Answer, Outcome
+from berthmaster.lib.kube.controller.shell_contract import Answer, Outcome
 from berthmaster.lib.lifecycle.fold import Verdict
 from berthmaster.lib.lifecycle.states import State
 from berthmaster.lib.messages.workload import (

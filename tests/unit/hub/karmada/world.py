@@ -13,8 +13,7 @@ import msgspec
 from berthmaster.hub.karmada.core.instructions import PutBinding, PutCondition, PutOverride, Write
 from berthmaster.hub.karmada.core.karmada import KarmadaCore
 from berthmaster.hub.karmada.core.objects import KarmadaCluster, Policy, ResourceBinding
-from berthmaster.lib.kube.controller.answer import Answer
-from berthmaster.lib.kube.controller.instructions import KubeEvent
+from berthmaster.lib.kube.controller.shell_contract import Answer, KubeEvent
 from berthmaster.lib.kueue.podsets.reading import workload_id
 from berthmaster.lib.lifecycle.fold import Verdict, offer
 from berthmaster.lib.lifecycle.instructions import Outcome, Refused, Stored

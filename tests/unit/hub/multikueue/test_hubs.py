@@ -6,7 +6,7 @@ from collections import Counter
 from aiohttp import web
 
 from berthmaster.hub.multikueue.core.known.hub import Hub
-from berthmaster.lib.kube.controller.identity import PART, identify
+from berthmaster.lib.kube.controller.hub_identity import PART, identify
 from berthmaster.lib.messages.workload import Submitted
 from berthmaster.lib.runtime.health import Health
 from tests.bus.tools import story

@@ -1,7 +1,7 @@
 """Patience is a worker's to lose: the time that the hub's own Kueue takes does not count."""
 
 from berthmaster.hub.multikueue.core.instructions import Nudge
-from berthmaster.lib.kube.controller.answer import Answer, Outcome
+from berthmaster.lib.kube.controller.shell_contract import Answer, Outcome
 from berthmaster.lib.messages.workload import Evicted
 from tests.unit.hub.multikueue.hub_objects import cluster, copy_report
 from tests.unit.hub.multikueue.world import World

@@ -4,7 +4,7 @@ import pytest
 
 from berthmaster.hub.multikueue.settings import HubPolicy
 from berthmaster.lib.engine.scoring.profiles import HUB_PROFILES, PARTS
-from berthmaster.lib.event_log.decider_settings import weights_problem
+from berthmaster.lib.event_log.reader_settings import weights_problem
 from berthmaster.lib.messages.control import QueueSetting
 from berthmaster.lib.messages.fleet import ClusterScore, Stamp
 from tests.support.builders import profile

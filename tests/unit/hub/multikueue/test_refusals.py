@@ -10,7 +10,7 @@ from berthmaster.hub.multikueue.apiserver.writer import HubWriter
 from berthmaster.hub.multikueue.core.instructions import MakeJob
 from berthmaster.hub.multikueue.core.known.hub import Hub
 from berthmaster.hub.multikueue.core.reconciler import LASTING_TROUBLE_S
-from berthmaster.lib.kube.controller.answer import Answer, Outcome
+from berthmaster.lib.kube.controller.shell_contract import Answer, Outcome
 from berthmaster.lib.kube.labels import TENANT, WORKLOAD
 from berthmaster.lib.lifecycle.workload import key
 from berthmaster.lib.messages.workload import JobRequest, RunSpec

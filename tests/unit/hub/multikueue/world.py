@@ -27,9 +27,8 @@ from berthmaster.hub.multikueue.core.instructions import (
 )
 from berthmaster.hub.multikueue.core.reconciler import Reconciler
 from berthmaster.hub.multikueue.settings import NAME, HubPolicy
-from berthmaster.lib.kube.controller.answer import Answer, Outcome
-from berthmaster.lib.kube.controller.instructions import KubeEvent
 from berthmaster.lib.kube.controller.kube_events import instance_of
+from berthmaster.lib.kube.controller.shell_contract import Answer, KubeEvent, Outcome
 from berthmaster.lib.kube.objects import Conditions, Object
 from berthmaster.lib.kube.selector import Selector
 from berthmaster.lib.kueue.contract import clearing, forbidden, may_be_switched_off, nomination

@@ -17,8 +17,7 @@ from berthmaster.hub.ocm.core.instructions import (
 from berthmaster.hub.ocm.core.objects import MANAGED_BY, OURS, PlacementScore
 from berthmaster.hub.ocm.core.pace import Rules
 from berthmaster.hub.ocm.core.policy import OcmPolicy
-from berthmaster.lib.kube.controller.answer import Answer
-from berthmaster.lib.kube.controller.instructions import KubeEvent
+from berthmaster.lib.kube.controller.shell_contract import Answer, KubeEvent
 from berthmaster.lib.kube.objects import Object, seconds
 from tests.unit.hub.ocm.builders import NAME, T0_S, managed, placed, profile, score
 

@@ -6,8 +6,7 @@ from berthmaster.hub.ocm.core.claims import NAMES, Claims
 from berthmaster.hub.ocm.core.instructions import CreateClaim, Instruction, Write, WriteClaim
 from berthmaster.hub.ocm.core.pace import Rules
 from berthmaster.hub.ocm.core.policy import OcmPolicy
-from berthmaster.lib.kube.controller.answer import Answer
-from berthmaster.lib.kube.controller.instructions import KubeEvent
+from berthmaster.lib.kube.controller.shell_contract import Answer, KubeEvent
 from tests.unit.hub.ocm.builders import T0_S, claim, score
 
 FREE = "gpu-free.berthmaster.io"

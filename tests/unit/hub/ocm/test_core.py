@@ -11,8 +11,7 @@ from berthmaster.hub.ocm.core.instructions import CreateScore, Instruction, Key,
 from berthmaster.hub.ocm.core.objects import PlacementScore
 from berthmaster.hub.ocm.core.placed import look
 from berthmaster.hub.ocm.core.scores import FIXED_NAMES
-from berthmaster.lib.kube.controller.answer import Answer, Outcome
-from berthmaster.lib.kube.controller.instructions import KubeEvent
+from berthmaster.lib.kube.controller.shell_contract import Answer, KubeEvent, Outcome
 from berthmaster.lib.kube.objects import Condition, seconds, timestamp
 from tests.unit.hub.ocm.builders import NAME, T0_S, managed, placed
 from tests.unit.hub.ocm.story import EAST, T4, Story, reported, the_scores, the_write

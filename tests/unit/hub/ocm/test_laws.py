@@ -9,8 +9,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from berthmaster.hub.ocm.core.instructions import Write, WriteScore
 from berthmaster.hub.ocm.core.objects import PlacementScore
 from berthmaster.hub.ocm.core.scores import FIXED_NAMES
-from berthmaster.lib.kube.controller.answer import Answer, Outcome
-from berthmaster.lib.kube.controller.instructions import KubeEvent
+from berthmaster.lib.kube.controller.shell_contract import Answer, KubeEvent, Outcome
 from berthmaster.lib.kube.objects import seconds
 from tests.unit.hub.ocm.builders import NAME, managed
 from tests.unit.hub.ocm.story import Story

@@ -18,7 +18,7 @@ from berthmaster.hub.ocm.core.instructions import (
 )
 from berthmaster.hub.ocm.writer import OcmWriter, changed
 from berthmaster.lib.kube.client import Client
-from berthmaster.lib.kube.controller.answer import Answer, Outcome, answer_to
+from berthmaster.lib.kube.controller.shell_contract import Answer, Outcome, answer_to
 from berthmaster.lib.kube.errors import (
     AlreadyExists,
     ApiError,

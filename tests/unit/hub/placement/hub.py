@@ -14,8 +14,7 @@ from berthmaster.hub.placement.core.instructions import (
     WriteDecisions,
 )
 from berthmaster.hub.placement.core.objects import Placement, PlacementDecision
-from berthmaster.lib.kube.controller.answer import Answer, Outcome
-from berthmaster.lib.kube.controller.instructions import KubeEvent
+from berthmaster.lib.kube.controller.shell_contract import Answer, KubeEvent, Outcome
 from berthmaster.lib.kube.mirror import Key
 from berthmaster.lib.kube.objects import key_of
 from tests.unit.hub.placement.objects import NAMESPACE, NOW_S, binding, cluster_set, language

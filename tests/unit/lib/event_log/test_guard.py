@@ -8,12 +8,11 @@ from typing import Any, cast
 import pytest
 
 from berthmaster.lib.event_log import guard
-from berthmaster.lib.event_log.compare import StreamSeen, damage, digest_of, is_another, to_compare
+from berthmaster.lib.event_log.damage import StreamState, damage, digest_of, is_another, to_compare
 from berthmaster.lib.messages.records import LogMark, StreamMark
 from berthmaster.lib.nats.connection import Connection
 from berthmaster.lib.nats.errors import NotConnected, StreamReplaced
-from berthmaster.lib.nats.recorded import Recorded
-from berthmaster.lib.nats.stored import Message
+from berthmaster.lib.nats.stream_messages import Message, Recorded
 from berthmaster.lib.nats.streams import CONTROL, WORKLOADS
 from berthmaster.lib.nats.subjects import workload_event
 from berthmaster.lib.runtime.health import Health
@@ -62,7 +61,7 @@ class Bus:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.line = Line()
-        self.seen = {WORKLOADS: StreamSeen("a3", 6), CONTROL: StreamSeen("c1", 2)}
+        self.seen = {WORKLOADS: StreamState("a3", 6), CONTROL: StreamState("c1", 2)}
         self.messages = {
             at: (SUBJECT if at > 2 else "berth.control.x", str(at).encode()) for at in range(1, 9)
         }
@@ -73,8 +72,8 @@ class Bus:
         self.goes_on: asyncio.Event | None = None
         self.fails: Exception | None = None
         monkeypatch.setattr(guard, "check", self._check)
-        monkeypatch.setattr(guard, "remembered", self._remembered)
-        monkeypatch.setattr(guard, "keep", self._keep)
+        monkeypatch.setattr(guard, "read_marks", self._remembered)
+        monkeypatch.setattr(guard, "store_mark", self._keep)
         monkeypatch.setattr(guard, "last_message", self._last_message)
         monkeypatch.setattr(guard, "CHECK_S", 0.001)
         monkeypatch.setattr(guard, "FIRST_CHECKS_S", 0.001)
@@ -91,7 +90,7 @@ class Bus:
 
     async def _check(
         self, _: Connection, stream: str, marks: list[tuple[StreamMark, str]]
-    ) -> tuple[StreamSeen | None, str]:
+    ) -> tuple[StreamState | None, str]:
         self.checks += 1
         seen, messages = self.seen.get(stream), dict(self.messages)
         if self.goes_on is not None:
@@ -140,11 +139,11 @@ async def test_service_begins_when_the_log_is_what_others_remember(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     bus = Bus(monkeypatch)
-    bus.seen[WORKLOADS] = StreamSeen("a3", 5)
+    bus.seen[WORKLOADS] = StreamState("a3", 5)
     beginning = asyncio.ensure_future(bus.guard.begin())
     await bus.compared()
     assert not beginning.done()
-    bus.seen[WORKLOADS] = StreamSeen("a3", 6)  # a new leader has seen all of it
+    bus.seen[WORKLOADS] = StreamState("a3", 6)  # a new leader has seen all of it
     assert await beginning
     assert bus.guard.sound
     assert bus.is_ready()
@@ -160,7 +159,7 @@ async def test_damage_that_lasts_is_reported_and_nothing_is_kept(
     running = asyncio.ensure_future(bus.guard.run())
     await until(lambda: bus.kept)
     bus.kept.clear()
-    bus.seen[WORKLOADS] = StreamSeen("a3", 5)
+    bus.seen[WORKLOADS] = StreamState("a3", 5)
     await until(lambda: not bus.guard.sound)
     assert guard.UNCHECKED in bus.guard.why  # it may pass within a second
     monkeypatch.setattr(guard, "SETTLE_S", 0.0)
@@ -168,7 +167,7 @@ async def test_damage_that_lasts_is_reported_and_nothing_is_kept(
     assert bus.told[-1] == "nothing is decided: WORKLOADS ends at 5; it went up to 6 (t)"
     assert not bus.is_ready()
     assert not bus.kept  # what was remembered tells more
-    bus.seen[WORKLOADS] = StreamSeen("a3", 6)
+    bus.seen[WORKLOADS] = StreamState("a3", 6)
     await until(lambda: bus.guard.sound)
     assert bus.told[-1] == ""
     assert bus.is_ready()
@@ -186,7 +185,7 @@ async def test_another_message_than_was_read_is_damage(monkeypatch: pytest.Monke
     await bus.compared()
     assert bus.guard.sound
     bus.messages[6] = (SUBJECT, b"another")
-    bus.seen[WORKLOADS] = StreamSeen("a3", 8)
+    bus.seen[WORKLOADS] = StreamState("a3", 8)
     await until(lambda: not bus.guard.sound)
     assert bus.guard.why == "WORKLOADS has another message under 6 than it had"
     running.cancel()
@@ -237,7 +236,7 @@ async def test_replaced_stream_is_raised(monkeypatch: pytest.MonkeyPatch) -> Non
     bus.reads(6)
     running = asyncio.ensure_future(bus.guard.run())
     await bus.compared()
-    bus.seen[WORKLOADS] = StreamSeen("b4", 8, frozenset({"a3"}))
+    bus.seen[WORKLOADS] = StreamState("b4", 8, frozenset({"a3"}))
     with pytest.raises(StreamReplaced, match="berth recover"):
         await asyncio.wait_for(running, hang_s())
     assert not bus.guard.sound
@@ -252,7 +251,7 @@ async def test_mark_follows_what_was_read_and_written(monkeypatch: pytest.Monkey
     running = asyncio.ensure_future(bus.guard.run())
     await until(lambda: bus.kept)
     assert _kept(bus) == {WORKLOADS: 6, CONTROL: 2}
-    bus.seen[WORKLOADS] = StreamSeen("a3", 8)
+    bus.seen[WORKLOADS] = StreamState("a3", 8)
     bus.reads(7)
     await until(lambda: _kept(bus)[WORKLOADS] == 7)
     subject, data = bus.messages[8]

@@ -32,9 +32,9 @@ from berthmaster.lib.kube.objects import (
 from berthmaster.lib.kube.resources import (
     ADMISSION_CHECKS,
     CLUSTER_PROFILES,
+    KUEUE_WORKLOADS,
     NODES,
     PODS,
-    WORKLOADS,
     counted_as,
 )
 
@@ -138,7 +138,7 @@ def test_seconds_become_times_of_the_api_and_back() -> None:
         (PODS.path(), "pods"),
         (PODS.path(namespace="a"), "pods"),
         (PODS.path(namespace="a", name="b", subresource="status"), "pods/status"),
-        (WORKLOADS.path(namespace="a", name="b", subresource="status"), "workloads/status"),
+        (KUEUE_WORKLOADS.path(namespace="a", name="b", subresource="status"), "workloads/status"),
         ("/api/v1/namespaces/a", "namespaces"),
         ("/api/v1/namespaces", "namespaces"),
         ("/version", "/version"),

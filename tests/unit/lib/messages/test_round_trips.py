@@ -39,7 +39,7 @@ from berthmaster.lib.messages.records import ArchivedStory, DeadLetter, Lease, L
 from berthmaster.lib.messages.telemetry import JobFigures, NodeTelemetry
 from berthmaster.lib.messages.workload import JobRequest, WorkloadEvent
 from berthmaster.lib.nats import subjects
-from berthmaster.lib.nats.event_subjects import event_subject
+from berthmaster.lib.nats.message_subjects import event_subject
 from scripts.schema_tools.json_schema import MESSAGES, Message, name_of, schema_of
 from tests.support.messages import messages
 

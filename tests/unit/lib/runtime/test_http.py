@@ -17,7 +17,7 @@ from berthmaster.lib.runtime.health import Health
 from berthmaster.lib.runtime.http import StatusServer
 from berthmaster.lib.runtime.log import Log
 from berthmaster.lib.runtime.metrics import Metrics
-from berthmaster.lib.runtime.open_files import raise_open_files
+from berthmaster.lib.runtime.process_setup import raise_open_files
 from tests.support.patience import NEVER_S, hang_s
 
 

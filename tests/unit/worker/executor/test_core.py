@@ -3,8 +3,8 @@
 import msgspec
 import pytest
 
+from berthmaster.lib.lifecycle.attempt_faults import MOST_ATTEMPTS
 from berthmaster.lib.lifecycle.digest import request_digest
-from berthmaster.lib.lifecycle.gangs import MOST_ATTEMPTS
 from berthmaster.lib.lifecycle.instructions import (
     Answered,
     Append,

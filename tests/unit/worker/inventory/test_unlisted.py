@@ -10,7 +10,7 @@ from aiohttp import web
 
 from berthmaster.lib.kube.controller.watch import Watched
 from berthmaster.lib.kube.mirror import Added, Listed
-from berthmaster.lib.kube.resources import WORKLOADS, Resource
+from berthmaster.lib.kube.resources import KUEUE_WORKLOADS, Resource
 from berthmaster.lib.messages.fleet import (
     Amounts,
     ClusterProfile,
@@ -277,5 +277,5 @@ def test_server_that_answers_nothing_is_no_matter_of_a_kind() -> None:
 
 
 def test_kinds_are_named_as_kubectl_names_them() -> None:
-    assert watching.shown(Watched(WORKLOADS, Widget)) == "workloads.kueue.x-k8s.io"
+    assert watching.shown(Watched(KUEUE_WORKLOADS, Widget)) == "workloads.kueue.x-k8s.io"
     assert watching.shown(Watched(WIDGETS, Widget, part="waiting pods")) == "waiting pods"

@@ -3,8 +3,7 @@
 from msgspec.structs import replace
 
 from berthmaster.lib.kube import labels
-from berthmaster.lib.kube.controller.answer import Answer, Outcome
-from berthmaster.lib.kube.controller.instructions import KubeEvent
+from berthmaster.lib.kube.controller.shell_contract import Answer, KubeEvent, Outcome
 from berthmaster.lib.kube.objects import Condition, Metadata, OwnerReference
 from berthmaster.lib.kube.resources import JOBS
 from berthmaster.lib.messages.telemetry import GpuHolder, GpuReading, NodeTelemetry

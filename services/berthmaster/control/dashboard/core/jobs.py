@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any, Final, Literal, NamedTuple
 
 from berthmaster.control.dashboard.core.board import Scope
-from berthmaster.lib.lifecycle.charges import gpu_milli_of
+from berthmaster.lib.lifecycle.bindings import gpu_milli_of
 from berthmaster.lib.lifecycle.fold import LOST, Verdict, offer
 from berthmaster.lib.lifecycle.run_times import ends_as_told_s
 from berthmaster.lib.lifecycle.states import ENDED, LIVE, State

@@ -15,7 +15,7 @@ from berthmaster.lib.engine.fleetview.problems import (
     of_nodes,
 )
 from berthmaster.lib.engine.fleetview.rows import ClusterRow
-from berthmaster.lib.event_log.compare import REMEDY
+from berthmaster.lib.event_log.damage import REMEDY
 
 BROKEN: Final = "broken"
 NOTE: Final = "note"

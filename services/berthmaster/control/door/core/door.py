@@ -21,7 +21,7 @@ from berthmaster.control.door.core.bounds import Buckets, InHand, Limits
 from berthmaster.control.door.core.fleet_view import FleetView, StoredFact
 from berthmaster.control.door.core.log_view import Frozen, LogView, StoredHint
 from berthmaster.control.door.core.receipts import Receipts
-from berthmaster.lib.door_client.wire import RawFact, RawFacts, RawHint, RawTake
+from berthmaster.lib.door_client.raw_replies import RawFact, RawFacts, RawHint, RawTake
 from berthmaster.lib.lifecycle.workload import key
 from berthmaster.lib.messages.api import Refusal
 from berthmaster.lib.messages.door import (
@@ -50,7 +50,7 @@ from berthmaster.lib.messages.fleet import ClusterProfile
 from berthmaster.lib.messages.telemetry import job_key
 from berthmaster.lib.messages.terms import Interval, Moment, Number
 from berthmaster.lib.nats import subjects
-from berthmaster.lib.nats.fact_subjects import subject_of
+from berthmaster.lib.nats.message_subjects import fact_subject
 
 PAGE_BYTES: Final = 256 * 1024  # of an answer; the largest event or fact still fits behind it
 LETTERS_AT_ONCE: Final = 20
@@ -244,7 +244,7 @@ class Door:
         if fact.cluster != cluster:
             return ReportOutcome(result="forbidden", why="cluster: it is another cluster's fact")
         try:
-            subject = subject_of(fact)
+            subject = fact_subject(fact)
         except subjects.SubjectError as error:
             return ReportOutcome(result="forbidden", why=str(error))
         if isinstance(fact, ClusterProfile):

@@ -26,11 +26,10 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from berthmaster.lib.kueue.jobs import job_name
-from berthmaster.lib.lifecycle.faults import OWN, is_tried_again
+from berthmaster.lib.lifecycle.attempt_faults import OWN, is_tried_again, may_give_way
+from berthmaster.lib.lifecycle.attempt_owner import sent_by_hub
 from berthmaster.lib.lifecycle.fold import Verdict, offer
-from berthmaster.lib.lifecycle.gangs import may_give_way
-from berthmaster.lib.lifecycle.governed import sent_by_hub
-from berthmaster.lib.lifecycle.open_workloads import OpenWorkloads
+from berthmaster.lib.lifecycle.known_workloads import OpenWorkloads
 from berthmaster.lib.lifecycle.workload import Key, Workload, key
 from berthmaster.lib.messages.door import (
     ExecutorEvent,
@@ -60,7 +59,7 @@ from berthmaster.lib.messages.workload import (
     Succeeded,
     WorkloadEvent,
 )
-from berthmaster.lib.nats.event_subjects import decode_event
+from berthmaster.lib.nats.message_subjects import decode_event
 from berthmaster.lib.nats.subjects import SubjectError, aggregate, is_decision, parse_workload_event
 from berthmaster.lib.requests.validation import uri_fault
 

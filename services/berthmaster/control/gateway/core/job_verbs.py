@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from typing import Any, Final, Literal, NamedTuple
 
 from berthmaster.control.gateway.core.answers import overloaded, unavailable
-from berthmaster.lib.lifecycle.governed import is_ours_to_end
+from berthmaster.lib.lifecycle.attempt_owner import is_ours_to_end
 from berthmaster.lib.lifecycle.run_times import progress_every_s
 from berthmaster.lib.lifecycle.states import BEGUN, State
 from berthmaster.lib.lifecycle.workload import Workload

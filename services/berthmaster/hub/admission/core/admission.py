@@ -29,11 +29,10 @@ from berthmaster.hub.admission.core.members import Members
 from berthmaster.hub.admission.core.objects import check_of
 from berthmaster.hub.admission.core.review import Review, conditions, review, same
 from berthmaster.hub.admission.core.selection import Reason, half_written
-from berthmaster.lib.kube.controller.answer import Answer
 from berthmaster.lib.kube.controller.aside import Phase, SetAside
-from berthmaster.lib.kube.controller.instructions import KubeEvent
+from berthmaster.lib.kube.controller.shell_contract import Answer, KubeEvent
 from berthmaster.lib.kube.objects import Object, key_of
-from berthmaster.lib.kube.resources import ADMISSION_CHECKS, MULTIKUEUE_CONFIGS, WORKLOADS
+from berthmaster.lib.kube.resources import ADMISSION_CHECKS, KUEUE_WORKLOADS, MULTIKUEUE_CONFIGS
 from berthmaster.lib.kueue.multikueue import AdmissionCheck, MultiKueueConfig
 from berthmaster.lib.kueue.workloads import Workload
 
@@ -359,7 +358,7 @@ class Admission:
             workload = self.index.workloads.get(at)
             if workload is None:
                 continue
-            with self.aside.trying(Phase.ACTING, WORKLOADS, workload.metadata):
+            with self.aside.trying(Phase.ACTING, KUEUE_WORKLOADS, workload.metadata):
                 writes, whole = self._state(at, workload, MOST_STATES - flying, now_s)
                 out += self._asked(writes)
                 flying += len(writes)

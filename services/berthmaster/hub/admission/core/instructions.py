@@ -2,7 +2,7 @@
 
 from typing import NamedTuple, assert_never
 
-from berthmaster.lib.kube.controller.instructions import KubeEvent
+from berthmaster.lib.kube.controller.shell_contract import KubeEvent
 from berthmaster.lib.kube.objects import Condition, key_of
 from berthmaster.lib.kueue.multikueue import MultiKueueConfig
 from berthmaster.lib.kueue.workloads import Workload

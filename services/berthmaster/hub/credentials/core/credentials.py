@@ -40,9 +40,8 @@ from berthmaster.hub.credentials.core.stages import (
     usable,
 )
 from berthmaster.hub.credentials.core.steps import STEPS
-from berthmaster.lib.kube.controller.answer import Answer
 from berthmaster.lib.kube.controller.aside import Phase, SetAside
-from berthmaster.lib.kube.controller.instructions import KubeEvent
+from berthmaster.lib.kube.controller.shell_contract import Answer, KubeEvent
 from berthmaster.lib.kube.errors import Forbidden, Unauthorized
 from berthmaster.lib.kube.objects import Metadata
 from berthmaster.lib.kube.resources import (

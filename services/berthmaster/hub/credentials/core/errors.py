@@ -1,6 +1,6 @@
 """What forbids a step though every server would allow it. Pure."""
 
-from berthmaster.lib.kube.controller.answer import Declined, Outcome
+from berthmaster.lib.kube.controller.shell_contract import Declined, Outcome
 
 
 class NotOurs(Declined):

@@ -10,7 +10,7 @@ from berthmaster.hub.credentials.core.observed import (
     Registration,
     Token,
 )
-from berthmaster.lib.kube.controller.instructions import KubeEvent
+from berthmaster.lib.kube.controller.shell_contract import KubeEvent
 
 
 class Prepare(NamedTuple):

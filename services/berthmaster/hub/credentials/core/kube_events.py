@@ -12,7 +12,7 @@ from berthmaster.hub.credentials.core.errors import HasAnotherName, NotOurs, Sti
 from berthmaster.hub.credentials.core.instructions import Forget, Publish, Step
 from berthmaster.hub.credentials.core.observed import Managed, Refused
 from berthmaster.hub.credentials.core.stages import Stage, View, usable
-from berthmaster.lib.kube.controller.answer import Answer
+from berthmaster.lib.kube.controller.shell_contract import Answer
 
 PATIENCE_S: Final = 30.0  # for OCM's addon, before it is worth a word
 _WHAT: Final[Mapping[str, str]] = {

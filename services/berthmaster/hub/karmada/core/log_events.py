@@ -2,7 +2,7 @@
 
 from berthmaster.hub.karmada.core.requests import origin_of
 from berthmaster.hub.karmada.core.steps import ASKER, Ask, Claim, End, Evict, Run, View
-from berthmaster.lib.lifecycle.attempt_events import MAX_REASON_CHARS, ended, head_of
+from berthmaster.lib.lifecycle.attempt_owner import MAX_REASON_CHARS, ending_event, event_head
 from berthmaster.lib.lifecycle.digest import request_digest
 from berthmaster.lib.messages.workload import (
     Claimed,
@@ -37,7 +37,7 @@ def event_of(
 ) -> WorkloadEvent:
     work = view.work
     assert work is not None
-    head = head_of(work, by, now_s)
+    head = event_head(work, by, now_s)
     match step:
         case Claim():
             return Claimed(**head, executor=executor)
@@ -49,4 +49,4 @@ def event_of(
             why = step.reason[:MAX_REASON_CHARS]
             return MoveRequested(**head, how="move", who=ASKER, reason=why)
         case End():
-            return ended(work, step.state, step.reason, by, now_s)
+            return ending_event(work, step.state, step.reason, by, now_s)

@@ -7,10 +7,10 @@ from berthmaster.lib.kube.resources import (
     ADMISSION_CHECKS,
     CLUSTER_QUEUES,
     JOBS,
+    KUEUE_WORKLOADS,
     LOCAL_QUEUES,
     MULTIKUEUE_CLUSTERS,
     MULTIKUEUE_CONFIGS,
-    WORKLOADS,
 )
 from berthmaster.lib.kueue.jobs import HubJob
 from berthmaster.lib.kueue.multikueue import AdmissionCheck, MultiKueueCluster, MultiKueueConfig
@@ -25,5 +25,5 @@ WATCHED: Final = (
     Watched(MULTIKUEUE_CLUSTERS, MultiKueueCluster),
     Watched(CLUSTER_QUEUES, ClusterQueue),
     Watched(LOCAL_QUEUES, LocalQueue),
-    Watched(WORKLOADS, KueueWorkload),
+    Watched(KUEUE_WORKLOADS, KueueWorkload),
 )

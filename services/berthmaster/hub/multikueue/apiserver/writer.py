@@ -28,11 +28,11 @@ from berthmaster.hub.multikueue.core.instructions import (
 )
 from berthmaster.hub.multikueue.core.known.hub import Hub, ObjectKey, labelled
 from berthmaster.lib.kube.client import Client
-from berthmaster.lib.kube.controller.answer import Answer, Declined, Outcome
+from berthmaster.lib.kube.controller.shell_contract import Answer, Declined, Outcome
 from berthmaster.lib.kube.controller.writer import Writer
 from berthmaster.lib.kube.errors import AlreadyExists, Conflict
 from berthmaster.lib.kube.objects import Object, timestamp
-from berthmaster.lib.kube.resources import ADMISSION_CHECKS, JOBS, WORKLOADS, Resource
+from berthmaster.lib.kube.resources import ADMISSION_CHECKS, JOBS, KUEUE_WORKLOADS, Resource
 from berthmaster.lib.kube.retry import on_conflict
 from berthmaster.lib.kueue.contract import clearing, may_be_switched_off, nomination
 from berthmaster.lib.kueue.jobs import HubJob
@@ -67,7 +67,7 @@ class HubWriter(Writer[Write]):
             case ClearNomination():
                 return await self._clear(write)
             case FindWriter():
-                path = WORKLOADS.path(namespace=write.at[0], name=write.at[1])
+                path = KUEUE_WORKLOADS.path(namespace=write.at[0], name=write.at[1])
                 workload = await self.client.get(path, ManagedWorkload)
                 return Answer(found=Writers(others_writing(workload)))
             case Nudge():
@@ -125,7 +125,7 @@ class HubWriter(Writer[Write]):
         return await self._set_nomination(write.at, change)
 
     async def _nudge(self, write: Nudge) -> Answer:
-        path = WORKLOADS.path(namespace=write.at[0], name=write.at[1])
+        path = KUEUE_WORKLOADS.path(namespace=write.at[0], name=write.at[1])
 
         def change(workload: KueueWorkload) -> bool | None:
             is_waiting = bool(workload.nominated) and not workload.cluster_name
@@ -139,7 +139,7 @@ class HubWriter(Writer[Write]):
         at: ObjectKey,
         wanted: Callable[[KueueWorkload], tuple[tuple[str, ...] | None, str]],
     ) -> Answer:
-        path = WORKLOADS.path(namespace=at[0], name=at[1], subresource="status")
+        path = KUEUE_WORKLOADS.path(namespace=at[0], name=at[1], subresource="status")
         seen: list[tuple[KueueWorkload, str]] = []
 
         def change(workload: KueueWorkload) -> tuple[str, ...] | None:
@@ -159,7 +159,7 @@ class HubWriter(Writer[Write]):
 
         known = self._hub.workloads.get(at)
         written = await on_conflict(
-            self._reader(WORKLOADS, at, KueueWorkload, known),
+            self._reader(KUEUE_WORKLOADS, at, KueueWorkload, known),
             change,
             patch,
             attempts=ATTEMPTS,
@@ -184,19 +184,19 @@ class HubWriter(Writer[Write]):
             if write.again_s:
                 item["requeueAfterSeconds"] = write.again_s
         body = {
-            "apiVersion": WORKLOADS.group_version,
-            "kind": WORKLOADS.kind,
+            "apiVersion": KUEUE_WORKLOADS.group_version,
+            "kind": KUEUE_WORKLOADS.kind,
             "metadata": metadata,
             "status": {"admissionChecks": [item]},
         }
-        path = WORKLOADS.path(namespace=write.at[0], name=write.at[1], subresource="status")
+        path = KUEUE_WORKLOADS.path(namespace=write.at[0], name=write.at[1], subresource="status")
         workload = await self.client.apply(
             path, body, KueueWorkload, field_manager=CHECK_MANAGER, force=True
         )
         return Answer(found=workload)
 
     async def _switch_off(self, write: SwitchOff) -> Answer:
-        path = WORKLOADS.path(namespace=write.at[0], name=write.at[1])
+        path = KUEUE_WORKLOADS.path(namespace=write.at[0], name=write.at[1])
 
         def change(workload: KueueWorkload) -> bool | None:
             same = workload.metadata.uid == write.uid
@@ -210,7 +210,7 @@ class HubWriter(Writer[Write]):
         return await self._patch(path, write.at, change, body)
 
     async def _switch_on(self, write: SwitchOn) -> Answer:
-        path = WORKLOADS.path(namespace=write.at[0], name=write.at[1])
+        path = KUEUE_WORKLOADS.path(namespace=write.at[0], name=write.at[1])
 
         def change(workload: KueueWorkload) -> bool | None:
             same = workload.metadata.uid == write.uid
@@ -235,7 +235,7 @@ class HubWriter(Writer[Write]):
             return await self.client.merge_patch(path, said, KueueWorkload, field_manager=MANAGER)
 
         known = self._hub.workloads.get(at)
-        read = self._reader(WORKLOADS, at, KueueWorkload, known)
+        read = self._reader(KUEUE_WORKLOADS, at, KueueWorkload, known)
         written = await on_conflict(read, change, patch, attempts=ATTEMPTS)
         return Answer(found=written)
 

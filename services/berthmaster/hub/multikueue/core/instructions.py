@@ -1,14 +1,14 @@
 """What the reconciler's core asks of its shell.
 
-Each names the workload on whose behalf it is, or none, and has a ``ref`` by which its answer is
-known again. A write to Kubernetes that failed is an answer (lib/kube/controller/answer.py), no
+Each names the workload on whose behalf it is, or none, and has a ``ref`` that its answer repeats.
+A write to Kubernetes that failed is an answer (lib/kube/controller/shell_contract.py), no
 exception.
 """
 
 from typing import Any, NamedTuple
 
 from berthmaster.hub.multikueue.core.known.hub import ObjectKey
-from berthmaster.lib.kube.controller.instructions import KubeEvent
+from berthmaster.lib.kube.controller.shell_contract import KubeEvent
 from berthmaster.lib.lifecycle.instructions import Append
 from berthmaster.lib.lifecycle.workload import Key
 

@@ -65,14 +65,13 @@ from berthmaster.hub.multikueue.core.known.hub_pace import HubPace
 from berthmaster.hub.multikueue.core.known.rooms import Rooms
 from berthmaster.hub.multikueue.core.known.workload_view import Memo, WorkloadView, view_of
 from berthmaster.hub.multikueue.settings import NAME, HubPolicy
-from berthmaster.lib.kube.controller.answer import Answer
-from berthmaster.lib.kube.controller.answer import Outcome as WriteOutcome
 from berthmaster.lib.kube.controller.aside import Phase, SetAside
 from berthmaster.lib.kube.controller.in_flight import InFlight
-from berthmaster.lib.kube.controller.instructions import KubeEvent
+from berthmaster.lib.kube.controller.shell_contract import Answer, KubeEvent
+from berthmaster.lib.kube.controller.shell_contract import Outcome as WriteOutcome
 from berthmaster.lib.kube.controller.work_queue import WorkQueue
 from berthmaster.lib.kube.objects import Metadata, Object, key_of
-from berthmaster.lib.kube.resources import WORKLOADS
+from berthmaster.lib.kube.resources import KUEUE_WORKLOADS
 from berthmaster.lib.kube.selector import Selector
 from berthmaster.lib.kueue.contract import forbidden
 from berthmaster.lib.kueue.jobs import HubJob
@@ -371,9 +370,9 @@ class Reconciler:
         out: list[Instruction] = []
         for name in self._work.take(now_s):
             about = self._about(name)
-            with self.aside.trying(Phase.ACTING, WORKLOADS, about):
+            with self.aside.trying(Phase.ACTING, KUEUE_WORKLOADS, about):
                 out += self._look(name, now_s)
-            if why := self.aside.why(Phase.ACTING, WORKLOADS, key_of(about)):
+            if why := self.aside.why(Phase.ACTING, KUEUE_WORKLOADS, key_of(about)):
                 self._memo(name).trouble = f"it cannot be handled: {why}"
                 self._work.add_at(name, now_s + FAILURE_S)
         if self.policy.mode == "dispatch":

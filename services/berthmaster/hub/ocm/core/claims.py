@@ -28,8 +28,8 @@ from berthmaster.hub.ocm.core.placed import warning
 from berthmaster.hub.ocm.core.policy import OcmPolicy
 from berthmaster.hub.ocm.core.scores import View
 from berthmaster.hub.ocm.core.telling import Telling
-from berthmaster.lib.kube.controller.answer import Answer
 from berthmaster.lib.kube.controller.aside import SetAside
+from berthmaster.lib.kube.controller.shell_contract import Answer
 from berthmaster.lib.kube.objects import Object
 from berthmaster.lib.kube.resources import CLUSTER_CLAIMS
 from berthmaster.lib.messages.fleet import ClusterScore

@@ -41,8 +41,8 @@ from berthmaster.hub.ocm.core.placed import warning
 from berthmaster.hub.ocm.core.policy import OcmPolicy
 from berthmaster.hub.ocm.core.scores import View
 from berthmaster.hub.ocm.core.telling import Tellers, Telling
-from berthmaster.lib.kube.controller.answer import Answer, Outcome
 from berthmaster.lib.kube.controller.aside import SetAside
+from berthmaster.lib.kube.controller.shell_contract import Answer, Outcome
 from berthmaster.lib.kube.objects import Object
 from berthmaster.lib.kube.resources import MANAGED_CLUSTERS
 from berthmaster.lib.messages.fleet import ClusterScore

@@ -12,8 +12,8 @@ from typing import Final, Generic, TypeVar, cast
 
 from berthmaster.hub.ocm.core.instructions import RESOURCES, Create, Instruction, Key, Look, Write
 from berthmaster.hub.ocm.core.pace import Pace, Rules
-from berthmaster.lib.kube.controller.answer import Answer, Outcome
 from berthmaster.lib.kube.controller.aside import Phase, SetAside
+from berthmaster.lib.kube.controller.shell_contract import Answer, Outcome
 from berthmaster.lib.kube.objects import Metadata, Object, older
 
 T = TypeVar("T", bound=Object)

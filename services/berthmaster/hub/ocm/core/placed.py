@@ -8,7 +8,7 @@ from berthmaster.hub.ocm.core.instructions import CreateScore, Instruction, Key,
 from berthmaster.hub.ocm.core.objects import FRESH, PlacementScore, foreign
 from berthmaster.hub.ocm.core.pace import LARGE, SMALL, Rules
 from berthmaster.hub.ocm.core.scores import View
-from berthmaster.lib.kube.controller.instructions import KubeEvent
+from berthmaster.lib.kube.controller.shell_contract import KubeEvent
 from berthmaster.lib.kube.objects import Object, condition, seconds, timestamp
 from berthmaster.lib.kube.resources import ADD_ON_PLACEMENT_SCORES, Resource
 

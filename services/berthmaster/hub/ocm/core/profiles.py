@@ -16,7 +16,7 @@ from berthmaster.hub.ocm.core.objects import CLUSTER_MANAGER, ClusterProfile, fo
 from berthmaster.hub.ocm.core.pace import LARGE, Rules
 from berthmaster.hub.ocm.core.placed import warning
 from berthmaster.hub.ocm.core.scores import View
-from berthmaster.lib.kube.controller.instructions import KubeEvent
+from berthmaster.lib.kube.controller.shell_contract import KubeEvent
 from berthmaster.lib.kube.objects import Object, seconds, timestamp
 from berthmaster.lib.kube.resources import CLUSTER_PROFILES
 

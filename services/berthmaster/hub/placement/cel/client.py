@@ -15,7 +15,7 @@ import msgspec
 
 from berthmaster.hub.placement.cel.question import CelAnswer, Question, too_costly
 from berthmaster.hub.placement.cel.worker import ANSWER, ASK, CAREFUL, LENGTH, frame
-from berthmaster.lib.runtime.children import dying_with_this_process
+from berthmaster.lib.runtime.process_setup import end_with_parent
 
 WAIT_S: Final = 20.0  # for an answer, beside the CPU time that it may take; a busy machine is slow
 COMMAND: Final = (sys.executable, "-P", "-m", "berthmaster.hub.placement.cel.worker")
@@ -110,7 +110,7 @@ class CelWorker:
                     stdin=asyncio.subprocess.PIPE,
                     stdout=asyncio.subprocess.PIPE,
                     stderr=asyncio.subprocess.DEVNULL,  # RE2 writes each wrong pattern there
-                    preexec_fn=dying_with_this_process(),
+                    preexec_fn=end_with_parent(),
                 )
             except OSError as error:
                 raise Unanswered(f"expressions cannot be evaluated: {error}") from None

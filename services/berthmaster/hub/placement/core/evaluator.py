@@ -52,9 +52,8 @@ from berthmaster.hub.placement.core.scheduling.plugin import Snapshot
 from berthmaster.hub.placement.core.scheduling.request import Request, read
 from berthmaster.hub.placement.core.scheduling.scheduler import ScheduleResult, schedule
 from berthmaster.hub.placement.core.scheduling.verdicts import Pending, Unfinished, Verdicts
-from berthmaster.lib.kube.controller.answer import Answer
 from berthmaster.lib.kube.controller.aside import Phase, SetAside
-from berthmaster.lib.kube.controller.instructions import KubeEvent
+from berthmaster.lib.kube.controller.shell_contract import Answer, KubeEvent
 from berthmaster.lib.kube.mirror import Key
 from berthmaster.lib.kube.objects import key_of
 from berthmaster.lib.kube.resources import PLACEMENTS

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from berthmaster.lib.kube.controller.instructions import KubeEvent
+from berthmaster.lib.kube.controller.shell_contract import KubeEvent
 from berthmaster.lib.kube.mirror import Key
 from berthmaster.lib.kube.objects import Metadata
 

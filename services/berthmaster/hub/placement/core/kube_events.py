@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from berthmaster.hub.placement.core.scheduling.scheduler import ScheduleResult
-from berthmaster.lib.kube.controller.instructions import KubeEvent
+from berthmaster.lib.kube.controller.shell_contract import KubeEvent
 from berthmaster.lib.kube.objects import Metadata
 from berthmaster.lib.kube.resources import PLACEMENTS
 

@@ -19,7 +19,7 @@ from berthmaster.lib.engine.fleet.taints import tolerates
 from berthmaster.lib.engine.fleetview.gate import Gate
 from berthmaster.lib.engine.fleetview.snapshot import ClusterSnapshot, Filtered
 from berthmaster.lib.engine.fleetview.view import FleetView
-from berthmaster.lib.lifecycle.volcano_jobs import VOLCANO_JOB, is_for_volcano
+from berthmaster.lib.lifecycle.attempt_owner import VOLCANO_JOB, is_for_volcano
 from berthmaster.lib.messages.placement import Via
 
 BUSY: Final = "busy: no room now"

@@ -12,8 +12,9 @@ from typing import Final
 
 from berthmaster.lib.engine.queueing.reservations import stated_end_s
 from berthmaster.lib.lifecycle.run_times import unsaved_s
-from berthmaster.lib.lifecycle.workload import Hold, Wish, Workload
+from berthmaster.lib.lifecycle.workload import Workload
 from berthmaster.lib.messages.control import Cordon
+from berthmaster.lib.messages.workload import Hold, Wish
 
 WISH_S: Final = 3600.0  # after this time an unfulfilled move request lapses
 USUAL_GRACE_S: Final = 30.0  # Kubernetes' default, for jobs without a grace period

@@ -8,7 +8,7 @@ lets it act while this replica may, carries its writes out, and brings each answ
 
     API server ──watch.py──▶ core.on_object      core.act(now) ──▶ write ──writer.py──▶ API server
                                   │                   ▲                        │
-                              aside.py            loop.py ◀── core.on_answer ◀─┘ answer.py
+                              aside.py            loop.py ◀── core.on_answer ◀─┘ shell_contract.py
 
 What a service has beside its watch (streams of the bus, in admission and multikueue) wakes the same
 loop. Parts can be used one by one: the inventory has a watch and writes nothing.

@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from enum import Enum
 from typing import NamedTuple
 
-from berthmaster.lib.kube.controller.instructions import KubeEvent
+from berthmaster.lib.kube.controller.shell_contract import KubeEvent
 from berthmaster.lib.kube.objects import Metadata
 from berthmaster.lib.kube.resources import Resource
 

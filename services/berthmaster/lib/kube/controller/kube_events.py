@@ -5,7 +5,7 @@ import socket
 from typing import Any
 
 from berthmaster.lib.kube.client import Client
-from berthmaster.lib.kube.controller.instructions import KubeEvent
+from berthmaster.lib.kube.controller.shell_contract import KubeEvent
 from berthmaster.lib.kube.events import EventKind, Recorder, Subject
 from berthmaster.lib.runtime.service import Context
 

@@ -14,11 +14,10 @@ from collections.abc import Iterable
 from typing import Any, Final, Generic, Protocol, TypeVar
 
 from berthmaster.lib.kube.client import Client
-from berthmaster.lib.kube.controller.answer import Answer, Outcome
 from berthmaster.lib.kube.controller.aside import Phase, SetAside
-from berthmaster.lib.kube.controller.instructions import KubeEvent
+from berthmaster.lib.kube.controller.controller_metrics import ControllerMetrics
 from berthmaster.lib.kube.controller.kube_events import KubeEvents
-from berthmaster.lib.kube.controller.metrics import ControllerMetrics
+from berthmaster.lib.kube.controller.shell_contract import Answer, KubeEvent, Outcome
 from berthmaster.lib.kube.controller.watch import Watch, Watched
 from berthmaster.lib.kube.controller.writer import Writer
 from berthmaster.lib.kube.reflector import SURE_S

@@ -3,7 +3,7 @@
 What a change means is the core's. Shared is when enough is known to act on (every kind is listed,
 or is one that servers may lack and this one surely lacks), what health and metrics say, and that an
 object which cannot be read, or makes the core raise, is set aside and nobody else's loss. The core
-hears what answers to its writes show, too, in one order with what is watched (ahead.py).
+hears what answers to its writes show, too, in one order with what is watched (newer_objects.py).
 """
 
 import asyncio
@@ -14,9 +14,9 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from berthmaster.lib.kube.client import Client
-from berthmaster.lib.kube.controller.ahead import Ahead, Told
 from berthmaster.lib.kube.controller.aside import Phase, SetAside
-from berthmaster.lib.kube.metrics import CallMetrics
+from berthmaster.lib.kube.controller.controller_metrics import CallMetrics
+from berthmaster.lib.kube.controller.newer_objects import NewerObjects, ObjectChange
 from berthmaster.lib.kube.mirror import (
     Added,
     Change,
@@ -107,7 +107,7 @@ class Watch:
             )
             for one in self.watched.values()
         }
-        self._ahead = {name: Ahead() for name in self.watched}
+        self._ahead = {name: NewerObjects() for name in self.watched}
 
     def start(self) -> None:
         """Mirror until the service stops."""
@@ -202,11 +202,11 @@ class Watch:
                 if self._on_listed is not None:
                     self._on_listed(one)
 
-    def _news(self, one: Watched, thing: Object, *, gone: bool) -> list[Told]:
+    def _news(self, one: Watched, thing: Object, *, gone: bool) -> list[ObjectChange]:
         self.aside.clear(Phase.READING, one.resource, key_of(thing.metadata))
         return self._ahead[one.name].told(thing, gone, self.now())
 
-    def _feed(self, one: Watched, news: Iterable[Told]) -> None:
+    def _feed(self, one: Watched, news: Iterable[ObjectChange]) -> None:
         if self._on_object is None:
             return
         for thing, gone in news:

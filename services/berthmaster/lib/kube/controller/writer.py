@@ -10,7 +10,7 @@ from collections.abc import Callable, Hashable
 from typing import Final, Generic, TypeVar
 
 from berthmaster.lib.kube.client import Client
-from berthmaster.lib.kube.controller.answer import Answer, Declined, Outcome, answer_to
+from berthmaster.lib.kube.controller.shell_contract import Answer, Declined, Outcome, answer_to
 from berthmaster.lib.kube.denials import Denials
 from berthmaster.lib.kube.errors import AlreadyExists, Conflict, Forbidden, KubernetesError
 

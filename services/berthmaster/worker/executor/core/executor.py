@@ -35,8 +35,7 @@ cannot be read, or give the workload up, and what was lost may be brought back.
 import heapq
 from typing import Final, assert_never
 
-from berthmaster.lib.lifecycle.attempt_events import MAX_REASON_CHARS
-from berthmaster.lib.lifecycle.governed import sent_by_hub
+from berthmaster.lib.lifecycle.attempt_owner import MAX_REASON_CHARS, sent_by_hub
 from berthmaster.lib.lifecycle.instructions import (
     Answered,
     Append,

@@ -4,9 +4,14 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from berthmaster.lib.lifecycle.attempt_events import MAX_REASON_CHARS
-from berthmaster.lib.lifecycle.faults import SAME_WAY, backoff_s, is_tried_again, repeats_after
-from berthmaster.lib.lifecycle.gangs import may_give_way
+from berthmaster.lib.lifecycle.attempt_faults import (
+    SAME_WAY,
+    backoff_s,
+    is_tried_again,
+    may_give_way,
+    repeats_after,
+)
+from berthmaster.lib.lifecycle.attempt_owner import MAX_REASON_CHARS
 from berthmaster.lib.messages.workload import (
     Admitted,
     Cancelled,

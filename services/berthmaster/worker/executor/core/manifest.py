@@ -44,8 +44,8 @@ from berthmaster.lib.jobs.templates import apply as templates_apply
 from berthmaster.lib.kube import labels
 from berthmaster.lib.kube.resources import JOB_SETS, JOBS, RAY_JOBS, VOLCANO_JOBS, Resource
 from berthmaster.lib.kueue.names import ELASTIC_JOB, EQUAL_COMPLETIONS, MIN_PARALLELISM, QUEUE_LABEL
+from berthmaster.lib.lifecycle.attempt_owner import is_for_volcano
 from berthmaster.lib.lifecycle.sizes import is_elastic, is_set_elastic, least, most
-from berthmaster.lib.lifecycle.volcano_jobs import is_for_volcano
 from berthmaster.lib.messages.fleet import Share
 from berthmaster.lib.messages.placement import PodBinding
 from berthmaster.lib.messages.workload import JobRequest, Part, PodSet

@@ -13,7 +13,7 @@ import msgspec
 
 from berthmaster.lib.kube.mirror import Added, Change, Deleted, Listed, Unreadable, Updated
 from berthmaster.lib.kube.objects import key_of
-from berthmaster.lib.lifecycle.volcano_jobs import VOLCANO_JOB
+from berthmaster.lib.lifecycle.attempt_owner import VOLCANO_JOB
 from berthmaster.lib.messages.fleet import (
     ClusterProfile,
     CopyReport,

@@ -8,9 +8,8 @@ and once when it ends.
 from collections.abc import Iterable
 from typing import Final
 
-from berthmaster.lib.kube.controller.answer import Answer, Outcome
 from berthmaster.lib.kube.controller.aside import SetAside
-from berthmaster.lib.kube.controller.instructions import KubeEvent
+from berthmaster.lib.kube.controller.shell_contract import Answer, KubeEvent, Outcome
 from berthmaster.lib.kube.objects import Metadata
 from berthmaster.lib.messages.telemetry import JobFigures, NodeTelemetry
 from berthmaster.worker.job_metrics.core.instructions import Annotate, FindOwner, Write

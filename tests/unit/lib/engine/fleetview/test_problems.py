@@ -17,7 +17,7 @@ from berthmaster.lib.engine.fleetview.problems import (
     of_nodes,
 )
 from berthmaster.lib.engine.fleetview.rows import ClusterRow, FleetView
-from berthmaster.lib.event_log.compare import REMEDY
+from berthmaster.lib.event_log.damage import REMEDY
 from berthmaster.lib.messages.fleet import ClusterScore, FleetFact, NodeGone, Stamp
 from berthmaster.lib.messages.quality import QualityReport
 from tests.support.builders import node, profile

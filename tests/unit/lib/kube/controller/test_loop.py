@@ -8,10 +8,9 @@ from contextlib import asynccontextmanager
 from typing import Any, NamedTuple
 
 from berthmaster.lib.kube.client import Client
-from berthmaster.lib.kube.controller.answer import Answer, Outcome
 from berthmaster.lib.kube.controller.aside import Phase, SetAside
-from berthmaster.lib.kube.controller.instructions import KubeEvent
 from berthmaster.lib.kube.controller.loop import Controller
+from berthmaster.lib.kube.controller.shell_contract import Answer, KubeEvent, Outcome
 from berthmaster.lib.kube.controller.watch import Watched
 from berthmaster.lib.kube.controller.writer import Writer
 from berthmaster.lib.kube.errors import Conflict

@@ -15,7 +15,7 @@ from berthmaster.control.resolver.core.deciding.move_away import held_inside, wh
 from berthmaster.control.resolver.core.deciding.rebalance import REBALANCED, Weighed
 from berthmaster.control.resolver.core.known.knowledge import Knowledge
 from berthmaster.control.resolver.settings import Policy
-from berthmaster.lib.lifecycle.charges import gpu_milli_of
+from berthmaster.lib.lifecycle.bindings import gpu_milli_of
 from berthmaster.lib.lifecycle.workload import Key, Workload, key
 from berthmaster.lib.messages.api import (
     DrainRequest,

@@ -26,7 +26,7 @@ from berthmaster.control.resolver.settings import Policy
 from berthmaster.lib.engine.fleet.overlay import Overlay
 from berthmaster.lib.engine.fleetview.filters import BUSY
 from berthmaster.lib.engine.queueing.lines import Line
-from berthmaster.lib.lifecycle.charges import gpu_milli_of
+from berthmaster.lib.lifecycle.bindings import gpu_milli_of
 from berthmaster.lib.lifecycle.fold import Verdict
 from berthmaster.lib.lifecycle.workload import Key, Workload, key
 from berthmaster.lib.messages.api import Moved, Refusal, WhatifReply, WhatifRequest, WhyReply

@@ -30,11 +30,10 @@ from berthmaster.lib.engine.fleet.needs import shape_of
 from berthmaster.lib.engine.queueing.dividing import divided
 from berthmaster.lib.engine.queueing.making_room import ending_with, lost_gpu_s
 from berthmaster.lib.engine.queueing.reservations import owed_room
+from berthmaster.lib.lifecycle.attempt_faults import OWN, SAME_WAY, is_tried_again, repeats_after
 from berthmaster.lib.lifecycle.digest import request_digest
-from berthmaster.lib.lifecycle.faults import OWN, SAME_WAY, is_tried_again, repeats_after
-from berthmaster.lib.lifecycle.parts import part_id
 from berthmaster.lib.lifecycle.states import HELD, State
-from berthmaster.lib.lifecycle.workload import Key, Workload, key
+from berthmaster.lib.lifecycle.workload import Key, Workload, key, part_id
 from berthmaster.lib.messages.placement import Commit, DividedPart, Division, PartOrder
 from berthmaster.lib.messages.workload import (
     MAX_PARTS,

@@ -39,7 +39,7 @@ from berthmaster.lib.engine.queueing.leaving import (
 )
 from berthmaster.lib.engine.queueing.making_room import lost_gpu_s
 from berthmaster.lib.engine.queueing.reservations import owed_room
-from berthmaster.lib.lifecycle.governed import is_ours_to_end
+from berthmaster.lib.lifecycle.attempt_owner import is_ours_to_end
 from berthmaster.lib.lifecycle.states import HELD, State
 from berthmaster.lib.lifecycle.workload import Workload, key
 from berthmaster.lib.messages.control import Cordon

@@ -58,7 +58,7 @@ from berthmaster.lib.engine.queueing.reservations import (
     soonest,
     stated_end_s,
 )
-from berthmaster.lib.lifecycle.charges import gpu_milli_of
+from berthmaster.lib.lifecycle.bindings import gpu_milli_of
 from berthmaster.lib.lifecycle.workload import Key
 from berthmaster.lib.messages.placement import HeldNode, Reservation
 from berthmaster.lib.messages.workload import JobRequest

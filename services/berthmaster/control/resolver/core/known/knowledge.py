@@ -29,9 +29,9 @@ from berthmaster.lib.engine.queueing.order import gpu_share
 from berthmaster.lib.engine.scoring.mix import sampled_from
 from berthmaster.lib.engine.scoring.pressure import is_due
 from berthmaster.lib.engine.scoring.sampled import Sampled
-from berthmaster.lib.lifecycle.chain import Chain
+from berthmaster.lib.lifecycle.decisions import Chain
 from berthmaster.lib.lifecycle.fold import Verdict
-from berthmaster.lib.lifecycle.open_workloads import OpenWorkloads
+from berthmaster.lib.lifecycle.known_workloads import OpenWorkloads
 from berthmaster.lib.lifecycle.run_times import age_s
 from berthmaster.lib.lifecycle.states import HELD, Ending, State
 from berthmaster.lib.lifecycle.workload import Key, Workload, key

@@ -7,9 +7,8 @@ must know of it is kept here until the job's attempt is over.
 from collections.abc import Iterable, Iterator, Mapping
 
 from berthmaster.control.resolver.core.known.part_ends import PartEnd
-from berthmaster.lib.lifecycle.parts import division_of
 from berthmaster.lib.lifecycle.states import Ending, State
-from berthmaster.lib.lifecycle.workload import Key, Workload, key
+from berthmaster.lib.lifecycle.workload import Key, Workload, division_of, key
 from berthmaster.lib.messages.workload import Cancelled, Carried, Failed, Succeeded, WorkloadEvent
 
 LOST = "the log has lost it"

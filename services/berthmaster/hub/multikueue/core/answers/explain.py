@@ -30,7 +30,7 @@ from berthmaster.lib.kueue.contract import (
 )
 from berthmaster.lib.kueue.early_deletion import early_words
 from berthmaster.lib.kueue.names import HELD_ANNOTATION
-from berthmaster.lib.lifecycle.open_workloads import frozen_summary
+from berthmaster.lib.lifecycle.known_workloads import frozen_summary
 from berthmaster.lib.lifecycle.states import HELD, LIVE, State
 from berthmaster.lib.lifecycle.workload import Workload
 from berthmaster.lib.messages.api import WhyReply

@@ -12,8 +12,8 @@ from berthmaster.hub.multikueue.core.known.bus_state import BusState
 from berthmaster.hub.multikueue.core.known.requests import read_request
 from berthmaster.hub.multikueue.core.known.workload_view import Memo, WorkloadView
 from berthmaster.hub.multikueue.settings import HubPolicy
-from berthmaster.lib.kube.controller.instructions import KubeEvent
-from berthmaster.lib.kube.resources import WORKLOADS
+from berthmaster.lib.kube.controller.shell_contract import KubeEvent
+from berthmaster.lib.kube.resources import KUEUE_WORKLOADS
 from berthmaster.lib.kueue.contract import forbidden
 from berthmaster.lib.kueue.early_deletion import early_words
 from berthmaster.lib.lifecycle.states import State
@@ -43,7 +43,7 @@ def of(
     def tell(reason: str, note: str, *, warning: bool) -> Iterator[KubeEvent]:
         if memo.told.get(reason) != note:
             memo.told[reason] = note
-            yield KubeEvent(WORKLOADS, hub.metadata, warning, reason, note)
+            yield KubeEvent(KUEUE_WORKLOADS, hub.metadata, warning, reason, note)
 
     if trap is not None:
         yield from tell(trap.kind, trap.words, warning=True)

@@ -3,7 +3,7 @@
 from berthmaster.hub.multikueue.core.deciding.steps import Admit, Claim, End, Evict, Run
 from berthmaster.hub.multikueue.core.known.requests import origin_of, read_request
 from berthmaster.hub.multikueue.core.known.workload_view import WorkloadView
-from berthmaster.lib.lifecycle.attempt_events import MAX_REASON_CHARS, ended, head_of
+from berthmaster.lib.lifecycle.attempt_owner import MAX_REASON_CHARS, ending_event, event_head
 from berthmaster.lib.lifecycle.digest import request_digest
 from berthmaster.lib.messages.placement import HUB_CELL
 from berthmaster.lib.messages.workload import (
@@ -42,7 +42,7 @@ def event_of(
 ) -> WorkloadEvent:
     bus = view.bus
     assert bus is not None
-    head = head_of(bus, by, now_s)
+    head = event_head(bus, by, now_s)
     match step:
         case Claim():
             return Claimed(**head, executor=by)
@@ -53,4 +53,4 @@ def event_of(
         case Run():
             return Running(**head, pods=())
         case End():
-            return ended(bus, step.state, step.reason, by, now_s)
+            return ending_event(bus, step.state, step.reason, by, now_s)

@@ -30,9 +30,9 @@ from berthmaster.hub.multikueue.core.known.hub import Hub, ObjectKey, Rules
 from berthmaster.hub.multikueue.core.known.requests import origin_of, read_request
 from berthmaster.hub.multikueue.core.known.workload_view import WorkloadView, view_of
 from berthmaster.hub.multikueue.settings import HubPolicy
-from berthmaster.lib.kube.controller.instructions import KubeEvent
+from berthmaster.lib.kube.controller.shell_contract import KubeEvent
 from berthmaster.lib.kube.objects import seconds
-from berthmaster.lib.kube.resources import WORKLOADS
+from berthmaster.lib.kube.resources import KUEUE_WORKLOADS
 from berthmaster.lib.kueue.contract import forbidden, held_back
 from berthmaster.lib.kueue.names import QUOTA_RESERVED
 from berthmaster.lib.kueue.workloads import KueueWorkload
@@ -166,7 +166,7 @@ class Blind:
         if self._told.get(uid) != note:
             self._told[uid] = note
             warning = reason == STANDS_STILL
-            yield KubeEvent(WORKLOADS, one.workload.metadata, warning, reason, note)
+            yield KubeEvent(KUEUE_WORKLOADS, one.workload.metadata, warning, reason, note)
 
 
 def _uid(name: Key, hub: Hub) -> str:

@@ -14,7 +14,7 @@ from berthmaster.hub.multikueue.core.deciding.shortlist import HubShortlist, kep
 from berthmaster.hub.multikueue.core.instructions import Instruction, SetCheckActive
 from berthmaster.hub.multikueue.core.known.hub import Hub
 from berthmaster.hub.multikueue.core.known.workload_view import WorkloadView
-from berthmaster.lib.kube.controller.instructions import KubeEvent
+from berthmaster.lib.kube.controller.shell_contract import KubeEvent
 from berthmaster.lib.kube.resources import ADMISSION_CHECKS
 from berthmaster.lib.kube.selector import Selector
 from berthmaster.lib.kueue.multikueue import AdmissionCheck

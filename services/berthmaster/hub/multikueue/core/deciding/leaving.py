@@ -30,10 +30,10 @@ from berthmaster.lib.engine.scoring.parts.tier import FITS
 from berthmaster.lib.kueue.names import CHECK_CONTROLLER
 from berthmaster.lib.kueue.workloads import KueueWorkload
 from berthmaster.lib.lifecycle.states import HELD
-from berthmaster.lib.lifecycle.workload import Wish, Workload
+from berthmaster.lib.lifecycle.workload import Workload
 from berthmaster.lib.messages.control import Cordon
 from berthmaster.lib.messages.placement import HUB_CELL, MoveOrder
-from berthmaster.lib.messages.workload import EvictionRequested
+from berthmaster.lib.messages.workload import EvictionRequested, Wish
 
 RESTART_S: Final = 60.0  # that a job needs to be at work again
 NO_CHECK: Final = (

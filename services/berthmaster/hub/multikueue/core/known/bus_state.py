@@ -20,10 +20,9 @@ from berthmaster.lib.engine.fleetview.view import FleetView
 from berthmaster.lib.engine.queueing.moved import Moved
 from berthmaster.lib.engine.scoring.pressure import NO_PRESSURE, is_due
 from berthmaster.lib.kueue.quota import Quotas, queue_of
-from berthmaster.lib.lifecycle.chain import Chain
-from berthmaster.lib.lifecycle.endings import Endings
+from berthmaster.lib.lifecycle.decisions import Chain
 from berthmaster.lib.lifecycle.fold import Verdict
-from berthmaster.lib.lifecycle.open_workloads import OpenWorkloads
+from berthmaster.lib.lifecycle.known_workloads import Endings, OpenWorkloads
 from berthmaster.lib.lifecycle.states import LIVE, Ending
 from berthmaster.lib.lifecycle.workload import Key, Workload, key
 from berthmaster.lib.messages.control import ControlFact

@@ -1,0 +1,108 @@
+"""Updates the accounts of running servers: new, changed and removed ones.
+
+It uses a connection in the system's account (the user "accounts"). Every server of a cluster gets
+the update at once. No connection of another account is disturbed; those of a removed account close.
+"""
+
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import msgspec
+
+from berthmaster.lib.access.keys import account_jwts, account_key, deletion, removed_accounts
+from berthmaster.lib.nats import jwts
+from berthmaster.lib.nats.connect_options import ConnectionSettings
+from berthmaster.lib.nats.connection import Connection
+from berthmaster.lib.nats.errors import BusError
+from berthmaster.lib.runtime.log import LogLike
+
+PUSH_TIMEOUT_S: Final = 5.0
+NO_CLOCK: Final = ""  # this account has no JetStream to ask, and needs no time
+
+
+class AccountRefused(BusError):
+    """A server does not take the claims of an account; the text says why."""
+
+
+class _Error(msgspec.Struct):
+    description: str = ""
+
+
+class _Answer(msgspec.Struct):
+    error: _Error | None = None
+
+
+class _Listed(msgspec.Struct):
+    data: list[str] = []
+    error: _Error | None = None
+
+
+class Changes(NamedTuple):
+    """What was told, by the accounts' names; what nobody knows the name of is not touched."""
+
+    pushed: tuple[str, ...] = ()
+    deleted: tuple[str, ...] = ()
+
+    def __bool__(self) -> bool:
+        return bool(self.pushed or self.deleted)
+
+
+async def open_pusher(
+    settings: ConnectionSettings, log: LogLike, *, timeout_s: float = PUSH_TIMEOUT_S
+) -> Connection:
+    """A connection in the system's account. Raises BusError."""
+    return await Connection.open(
+        settings, "accounts", log, timeout_s=timeout_s, clock_subject=NO_CLOCK
+    )
+
+
+async def push(conn: Connection, jwt: str) -> None:
+    """An account as it is to be from now on. Raises BusError."""
+    await _tell(conn, "UPDATE", jwt)
+
+
+async def delete(conn: Connection, folder: Path, name: str) -> None:
+    """No such account any more: what its users have is revoked, then it is taken away. Raises
+    BusError, KeysError."""
+    await push(conn, removed_accounts(folder)[name])
+    await _tell(conn, "DELETE", deletion(folder, name))
+
+
+async def reconcile(conn: Connection, folder: Path) -> Changes:
+    """Push what the servers do not know or know otherwise, and delete what was removed here. Raises
+    BusError, KeysError."""
+    known = await _listed(conn)
+    pushed, deleted = [], []
+    for name, jwt in account_jwts(folder).items():
+        if account_key(folder, name) not in known or await _looked_up(conn, jwt) != jwt:
+            await push(conn, jwt)
+            pushed.append(name)
+    for name in removed_accounts(folder):
+        if account_key(folder, name) in known:
+            await delete(conn, folder, name)
+            deleted.append(name)
+    return Changes(tuple(pushed), tuple(deleted))
+
+
+async def _listed(conn: Connection) -> frozenset[str]:
+    reply = await conn.request("$SYS.REQ.CLAIMS.LIST", b"", timeout_s=PUSH_TIMEOUT_S)
+    try:
+        return frozenset(msgspec.json.decode(reply.data, type=_Listed).data)
+    except msgspec.DecodeError as error:
+        raise AccountRefused(f"the list of accounts cannot be read: {error}") from error
+
+
+async def _looked_up(conn: Connection, jwt: str) -> str:
+    key = jwts.decoded(jwt)["sub"]
+    subject = f"$SYS.REQ.ACCOUNT.{key}.CLAIMS.LOOKUP"
+    return (await conn.request(subject, b"", timeout_s=PUSH_TIMEOUT_S)).data.decode()
+
+
+async def _tell(conn: Connection, verb: str, jwt: str) -> None:
+    reply = await conn.request(f"$SYS.REQ.CLAIMS.{verb}", jwt.encode(), timeout_s=PUSH_TIMEOUT_S)
+    try:
+        answer = msgspec.json.decode(reply.data, type=_Answer)
+    except msgspec.DecodeError as error:
+        raise AccountRefused(f"the server's answer cannot be read: {error}") from error
+    if answer.error is not None:
+        raise AccountRefused(f"the server does not take the account: {answer.error.description}")

@@ -1,0 +1,43 @@
+"""Settings of services that read the log, and of those among them that place jobs."""
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import Final
+
+from berthmaster.lib.event_log.guard import MEMORY_HELP
+from berthmaster.lib.runtime.settings import CommonSettings, setting
+
+
+@dataclass(frozen=True, kw_only=True)
+class LogReaderSettings(CommonSettings):
+    """Settings of a service that reads the log of workloads."""
+
+    memory_dir: str = setting("", help=MEMORY_HELP)
+
+
+MOST_WEIGHT: Final = 10.0
+
+
+def weights_problem(pairs: tuple[str, ...], parts: Collection[str]) -> str:
+    """Return what weights of parts of the score must be, or "" if they are right."""
+    for pair in pairs:
+        part, _, number = pair.partition("=")
+        try:
+            good = part in parts and abs(float(number)) <= MOST_WEIGHT
+        except ValueError:
+            good = False
+        if not good:
+            return f"PART=N, N from -10 to 10 and PART one of {', '.join(parts)}"
+    return ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeciderSettings(CommonSettings):
+    """Settings of a service that places jobs."""
+
+    stale_after_s: float = setting(
+        10.0, least=1, help="seconds of silence after which a cluster gets no new placements"
+    )
+    evictions_per_hour: int = setting(
+        120, least=0, help="jobs that may be ended in an hour to make room for others; 0 = none"
+    )

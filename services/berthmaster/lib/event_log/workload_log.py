@@ -1,0 +1,320 @@
+"""The event log: guarded appends to workload aggregates, and atomic commits of decisions.
+
+Every write names the sequence that it was decided on, and the server stores it only if that still
+is the aggregate's last. So a write may be repeated without harm, and a lost acknowledgement is
+settled by asking the stream's leader what is last: our bytes (then it was stored), the old
+sequence (then it was not, and is tried again), or somebody else's (then it never will be).
+"""
+
+import asyncio
+import itertools
+import secrets
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Final
+
+import msgspec
+
+from berthmaster.lib.lifecycle.instructions import Outcome, Refused, Stored, Unknown
+from berthmaster.lib.messages.api import RecordedEvent
+from berthmaster.lib.messages.families import ARCHIVED_STORIES, encode
+from berthmaster.lib.messages.placement import Decision
+from berthmaster.lib.messages.workload import WorkloadEvent
+from berthmaster.lib.nats import subjects
+from berthmaster.lib.nats.connection import Connection
+from berthmaster.lib.nats.errors import ApiError, BusError, NoAnswer, NotConnected, NotPermitted
+from berthmaster.lib.nats.message_subjects import decode_event, event_subject
+from berthmaster.lib.nats.stream_messages import GUARD, GUARD_SUBJECT, WRONG_LAST_SEQUENCE, Message
+from berthmaster.lib.nats.stream_reads import GET_TIMEOUT_S, last_message, next_message
+from berthmaster.lib.nats.streams import ARCHIVE, WORKLOADS
+
+Part = tuple[str, bytes, dict[str, str]]  # subject, data, headers (guards)
+
+
+async def send_batch(conn: Connection, parts: Sequence[Part], *, timeout_s: float) -> int:
+    """The sequence of the last one. Raises BusError, and ValueError for an empty batch."""
+    if not conn.connected:
+        raise NotConnected("the server is away")  # parts that are kept for it would be no batch
+    batch = secrets.token_hex(12)
+    for number, (subject, data, guards) in enumerate(parts, 1):
+        headers = guards | {"Nats-Batch-Id": batch, "Nats-Batch-Sequence": str(number)}
+        if number < len(parts):
+            await conn.publish(subject, data, headers=headers)
+            continue
+        headers["Nats-Batch-Commit"] = "1"
+        return await conn.store(subject, data, timeout_s=timeout_s, headers=headers)
+    raise ValueError("an empty batch")
+
+
+# Nothing was stored, and the same write may succeed soon: an election or a restart goes on, a
+# batch lost a part on its way, or others' batches take all the room.
+_TRANSIENT: Final = frozenset({10004, 10008, 10009, 10076, 10118, 10163, 10167, 10176, 10210})
+_STORE_FAILED: Final = 10077  # what went wrong is in its words only
+TRY_TIMEOUT_S: Final = 2.0
+INFO_PATIENCE: Final = 2.5  # the server answers other requests first
+SETTLE_LIMIT_S: Final = 10.0
+MAX_BATCH: Final = 1000  # messages, the server's limit
+FIRST_PAUSE_S: Final = 0.02
+LONGEST_PAUSE_S: Final = 0.5
+
+
+class _SubjectState(msgspec.Struct):
+    subjects: dict[str, int] | None = None
+
+
+class _SubjectInfo(msgspec.Struct):
+    state: _SubjectState
+
+
+# The longest that a batch adds, so that sizes are checked before the first part is sent.
+_BATCH_HEADERS: Final = {
+    "Nats-Batch-Id": "0" * 24,
+    "Nats-Batch-Sequence": "1000",
+    "Nats-Batch-Commit": "1",
+}
+_Once = Callable[[], Awaitable[int]]
+_Ours = Callable[[float], Awaitable[int | None]]  # given the time limit of each request
+_SUBJECTS: Final = msgspec.json.Decoder(_SubjectInfo)
+
+
+class EventLog:
+    """Writes to and reads from the stream WORKLOADS."""
+
+    def __init__(self, conn: Connection, *, settle_limit_s: float = SETTLE_LIMIT_S) -> None:
+        self._conn = conn
+        self._settle_limit_s = settle_limit_s
+        self._try_s = min(TRY_TIMEOUT_S, settle_limit_s)
+
+    async def append(self, event: WorkloadEvent, *, in_doubt: bool = False) -> Outcome:
+        """Store one event if its aggregate still is at ``event.after``.
+
+        Raises TooLarge. Unknown only after the time limit: reload before deciding anything.
+        ``in_doubt``: it was sent before, and nobody knows what came of that.
+        """
+        guard = subjects.aggregate(event.tenant, event.id)
+        data = encode(event)
+        headers = _guarded(guard, event.after)
+        subject = event_subject(event)
+
+        async def once() -> int:
+            return await self._conn.store(subject, data, timeout_s=self._try_s, headers=headers)
+
+        async def ours(limit_s: float) -> int | None:
+            """Its sequence if it was stored, None if not (yet). The first event behind the guard's
+            sequence tells: it is ours, or ours can never be stored."""
+            last = await last_message(self._conn, WORKLOADS, guard, timeout_s=limit_s)
+            if last is None or last.sequence <= event.after:
+                return None
+            if last.data == data:
+                return last.sequence
+            # Something stands behind it. The whole story costs the server less than a search for
+            # the next message of an aggregate, which walks through all that others stored since.
+            for message in await self.story(event.tenant, event.id, timeout_s=limit_s):
+                if message.sequence > event.after:
+                    if message.data == data:
+                        return message.sequence
+                    break
+            raise _Lost(last.sequence)
+
+        return await self._settled(event.after, once, ours, in_doubt=in_doubt)
+
+    async def append_together(self, events: Sequence[WorkloadEvent]) -> list[Outcome] | None:
+        """Try to store events of different workloads as one batch, each behind its own guard.
+
+        None: not all of it was stored, or nobody knows; then each must be appended ``in_doubt``.
+        Raises TooLarge.
+        """
+        parts = []
+        for event in events:
+            guard = subjects.aggregate(event.tenant, event.id)
+            parts.append((event_subject(event), encode(event), _guarded(guard, event.after)))
+        if len({guarded[GUARD_SUBJECT] for _, _, guarded in parts}) < len(parts):
+            return None  # two of one workload: the later one was decided on what is not stored yet
+        for _, body, headers in parts:
+            self._conn.check_size(body, headers | _BATCH_HEADERS)
+        try:
+            last = await send_batch(self._conn, parts, timeout_s=2 * self._try_s)
+        except (ApiError, NoAnswer, NotConnected):
+            return None
+        return [Stored(last - len(parts) + number) for number in range(1, len(parts) + 1)]
+
+    async def commit(self, decision: Decision, events: Sequence[WorkloadEvent]) -> Outcome:
+        """Store a decision and its events, all or nothing, each behind its guard.
+
+        ``events`` are of different workloads. Raises TooLarge, and ValueError beyond MAX_BATCH.
+        """
+        if len(events) + 1 > MAX_BATCH:
+            raise ValueError(f"{len(events)} events; one commit holds at most {MAX_BATCH - 1}")
+        chain = subjects.decision(decision.cell)
+        data = encode(decision)
+        parts = [(chain, data, _guarded(chain, decision.after))]
+        for event in events:
+            guard = subjects.aggregate(event.tenant, event.id)
+            parts.append((event_subject(event), encode(event), _guarded(guard, event.after)))
+        for _, body, headers in parts:
+            self._conn.check_size(body, headers | _BATCH_HEADERS)
+
+        async def once() -> int:
+            return await send_batch(self._conn, parts, timeout_s=2 * TRY_TIMEOUT_S)
+
+        async def ours(limit_s: float) -> int | None:
+            found = await next_message(
+                self._conn, WORKLOADS, chain, decision.after + 1, timeout_s=limit_s
+            )
+            if found is None:
+                return None
+            if found.data == data:
+                return found.sequence + len(events)  # a batch is stored without gaps
+            raise _Lost(found.sequence)
+
+        return await self._settled(decision.after, once, ours)
+
+    async def _settled(
+        self, after: int, once: _Once, ours: _Ours, *, in_doubt: bool = False
+    ) -> Outcome:
+        """Try until it is certain, or the time limit passes.
+
+        A try without an answer leaves doubt: it may have been stored, or still be on its way, and
+        then the next try is refused because of our own write. From then on only what the stream
+        holds behind ``after`` tells the outcome, never a refusal alone; and nothing is written
+        again before the stream has told that: a server that is behind is not given more to do.
+        """
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + self._settle_limit_s
+        pause_s = FIRST_PAUSE_S
+        look_s = least_look_s = min(GET_TIMEOUT_S, self._settle_limit_s / 4)
+        may_write = True
+        why = ""
+        while True:
+            told: int | None = None
+            try:
+                if may_write:
+                    return Stored(await once())
+            except ApiError as error:
+                why = str(error)
+                if error.code in WRONG_LAST_SEQUENCE:
+                    told = _told_sequence(error)
+                    if not in_doubt or (told is not None and told < after):
+                        return Refused(told)  # below ``after`` there never was room for ours
+                elif not _may_pass(error):
+                    return Unknown(why)
+            except NotPermitted as error:
+                return Unknown(str(error))
+            except (NoAnswer, NotConnected) as error:
+                why = str(error)
+                in_doubt = True
+            try:
+                limit_s = max(min(look_s, deadline - loop.time()), least_look_s)
+                if in_doubt and (sequence := await ours(limit_s)) is not None:
+                    return Stored(sequence)
+                may_write = True
+            except _Lost as lost:
+                return Refused(lost.last)
+            except BusError as error:
+                why = str(error)
+                may_write = False
+                look_s = min(2 * look_s, self._settle_limit_s)
+            if loop.time() >= deadline:
+                return Unknown(self._conn.write_health.trouble(WORKLOADS) or why)
+            await asyncio.sleep(pause_s)
+            pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
+
+    async def story(
+        self, tenant: str, workload_id: str, *, timeout_s: float = GET_TIMEOUT_S
+    ) -> list[Message]:
+        """All of one workload's events in order, from the leader. Raises BusError.
+
+        ``timeout_s``: of each request; whoever asks again should wait longer each time.
+
+        The stream's index names the subjects that have something; asking for the next message of
+        the whole aggregate instead would walk through everything that others wrote in between.
+        """
+        while True:
+            counts = await self.counts(tenant, workload_id, timeout_s=timeout_s)
+            read = [self._under(subject, count, timeout_s) for subject, count in counts.items()]
+            messages = sorted(
+                itertools.chain.from_iterable(await asyncio.gather(*read)),
+                key=lambda message: message.sequence,
+            )
+            if await self.counts(tenant, workload_id, timeout_s=timeout_s) == counts:
+                return messages
+            # Something was written or removed meanwhile, and a story with a hole in it would be
+            # judged as if nothing were missing. A life has few events, so this ends.
+
+    async def counts(
+        self, tenant: str, workload_id: str, *, timeout_s: float = GET_TIMEOUT_S
+    ) -> dict[str, int]:
+        """How many messages each subject of one workload has, from the leader. Raises BusError."""
+        guard = subjects.aggregate(tenant, workload_id)
+        raw = await self._conn.api(
+            f"STREAM.INFO.{WORKLOADS}",
+            {"subjects_filter": guard},
+            timeout_s=INFO_PATIENCE * timeout_s,
+        )
+        return _SUBJECTS.decode(raw).state.subjects or {}
+
+    async def _under(self, subject: str, count: int, timeout_s: float) -> list[Message]:
+        """All messages of one subject; nearly always there is one."""
+        last = await last_message(self._conn, WORKLOADS, subject, timeout_s=timeout_s)
+        if last is None:
+            return []
+        messages = [last]
+        start = 1
+        while len(messages) < count:
+            found = await next_message(self._conn, WORKLOADS, subject, start, timeout_s=timeout_s)
+            if found is None or found.sequence >= last.sequence:
+                break
+            messages.append(found)
+            start = found.sequence + 1
+        return messages
+
+
+def recorded(message: Message) -> RecordedEvent:
+    """The event of one message of the log. Raises UNREADABLE where this reader does not know it."""
+    event, is_astray = decode_event(message.subject, message.data)
+    return RecordedEvent(
+        sequence=message.sequence, stored_at_s=message.stored_at_s, event=event, void=is_astray
+    )
+
+
+def decode_story(messages: Sequence[Message]) -> list[RecordedEvent]:
+    """All of them. Raises UNREADABLE at the first that cannot be read (``recorded``)."""
+    return [recorded(message) for message in messages]
+
+
+async def archived_story(conn: Connection, tenant: str, workload_id: str) -> list[RecordedEvent]:
+    """What the archive has of a workload. A long story is several messages; of what is there twice
+    the first counts. Raises BusError, UNREADABLE."""
+    events: dict[tuple[int, float], RecordedEvent] = {}
+    subject = subjects.archive(tenant, workload_id)
+    start = 1
+    while (found := await next_message(conn, ARCHIVE, subject, start)) is not None:
+        story = ARCHIVED_STORIES.decode(found.data)
+        if story.id == workload_id:
+            for recorded in story.events:
+                events.setdefault((recorded.sequence, recorded.stored_at_s), recorded)
+        start = found.sequence + 1
+    return list(events.values())
+
+
+class _Lost(Exception):
+    """Somebody else's write took the place."""
+
+    def __init__(self, last: int) -> None:
+        self.last = last
+
+
+def _guarded(guard: str, after: int) -> dict[str, str]:
+    return {GUARD: str(after), GUARD_SUBJECT: guard}
+
+
+def _may_pass(error: ApiError) -> bool:
+    """Whether the same write may succeed soon. A full stream (its limits are "maximum …") needs a
+    person or the archive, so the caller hears of it at once."""
+    if error.code == _STORE_FAILED:
+        return "maximum" not in error.description
+    return error.code in _TRANSIENT
+
+
+def _told_sequence(error: ApiError) -> int | None:
+    tail = error.description.rpartition(":")[2].strip()
+    return int(tail) if tail.isdigit() else None

@@ -1,0 +1,95 @@
+"""Facts of the fleet for a controller, beside its watch, and whether any arrive.
+
+A bus that is away stops no controller: ``silent`` reports it, and the core decides what may be done
+then.
+"""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from berthmaster.lib.door_client.client import DoorClient
+from berthmaster.lib.door_client.door_facts import DoorMirror
+from berthmaster.lib.messages.door import FactKind
+from berthmaster.lib.nats.connection import Connection
+from berthmaster.lib.nats.facts import FactMirror, Seen
+from berthmaster.lib.runtime.service import Context
+
+PART = "fleet"  # of health
+
+
+class FleetFacts:
+    """Facts under some subjects, as they change."""
+
+    def __init__(
+        self,
+        ctx: Context[Any],
+        *,
+        silent_s: float,
+        on_fact: Callable[[Seen], None],
+        on_gone: Callable[[str], None],
+        on_change: Callable[[], None],
+        on_fault: Callable[[], None],
+    ) -> None:
+        """``silent_s``: without a heartbeat of the bus, until it counts as away."""
+        self._ctx = ctx
+        self._silent_s = silent_s
+        self._on_fact = on_fact
+        self._on_gone = on_gone
+        self._on_change = on_change
+        self._on_fault = on_fault
+        self._mirror: FactMirror | DoorMirror | None = None
+        self._now = asyncio.get_running_loop().time
+        self._began_s = self._now()
+        self.conn: Connection | None = None
+        self.caught_up = False
+
+    def join(self, conn: Connection, subjects: Sequence[str]) -> None:
+        self._begin(
+            conn,
+            FactMirror(conn, self._ctx.name, subjects, on_fact=self._fact, on_gone=self._gone),
+        )
+
+    def join_door(self, door: DoorClient, kinds: Sequence[FactKind]) -> None:
+        """The door is there: mirror these of its cluster."""
+        mirror = DoorMirror(door, kinds, on_fact=self._fact, on_gone=self._gone)
+        self._begin(door.conn, mirror)
+
+    def _begin(self, conn: Connection, mirror: FactMirror | DoorMirror) -> None:
+        self.conn = conn
+        self._ctx.health.ready(PART, False, "catching up")
+        self._mirror = mirror
+        self._ctx.spawn(mirror.run(caught_up=self._is_caught_up), name="mirror of the fleet")
+
+    @property
+    def silent(self) -> bool:
+        """Whether nothing is heard of the bus, so that nobody can hold a lease either."""
+        heard_s = self._mirror.last_heard_s if self._mirror is not None else 0.0
+        return self._now() - max(heard_s, self._began_s) > self._silent_s
+
+    def show(self) -> None:
+        if self.conn is None:
+            return
+        self._ctx.health.ready("bus", self.conn.connected, "no connection to NATS")
+        if self.caught_up:
+            self._ctx.health.ready(PART, not self.silent, "nothing is heard of the fleet's stream")
+
+    def _fact(self, seen: Seen) -> None:
+        self._guarded(seen.subject, lambda: self._on_fact(seen))
+
+    def _gone(self, subject: str) -> None:
+        self._guarded(subject, lambda: self._on_gone(subject))
+
+    def _guarded(self, subject: str, hear: Callable[[], None]) -> None:
+        """One odd fact must not end the rest; the next under its subject is heard again."""
+        try:
+            hear()
+        except Exception as error:  # noqa: BLE001 - see above
+            self._on_fault()
+            self._ctx.log.error("a fact is not understood", error=error, subject=subject)
+        self._on_change()
+
+    def _is_caught_up(self) -> None:
+        self.caught_up = True
+        self._ctx.health.ready(PART, True)
+        self._on_change()

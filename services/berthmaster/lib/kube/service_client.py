@@ -1,0 +1,113 @@
+"""How a service reaches its cluster's API server: the settings for that, and the client."""
+
+import os
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Literal, TypeVar
+
+from berthmaster.lib.kube.client import Client
+from berthmaster.lib.kube.config import Access, from_kubeconfig, in_cluster
+from berthmaster.lib.kube.errors import BadConfig
+from berthmaster.lib.runtime.errors import CannotStart
+from berthmaster.lib.runtime.service import Context
+from berthmaster.lib.runtime.settings import CommonSettings, setting
+
+IN_A_POD: Final = "KUBERNETES_SERVICE_HOST"
+ANSWER_LIMIT_S: Final = 10.0  # for one answer of the API server
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClusterSettings(CommonSettings):
+    """What every service with a cluster can be told beside what every service can."""
+
+    kubeconfig: Path | None = setting(
+        None,
+        help="how to reach the cluster; none = the pod's own service account inside a cluster, "
+        "$KUBECONFIG or ~/.kube/config elsewhere",
+    )
+    context: str = setting("", help="context of the kubeconfig; empty = its current one")
+
+
+@dataclass(frozen=True, kw_only=True)
+class NamespaceSettings(ClusterSettings):
+    """Settings of a service that has objects of its own in its cluster."""
+
+    namespace: str = setting(
+        "",
+        help="namespace of the service's lease and of its own objects; empty = the pod's, or the "
+        "context's",
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class KueueSettings(ClusterSettings):
+    """Settings of a service that works with the hub's Kueue."""
+
+    kueue_namespace: str = setting(
+        "kueue-system", help="where Kueue runs and reads kubeconfig Secrets multikueue-CLUSTER"
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobSettings(ClusterSettings):
+    """The setting that an executor and an inventory of one cluster must agree on."""
+
+    jobs: Literal["kubernetes", "volcano"] = setting(
+        "kubernetes",
+        help="what a request becomes: kubernetes = a Job or a JobSet; volcano = a Job of Volcano's "
+        "(batch.volcano.sh) where it is served and we may make it. What Kueue starts, what may "
+        "grow and shrink, and parts of GPUs are Jobs in any case",
+    )
+
+
+S = TypeVar("S", bound=ClusterSettings)
+
+
+async def access_by(kubeconfig: Path | None, context: str) -> Access:
+    """How to reach the cluster that these name. Raises BadConfig."""
+    if kubeconfig is None and not context and IN_A_POD in os.environ:
+        return await in_cluster()
+    return await from_kubeconfig(kubeconfig, context)
+
+
+async def access_of(settings: ClusterSettings) -> Access:
+    """How to reach the cluster. Raises BadConfig."""
+    return await access_by(settings.kubeconfig, settings.context)
+
+
+@asynccontextmanager
+async def service_client(ctx: Context[S], service: str) -> AsyncIterator[Client]:
+    """A client of the cluster; nothing is sent yet. Raises CannotStart."""
+    try:
+        client = await Client.open(
+            await access_of(ctx.settings),
+            user_agent=f"berthmaster-{service}",
+            log=ctx.log,
+            timeout_s=ANSWER_LIMIT_S,
+        )
+    except BadConfig as error:
+        raise CannotStart(str(error)) from error
+    async with client:
+        yield client
+
+
+def _pairs(parts: tuple[str, ...]) -> str:
+    good = all(0 < part.find("=") < len(part) - 1 for part in parts)
+    return "" if good else "NAMESPACE=TENANT, several with commas between them"
+
+
+@dataclass(frozen=True, kw_only=True)
+class TenantSettings(ClusterSettings):
+    """Of a service beside a control plane whose namespaces are tenants'."""
+
+    tenant_of_namespace: tuple[str, ...] = setting(
+        (), check=_pairs, help="whose a namespace is, NAMESPACE=TENANT; others are their own tenant"
+    )
+
+    @property
+    def tenants(self) -> dict[str, str]:
+        """Namespace -> tenant."""
+        pairs = (part.partition("=") for part in self.tenant_of_namespace)
+        return {namespace: tenant for namespace, _, tenant in pairs}

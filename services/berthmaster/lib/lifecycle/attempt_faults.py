@@ -1,0 +1,48 @@
+"""The cause of an attempt's end, and what follows from it. Pure.
+
+- A failure of the job itself is retried as often as its request says, after a pause that doubles.
+- A fault of the cluster counts as an eviction. The job may still be the cause: one that can start
+  nowhere, or loses a node or GPU everywhere, fails when it ended so ``SAME_WAY`` times in a row.
+- A gang of which some pods have capacity and others wait for it gives way to another such gang:
+  neither the cluster nor the job is to blame. Executors may report that of gangs that do not run
+  yet, up to ``MOST_ATTEMPTS`` attempts. After these it counts as an eviction.
+"""
+
+from typing import Final
+
+from berthmaster.lib.lifecycle.states import State
+from berthmaster.lib.messages.workload import Fault, JobRequest
+
+OWN: Final[frozenset[Fault]] = frozenset({"exit", "out_of_memory"})
+CONTAGIOUS: Final[frozenset[Fault]] = frozenset({"not_started", "node_lost", "gpu_lost"})
+SAME_WAY: Final = 3
+LONGEST_BACKOFF_S: Final = 3600.0
+_MAX_DOUBLINGS: Final = 30
+
+
+def backoff_s(request: JobRequest, failures: int) -> float:
+    """From the last of so many failures of its own to the next attempt."""
+    doubled = 2.0 ** min(max(0, failures - 1), _MAX_DOUBLINGS)
+    return min(request.backoff_s * doubled, LONGEST_BACKOFF_S)
+
+
+def is_tried_again(request: JobRequest, failures: int, exit_code: int | None) -> bool:
+    """Whether a failure of its own is followed by another attempt. ``failures``: before it."""
+    return failures < request.retries and exit_code not in request.no_retry_exit_codes
+
+
+def repeats_after(fault: Fault, last_fault: Fault, repeats: int) -> int:
+    """How many attempts in a row have ended that way then."""
+    if fault not in CONTAGIOUS:
+        return 0
+    return repeats + 1 if fault == last_fault else 1
+
+
+MOST_ATTEMPTS: Final = 20
+_STARTING: Final = (State.CLAIMED, State.ADMITTED)
+
+
+def may_give_way(request: JobRequest | None, state: State, attempt: int) -> bool:
+    """Whether an executor may evict this attempt without blame."""
+    pods = sum(each.count for each in request.pod_sets) if request is not None else 0
+    return pods > 1 and state in _STARTING and attempt <= MOST_ATTEMPTS

@@ -1,0 +1,164 @@
+"""Options of a connection to NATS, and reasons why a server refuses one.
+
+The limits suit a service that must never hang. The client leaves a silent server, tries an absent
+one for ever, and buffers a bounded number of bytes meanwhile. Retries do not cure a refused
+certificate, so its reason is reported at once: the certificate, the fault, and the trusted file.
+"""
+
+import ssl
+from datetime import UTC, datetime
+from ipaddress import ip_address
+from pathlib import Path
+from typing import Any, Final, Protocol
+from urllib.parse import urlsplit
+
+from berthmaster.lib.nats import nats_py
+from berthmaster.lib.nats.errors import BusError
+from berthmaster.lib.nats.jwts import ClaimsError, Creds, answered, decoded, parse_creds
+from berthmaster.lib.nats.nats_py import errors as nats_errors
+from berthmaster.lib.runtime.redact import redact
+
+CONNECT_TIMEOUT_S: Final = 2
+RECONNECT_WAIT_S: Final = 0.1
+PING_INTERVAL_S: Final = 2  # a server that hangs is left after three of them, well before the
+# event log's time limit, so that a write is settled through another one
+PING_AMONG_SEVERAL_S: Final = 0.5  # where there is another one to go to
+PENDING_BYTES: Final = 8 * 1024 * 1024  # what is buffered while the server is away
+FLUSH_TIMEOUT_S: Final = 2
+
+
+class ConnectionSettings(Protocol):
+    """What must be known to connect; runtime's CommonSettings has it."""
+
+    @property
+    def nats_url(self) -> str: ...  # one or several, separated by commas
+    @property
+    def nats_creds_file(self) -> Path | None: ...  # None = no user
+    @property
+    def inbox_prefix(self) -> str: ...
+    @property
+    def nats_ca_file(self) -> Path | None: ...  # None = the system's authorities, for tls://
+    @property
+    def nats_plaintext(self) -> bool: ...  # whether another machine's server may be without TLS
+
+
+def exposed(url: str) -> bool:
+    """Whether what is said there can be read on the way: no TLS, and not this machine's."""
+    parts = urlsplit(url if "://" in url else f"nats://{url}")
+    host = parts.hostname or ""
+    try:
+        near = ip_address(host).is_loopback
+    except ValueError:
+        near = host == "localhost"
+    return parts.scheme not in ("tls", "wss") and not near
+
+
+def options_of(settings: ConnectionSettings, name: str) -> dict[str, Any]:
+    """For the library's ``connect``, callbacks aside. Raises BusError for what cannot be right."""
+    servers = [url.strip() for url in settings.nats_url.split(",") if url.strip()]
+    for url in servers:
+        if not settings.nats_plaintext and exposed(url):
+            raise BusError(
+                f"{redact(url)} is on another machine, and without TLS: right is tls://HOST:PORT "
+                "(or wss), or BERTH_NATS_PLAINTEXT=true where nobody can listen in between"
+            )
+    options: dict[str, Any] = {
+        "servers": servers,
+        "name": name,
+        "inbox_prefix": settings.inbox_prefix or f"_INBOX.{name}",
+        "allow_reconnect": True,
+        "max_reconnect_attempts": -1,
+        "reconnect_time_wait": RECONNECT_WAIT_S,  # the library says whole seconds; a part works
+        "connect_timeout": CONNECT_TIMEOUT_S,
+        "ping_interval": PING_AMONG_SEVERAL_S if len(servers) > 1 else PING_INTERVAL_S,
+        "max_outstanding_pings": 2,
+        "pending_size": PENDING_BYTES,
+        "flush_timeout": FLUSH_TIMEOUT_S,
+        "skip_subject_validation": True,  # subjects.py builds them
+    }
+    if "ws://" in settings.nats_url or "wss://" in settings.nats_url:
+        nats_py.allow_websockets()
+    if settings.nats_creds_file:
+        options |= _signing(settings.nats_creds_file)
+    if settings.nats_ca_file or "tls://" in settings.nats_url:
+        options["tls"] = client_context(settings.nats_ca_file)
+    return options
+
+
+def _signing(path: Path) -> dict[str, Any]:
+    """The file is read anew at each try to connect, so that a renewed one is taken. Raises BusError
+    for what is wrong with it now; later, that is one more failed try."""
+    read_creds(path)
+
+    def now() -> Creds:
+        try:
+            return read_creds(path)
+        except BusError as error:
+            raise nats_errors.Error(str(error)) from error
+
+    return {
+        "user_jwt_cb": lambda: bytearray(now().jwt.encode()),
+        "signature_cb": lambda nonce: answered(now().seed, nonce),
+    }
+
+
+def read_creds(path: Path) -> Creds:
+    """What a user connects with. Raises BusError."""
+    try:
+        return parse_creds(path.read_text())
+    except ClaimsError as error:
+        raise BusError(f"{path} holds {error}") from None
+    except (OSError, UnicodeDecodeError) as error:
+        why = error.strerror if isinstance(error, OSError) else "it is not text"
+        raise BusError(f"cannot read the credentials {path}: {why}") from error
+
+
+def user_of(path: Path | None) -> str:
+    """Return the name of the user that a file of credentials is for; "" without a file. Raises
+    BusError."""
+    return str(decoded(read_creds(path).jwt).get("name", "")) if path is not None else ""
+
+
+def why_refused(path: Path | None, now_s: float) -> str:
+    """Why a server refuses this user, as far as can be seen here; "" = its key is not known."""
+    if path is None:
+        return "no credentials were given (BERTH_NATS_CREDS_FILE)"
+    try:
+        ends_s = decoded(read_creds(path).jwt).get("exp")
+    except BusError as error:
+        return str(error)
+    if ends_s is None or ends_s > now_s:
+        return ""
+    ended = datetime.fromtimestamp(ends_s, UTC).isoformat(timespec="seconds")
+    return f"the JWT in {path} ended at {ended}; a renewed file in its place is taken by itself"
+
+
+# What X.509 verification says most often, by OpenSSL's number.
+_WORDS: Final = {
+    9: "it is not valid yet: one of the two clocks is wrong",
+    10: "it has expired: a hub of ours renews its own when it starts",
+    18: "it is self-signed",
+    19: "its authority is not the one that is trusted here",
+    20: "its authority is not the one that is trusted here",
+    62: "it is not for this host name",
+    64: "it is not for this address",
+}
+
+
+def client_context(ca_file: Path | None) -> ssl.SSLContext:
+    """Trusts this authority alone, or without one those of the system. Raises BusError."""
+    try:
+        return ssl.create_default_context(cafile=str(ca_file) if ca_file else None)
+    except ssl.SSLError as error:
+        raise BusError(f"{ca_file} holds no certificates in PEM form") from error
+    except OSError as error:
+        raise BusError(f"cannot read the certificates {ca_file}: {error.strerror}") from error
+
+
+def distrust(error: BaseException, ca_file: Path | None) -> str:
+    """Why the server's certificate was refused; "" for any other trouble, which may pass."""
+    if not isinstance(error, ssl.SSLCertVerificationError):
+        return ""
+    why = _WORDS.get(error.verify_code, error.verify_message)
+    believed = f"trusted is {ca_file}" if ca_file else "trusted are the system's authorities"
+    return f"its certificate is refused, as {why} ({believed}; see --nats-ca-file)"

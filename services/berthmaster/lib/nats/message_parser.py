@@ -1,0 +1,155 @@
+"""Parses what the server sends, faster than the library does, and passes messages to takers.
+
+A subscription may have a taker: the parser calls it with the bytes of each message at once, and
+the library never sees that message. One client's burst is read before the messages of the next
+client, so the cost of one message decides how long the others wait.
+
+Three rules bound the time of one connection:
+
+- After ``SLICE`` messages the event loop runs, however much there is to read.
+- A connection that takes requests also pauses (``pause_s``), so that the server and the service
+  have the cores meanwhile. The pauses end in a long burst, or the server would drop the connection.
+- A service that only shows or books events reads in rounds (``round_s``): a wake-up costs more
+  than a message. Example: at 100 jobs a second a dashboard wakes 10 times a second instead of 400
+  times. An answer that the service waits for ends the pause.
+"""
+
+import asyncio
+from collections.abc import Callable
+from typing import Any, Final
+
+from berthmaster.lib.nats.nats_py import errors as nats_errors
+
+# isort: split
+from nats.protocol.parser import Parser  # after nats_py, which sees to what nats imports
+
+Taker = Callable[[bytes, bytes, bytes, bytes], None]  # (subject, reply, headers or b"", body)
+_END: Final = b"\r\n"
+SLICE: Final = 32  # messages that are read before the event loop runs; below a millisecond's work
+PAUSE_S: Final = 0.001  # between slices of what others send
+RESTS_S: Final = 0.25  # of such rests in a row: some 8,000 messages
+RESTS_SHARE: Final = 0.1  # of the time, in the long run
+FULL_READ: Final = 32 * 1024  # as much as is read at once: there is more
+_MESSAGES: Final = (b"MSG", b"HMSG")
+
+
+class MessageParser(Parser):
+    """The library's parser for all but messages."""
+
+    def __init__(self, nc: Any) -> None:
+        self.takers: dict[bytes, Taker] = {}  # by number of the subscription
+        self.rest_s = 0.0
+        self.round_s = 0.0  # between two looks at what the server has sent; 0 = as it comes
+        self.awaited = 0  # answers; while there is one, messages are read as they come
+        self._called: asyncio.Future[None] | None = None
+        self._rests_left_s = RESTS_S
+        self._rested_at_s = 0.0
+        self._lives = 0
+        self._needs = 0
+        super().__init__(nc)
+
+    def reset(self) -> None:
+        """Another connection begins, with nothing read of it."""
+        self._lives += 1
+        self._needs = 0
+        super().reset()
+
+    async def parse(self, data: bytes = b"") -> None:
+        """Handle all that is whole; the rest waits for more."""
+        self.buf.extend(data)
+        if len(self.buf) < self._needs:
+            return
+        stock = bytes(self.buf)
+        at = self._needs = 0
+        life = self._lives
+        read = 0
+        try:
+            while (end := stock.find(_END, at)) >= 0:
+                words = stock[at:end].split()
+                kind = words[0] if words else b""
+                if kind not in _MESSAGES:
+                    line = stock[at : end + 2]
+                    at = end + 2
+                    await self._other(line)
+                else:
+                    begin = end + 2
+                    try:
+                        stop = begin + int(words[-1])
+                        has_headers = kind == b"HMSG"
+                        body = begin + int(words[-2]) if has_headers else begin
+                        number = words[2]
+                    except (ValueError, IndexError):
+                        raise nats_errors.ProtocolError("nats: malformed MSG") from None
+                    if len(stock) < stop + 2:
+                        self._needs = stop + 2 - at
+                        break
+                    at = stop + 2
+                    reply = words[3] if len(words) == (6 if has_headers else 5) else b""
+                    take = self.takers.get(number)
+                    headers = stock[begin:body] if has_headers else b""
+                    if take is None:
+                        await self.nc._process_msg(
+                            int(number), words[1], reply, stock[body:stop], headers or None
+                        )
+                    else:
+                        take(words[1], reply, headers, stock[body:stop])
+                    read += 1
+                    if read % SLICE == 0:
+                        await self._rest()
+                if life != self._lives:
+                    return
+        finally:
+            if life == self._lives:
+                self.buf = bytearray(stock[at:])
+        if self.round_s and not self.awaited and len(data) < FULL_READ:
+            await self._let_gather(self.round_s)
+
+    def await_answer(self) -> None:
+        """An answer is to come: read on at once. Call ``answered`` afterwards."""
+        self.awaited += 1
+        if self._called is not None and not self._called.done():
+            self._called.set_result(None)
+
+    def answered(self) -> None:
+        """The answer has come, or nobody waits for it any more."""
+        self.awaited -= 1
+
+    async def _let_gather(self, round_s: float) -> None:
+        """Leave what comes with the system, which wakes nobody for it."""
+        writer = getattr(self.nc._transport, "_io_writer", None)
+        if writer is None or writer.transport.is_closing():
+            return
+        transport, loop = writer.transport, asyncio.get_running_loop()
+        called = self._called = loop.create_future()
+        over = loop.call_later(round_s, _set, called)
+        transport.pause_reading()
+        try:
+            await called
+        finally:
+            over.cancel()
+            if not transport.is_closing():
+                transport.resume_reading()
+
+    async def _rest(self) -> None:
+        rest_s = self.rest_s
+        if rest_s:
+            now_s = asyncio.get_running_loop().time()
+            earned_s = RESTS_SHARE * (now_s - self._rested_at_s)
+            self._rests_left_s = min(RESTS_S, self._rests_left_s + earned_s)
+            self._rested_at_s = now_s
+            rest_s = rest_s if rest_s <= self._rests_left_s else 0.0
+            self._rests_left_s -= rest_s
+        await asyncio.sleep(rest_s)
+
+    async def _other(self, line: bytes) -> None:
+        """One line that is no message: the library's own rules, of this line alone."""
+        life = self._lives
+        self.buf = bytearray(line)
+        await super().parse()
+        if life == self._lives and self.buf:
+            raise nats_errors.ProtocolError("nats: unknown protocol")
+
+
+def _set(called: "asyncio.Future[None]") -> None:
+    if not called.done():
+        called.set_result(None)

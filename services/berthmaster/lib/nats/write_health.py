@@ -1,0 +1,96 @@
+"""Whether the bus stores the writes of one connection, in one place for all writers of a service.
+
+One failed write is normal: a message is lost, or replicas elect a leader. Writes that keep failing
+without a success are a fault that an operator must see. Either the stream is at its limit, or the
+disk is or was full: nats-server then answers no write to that stream until it is restarted. Each
+stream is reported apart. A report ends with the first stored write, with a reconnection, because
+only the next write shows the state of a restarted server, and ``FORGET_S`` after the last failure.
+"""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from berthmaster.lib.nats.errors import ApiError, BusError, NoAnswer
+from berthmaster.lib.nats.stream_names import stream_of
+from berthmaster.lib.runtime.log import LogLike
+
+TROUBLE_AFTER_S: Final = 3.0  # an election is over by then
+FORGET_S: Final = 30.0
+TELL_EVERY_S: Final = 10.0
+# About the message, not about the store: its guard failed, it is too large.
+_ITS_OWN_FAULT: Final = frozenset({10054, 10071, 10164})
+
+
+@dataclass
+class _Failing:
+    """Writes to one stream since the last that was stored."""
+
+    since_s: float
+    last_s: float
+    tries: int
+    why: str
+
+
+class WriteHealth:
+    """What became of the writes of one connection."""
+
+    def __init__(self, log: LogLike, monotonic: Callable[[], float] = time.monotonic) -> None:
+        self.failures = 0  # of all time
+        self._log = log
+        self._monotonic = monotonic
+        self._failing: dict[str, _Failing] = {}
+        self._next_line_s: dict[str, float] = {}
+
+    def began(self) -> float:
+        """The time at which a write begins; ``failed`` wants it back."""
+        return self._monotonic()
+
+    def stored(self, subject: str) -> None:
+        if not self._failing:
+            return
+        stream = stream_of(subject)
+        if self._failing.pop(stream, None) is not None and stream in self._next_line_s:
+            del self._next_line_s[stream]
+            self._log.info("the bus stores again", stream=stream)
+
+    def failed(self, subject: str, error: BusError, began_s: float) -> None:
+        """A write was not stored, or nobody said that it was."""
+        if not isinstance(error, NoAnswer | ApiError):
+            return  # without a connection, or a right, nothing is known of the store
+        if isinstance(error, ApiError) and error.code in _ITS_OWN_FAULT:
+            return
+        self.failures += 1
+        stream, now_s = stream_of(subject), self._monotonic()
+        failing = self._failing.get(stream)
+        if failing is None or now_s - failing.last_s > FORGET_S:
+            failing = self._failing[stream] = _Failing(began_s, now_s, 0, "")
+        failing.last_s, failing.why = now_s, str(error)
+        failing.tries += 1
+        if self._is_trouble(failing) and now_s >= self._next_line_s.get(stream, 0.0):
+            self._next_line_s[stream] = now_s + TELL_EVERY_S
+            for_s = round(now_s - failing.since_s, 1)
+            self._log.warning(
+                "the bus does not store",
+                stream=stream,
+                why=failing.why,
+                tries=failing.tries,
+                for_s=for_s,
+            )
+
+    def restarted(self) -> None:
+        """The connection is a new one, and the server perhaps, too."""
+        self._failing.clear()
+
+    def trouble(self, stream: str = "") -> str:
+        """Why nothing is stored, in this stream or in any that was written to; "" = it is."""
+        for name, failing in self._failing.items():
+            if stream in ("", name) and self._is_trouble(failing):
+                return f"the bus stores nothing in {name}, its disk may be full: {failing.why}"
+        return ""
+
+    def _is_trouble(self, failing: _Failing) -> bool:
+        lasted_s = failing.last_s - failing.since_s
+        forgotten = self._monotonic() - failing.last_s > FORGET_S
+        return failing.tries > 1 and lasted_s >= TROUBLE_AFTER_S and not forgotten

@@ -1,0 +1,76 @@
+import asyncio
+from pathlib import Path
+from typing import NamedTuple
+from urllib.parse import urlsplit
+
+import pytest
+
+from berthmaster.lib.nats.connect_options import exposed, options_of
+from berthmaster.lib.nats.errors import BusError
+from berthmaster.lib.nats.requests import PatientClient
+
+# isort: split
+from nats.aio.client import Srv
+
+
+class Settings(NamedTuple):
+    nats_url: str
+    nats_plaintext: bool = False
+    nats_creds_file: Path | None = None
+    inbox_prefix: str = "_INBOX"
+    nats_ca_file: Path | None = None
+
+
+@pytest.mark.parametrize(
+    ("url", "told"),
+    [
+        ("nats://hub.example:4222", True),
+        ("ws://10.0.0.7", True),
+        ("hub:4222", True),  # what the client library takes for nats://
+        ("nats://0.0.0.0:4222", True),
+        ("nats://127.example.org:4222", True),
+        ("nats://me:secret@[2001:db8::1]:4222", True),
+        ("tls://hub.example:4222", False),
+        ("wss://hub.example", False),
+        ("nats://127.0.0.1:4222", False),
+        ("nats://127.8.0.1", False),
+        ("ws://[::1]:8080", False),
+        ("nats://localhost:4222", False),
+    ],
+)
+def test_remote_plain_url_is_exposed(url: str, told: bool) -> None:
+    assert exposed(url) is told
+
+
+def test_one_exposed_server_of_several_is_refused_unless_the_setting_for_it_says_so() -> None:
+    urls = "tls://a:1, nats://me:secret@b:2"
+    with pytest.raises(BusError) as refused:
+        options_of(Settings(urls), "x")
+    assert str(refused.value) == (
+        "nats://<hidden>@b:2 is on another machine, and without TLS: right is tls://HOST:PORT "
+        "(or wss), or BERTH_NATS_PLAINTEXT=true where nobody can listen in between"
+    )
+    asked_for = options_of(Settings(urls, nats_plaintext=True), "x")
+    assert asked_for["servers"] == ["tls://a:1", "nats://me:secret@b:2"]
+
+
+@pytest.mark.parametrize(
+    ("url", "permitted", "followed"),
+    [
+        ("nats://127.0.0.1:1", False, {"127.0.0.1:2"}),
+        ("nats://127.0.0.1:1", True, {"127.0.0.1:2", "10.1.2.3:4"}),
+        ("tls://a:1", False, {"127.0.0.1:2", "10.1.2.3:4"}),  # which is gone to by TLS as well
+    ],
+)
+def test_a_server_of_this_machine_leads_nobody_to_others_in_plain_text(
+    url: str, permitted: bool, followed: set[str]
+) -> None:
+    client = PatientClient()
+    client.plaintext = permitted
+    client.options = {"dont_randomize": True}
+    client._current_server = Srv(urlsplit(url))  # type: ignore[no-untyped-call,arg-type,unused-ignore]
+    client._server_pool = []
+    info = {"connect_urls": ["127.0.0.1:2", "10.1.2.3:4"], "tls_required": url[:3] == "tls"}
+    client._server_info = info
+    asyncio.run(client._process_info(info, initial_connection=True))
+    assert {server.uri.netloc for server in client._server_pool} == followed
