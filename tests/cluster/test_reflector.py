@@ -112,7 +112,7 @@ def test_everything_is_listed_in_pages_and_each_change_is_heard_at_once(
         ) as found:
             await until(lambda: found.reflector.watches)
             assert found.names() == [f"n{number:02}" for number in range(25)]
-            client_calls = found.reflector._client.calls  # how many pages it took
+            client_calls = found.reflector._requests.client.calls  # how many pages it took
             assert client_calls["list", "configmaps"] == 3
             await asyncio.to_thread(api.merge, f"{path}/n03", {"data": {"x": "1"}})
             await asyncio.to_thread(api.delete, f"{path}/n07")
@@ -165,13 +165,13 @@ def test_bookmarks_keep_the_mirror_young_while_nothing_of_its_own_changes(
         ) as found:
             await until(lambda: found.reflector.watches)
             first = found.reflector.resource_version
-            heard_at_s = found.reflector.heard_at_s
+            heard_at_s = found.reflector.last_seen_s
             await asyncio.to_thread(
                 api.create, CONFIG_MAPS.path(namespace="default"), note(namespace)
             )
             await until(lambda: found.reflector.resource_version != first)
             assert int(found.reflector.resource_version) > int(first)
-            assert found.reflector.heard_at_s > heard_at_s
+            assert found.reflector.last_seen_s > heard_at_s
             await until(lambda: found.reflector.watches >= 3)
             await asyncio.to_thread(api.create, path, note("after"))
             await until(lambda: found.names() == ["after"])
@@ -222,7 +222,7 @@ def test_a_crash_of_the_api_server_loses_nothing_and_is_over_soon_after_it_is_ba
             await until(lambda: found.reflector.watches)
             for crash in range(2):
                 await asyncio.to_thread(worker.crash_api_server)
-                await until(lambda: found.reflector.trouble)
+                await until(lambda: found.reflector.faults.reason)
                 assert found.names() == ["a"]  # what is known stays known
                 await asyncio.to_thread(worker.start_api_server)
                 await asyncio.to_thread(worker.api.merge, f"{path}/a", {"data": {"x": f"{crash}!"}})
@@ -231,7 +231,7 @@ def test_a_crash_of_the_api_server_loses_nothing_and_is_over_soon_after_it_is_ba
                         found.reflector.objects[namespace, "a"].data == {"x": f"{crash}!"}
                     )
                 )
-                assert found.reflector.trouble == ""
+                assert found.reflector.faults.reason == ""
 
     asyncio.run(story())
 
@@ -249,7 +249,7 @@ def test_a_network_that_swallows_everything_is_noticed_and_survived(
             await until(lambda: found.reflector.watches)
             await asyncio.to_thread(door.go_deaf)
             await asyncio.to_thread(worker.api.create, path, note("unheard"))
-            await until(lambda: found.reflector.trouble)
+            await until(lambda: found.reflector.faults.reason)
             loop = asyncio.get_running_loop()
             assert found.reflector.age_s(loop.time()) > 1
             assert found.names() == []
@@ -277,11 +277,11 @@ def test_a_right_that_is_taken_away_and_given_back_is_told_and_survived(
             planes.hub.kubeconfig_for("looker"), CONFIG_MAPS, namespace=namespace
         ) as found:
             await until(lambda: found.log.lines)
-            why = found.reflector.trouble
+            why = found.reflector.faults.reason
             assert why.startswith('not allowed: configmaps is forbidden: User "looker" cannot list')
             await asyncio.to_thread(api.create, f"{rbac}/rolebindings", binding)
             await until(lambda: found.reflector.caught_up)
-            assert found.reflector.trouble == ""
+            assert found.reflector.faults.reason == ""
             assert found.log.events() == ["cannot mirror", "mirroring again"]
 
     asyncio.run(story())
@@ -316,14 +316,14 @@ def test_a_kind_that_is_installed_removed_and_installed_again_is_followed(
     async def story() -> None:
         async with mirrored(planes.hub.kubeconfig, GADGETS) as found:
             await until(lambda: found.log.lines)
-            assert found.reflector.trouble == "gadgets of berth.test/v1 are not served here"
+            assert found.reflector.faults.reason == "gadgets of berth.test/v1 are not served here"
             for _ in range(2):
                 await asyncio.to_thread(planes.hub.apply, [definition])
                 await asyncio.to_thread(api.create, path, gadget)
                 await until(lambda: found.names() == ["g"])
-                assert found.reflector.trouble == ""
+                assert found.reflector.faults.reason == ""
                 await asyncio.to_thread(api.delete, crd)
-                await until(lambda: "not served" in found.reflector.trouble)
+                await until(lambda: "not served" in found.reflector.faults.reason)
                 # Kubernetes deletes the objects of a kind before the kind; we hear of it.
                 await until(lambda: found.names() == [])
 

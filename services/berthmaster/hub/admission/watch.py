@@ -39,7 +39,7 @@ class HubWatch(Watch):
 
     def lacks(self, name: str) -> bool:
         """Whether the server surely has no such kind, or never let us look at it, and need not."""
-        denied_s = self.reflectors[name].denied_for_s(self.now())
+        denied_s = self.reflectors[name].faults.denied_for_s(self.now())
         refused = denied_s >= SURE_S and not self._listed_once(name)
         return super().lacks(name) or (refused and self.watched[name].optional)
 
@@ -53,7 +53,11 @@ class HubWatch(Watch):
         """Why there can be no Placements, or ""."""
         for name in self.lacking:
             reflector = self.reflectors[name]
-            return NOT_SERVED if reflector.absent else f"cannot be read: {reflector.trouble}"
+            return (
+                NOT_SERVED
+                if reflector.faults.is_absent
+                else f"cannot be read: {reflector.faults.reason}"
+            )
         return ""
 
     def _listed_once(self, name: str) -> bool:

@@ -1,23 +1,25 @@
 """A mirror of one resource of one API server, for ever, whatever the server does.
 
-Listed once in pages, then watched: a dropped connection goes on from the last resource version, a
-history that expired (410) is listed anew, and so is everything now and then, since a mirror that is
-never compared is a hope. Objects that come again unchanged are neither told nor kept twice, so that
-a list costs no second copy.
+The reflector lists the resource once in pages and then watches it.
 
-Silence proves nothing: ``heard_at_s`` is when the server last proved that the watch lives, and
-``trouble`` says in words what stands in the way. What is mirrored stays while the server is away.
+- A dropped watch goes on from the last resource version.
+- A history that expired (410) is listed again. So is everything each hour, since a mirror that is
+  never compared may have drifted.
+- Objects that come again unchanged are neither reported nor stored twice, so that a list costs no
+  second copy.
+
+Silence proves nothing. ``last_seen_s`` is when the server last proved that the watch lives, and
+``faults`` says why the mirror may be old. The mirrored objects stay while the server is away.
 """
 
 import asyncio
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import aclosing
-from typing import Final, Generic, TypeVar
+from typing import Final, Generic, NamedTuple, TypeVar
 
 from berthmaster.lib.kube.client import Client
 from berthmaster.lib.kube.errors import (
-    NO_ANSWER,
     ApiError,
     Forbidden,
     Gone,
@@ -38,9 +40,10 @@ from berthmaster.lib.kube.mirror import (
     Unreadable,
     Updated,
 )
+from berthmaster.lib.kube.mirror_faults import MirrorFaults
 from berthmaster.lib.kube.objects import Object
 from berthmaster.lib.kube.resources import Resource
-from berthmaster.lib.kube.wire import Undecodable
+from berthmaster.lib.kube.wire import Page, Undecodable, UndecodableEvent, WatchEvent
 from berthmaster.lib.runtime.log import LogLike
 
 __all__ = ["Added", "Change", "Deleted", "Key", "Listed", "Reflector", "Unreadable", "Updated"]
@@ -51,18 +54,61 @@ PAGE: Final = 500
 RELIST_S: Final = 3600.0
 WATCH_S: Final = 300.0
 LIST_TIMEOUT_S: Final = 60.0  # a page, of a slow server
-SILENT_S: Final = 150.0  # servers send a bookmark a minute; longer silence is no watch any more
+SILENT_S: Final = 150.0  # servers send a bookmark a minute; a longer silence is a dead watch
 FIRST_PAUSE_S: Final = 0.1
 LONGEST_PAUSE_S: Final = 15.0
-ABSENT_PAUSE_S: Final = 30.0  # between two looks for a kind that is not served, or not allowed
-SURE_S: Final = 3.0  # one that starts may say so of kinds that it has not loaded yet
-LONGEST_TOLD_S: Final = 60.0
-SHORT_S: Final = 1.0  # a watch that ended sooner, and told nothing, counts as failed
+ABSENT_PAUSE_S: Final = 30.0  # between two lists of a kind that is not served, or not allowed
+SURE_S: Final = 3.0  # a server that starts may deny kinds that it has not loaded yet
+LONGEST_RETRY_AFTER_S: Final = 60.0
+SHORT_S: Final = 1.0  # a watch that ended sooner, without an event, counts as failed
 REFUSALS: Final = 3  # of a watch in a row, after which we list: the server may have been restored
 
 
+class ListWatch(NamedTuple, Generic[T]):
+    """The requests of one mirror: the objects of a resource that the selectors name."""
+
+    client: Client
+    resource: Resource
+    kind: type[T]
+    namespace: str = ""  # "" = all
+    label_selector: str = ""
+    field_selector: str = ""
+
+    def list(self, page: int) -> AsyncGenerator[Page[T], None]:
+        """List the objects. ``page``: objects in each page."""
+        return self.client.list_pages(
+            self.resource,
+            self.kind,
+            namespace=self.namespace,
+            label_selector=self.label_selector,
+            field_selector=self.field_selector,
+            limit=page,
+            timeout_s=LIST_TIMEOUT_S,
+        )
+
+    def watch(
+        self,
+        resource_version: str,
+        timeout_s: float,
+        on_undecodable: Callable[[UndecodableEvent], None],
+        on_open: Callable[[], None],
+    ) -> AsyncGenerator[WatchEvent[T], None]:
+        """Watch changes after ``resource_version``, as ``Client.watch`` does."""
+        return self.client.watch(
+            self.resource,
+            self.kind,
+            namespace=self.namespace,
+            resource_version=resource_version,
+            label_selector=self.label_selector,
+            field_selector=self.field_selector,
+            timeout_s=timeout_s,
+            on_undecodable=on_undecodable,
+            on_open=on_open,
+        )
+
+
 class Reflector(Generic[T]):
-    """Mirrors a resource, or the part of it that is selected."""
+    """Mirrors a resource, or the part of it that the selectors name."""
 
     def __init__(
         self,
@@ -83,84 +129,58 @@ class Reflector(Generic[T]):
         chance: Callable[[], float] = random.random,
     ) -> None:
         """``on_change`` is called in order and must not block; what it raises ends ``run``."""
-        self._client = client
-        self._resource = resource
-        self._kind = kind
-        self._namespace = namespace
-        self._label_selector = label_selector
-        self._field_selector = field_selector
+        self._requests = ListWatch(
+            client, resource, kind, namespace, label_selector, field_selector
+        )
         self._mirror = Mirror(on_change)
         self._page = page
         self._relist_s = relist_s
         self._watch_s = watch_s
         self._silent_s = silent_s
         self._absent_s = absent_s
-        self._log = log
         self._chance = chance
-        self._failures = 0  # in a row, of any kind
         self._refusals = 0  # in a row, of a watch
         self._list_due_s = 0.0
         self._opened_at_s = 0.0  # the last watch; infinite until the server has accepted it
-        self._settling: asyncio.TimerHandle | None = None
-        self._told: set[type[KubernetesError]] = set()  # troubles that the log knows
+        self._settle_timer: asyncio.TimerHandle | None = None
+        self.faults = MirrorFaults(resource, log)
         self.caught_up = False  # listed, and not known to have missed anything since
-        self.trouble = ""  # in words; "" = none
-        self.troubled_since_s = 0.0  # event loop time of the trouble's beginning; 0 = none
-        self.failure: KubernetesError | None = None  # the newest of this trouble
-        self._absent_since_s: float | None = None  # event loop time
-        self._denied_since_s: float | None = None  # the same
-        self.unanswered = False  # it says nothing that we could use: away, ill, or a stranger
-        self.heard_at_s = 0.0  # event loop time; 0 = never
+        self.last_seen_s = 0.0  # event loop time of the server's last answer; 0 = never
         self.lists = 0
         self.watches = 0
 
     @property
     def objects(self) -> Mapping[Key, T]:
-        """What is there as last seen, by namespace and name."""
+        """The objects as last seen, by namespace and name."""
         return self._mirror.objects
 
     @property
     def unreadable(self) -> Mapping[Key, Undecodable]:
-        """What is there in a form that cannot be read."""
+        """The objects that cannot be decoded."""
         return self._mirror.unreadable
 
     @property
     def resource_version(self) -> str:
-        """As of when the mirror is, in the server's terms."""
+        """The resource version that the mirror has reached."""
         return self._mirror.resource_version
 
     def age_s(self, now_s: float) -> float:
-        """How old the last proof is that we would have heard of a change; infinite before any."""
-        return now_s - self.heard_at_s if self.heard_at_s else float("inf")
-
-    @property
-    def absent(self) -> bool:
-        """Whether the server says that it serves no such kind."""
-        return self._absent_since_s is not None
-
-    def absent_for_s(self, now_s: float) -> float:
-        """How long it has said so; 0 while it does not. Believe it after ``SURE_S``. A server that
-        cannot be reached since then, or refuses us, takes nothing back."""
-        return now_s - self._absent_since_s if self._absent_since_s is not None else 0.0
-
-    def denied_for_s(self, now_s: float) -> float:
-        """How long the server has said that we may not look; 0 while it says anything else."""
-        return now_s - self._denied_since_s if self._denied_since_s is not None else 0.0
+        """Return the age of the last proof that changes arrive; infinite before the first."""
+        return now_s - self.last_seen_s if self.last_seen_s else float("inf")
 
     async def run(self, stopping: asyncio.Event) -> None:
         """Mirror until told to stop. Raises only what ``on_change`` raises."""
-        mirroring = asyncio.create_task(self._for_ever(), name=f"mirror of {self._resource.plural}")
+        name = f"mirror of {self._requests.resource.plural}"
+        task = asyncio.create_task(self._for_ever(), name=name)
         stop = asyncio.create_task(stopping.wait())
         try:
-            await asyncio.wait({mirroring, stop}, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait({task, stop}, return_when=asyncio.FIRST_COMPLETED)
         finally:
             stop.cancel()
-            mirroring.cancel()
-            await asyncio.wait({mirroring, stop})
-        if not mirroring.cancelled() and (error := mirroring.exception()) is not None:
+            task.cancel()
+            await asyncio.wait({task, stop})
+        if not task.cancelled() and (error := task.exception()) is not None:
             raise error
-
-    # ------------------------------------------------------------ one round after the other
 
     async def _for_ever(self) -> None:
         now = asyncio.get_running_loop().time
@@ -173,71 +193,58 @@ class Reflector(Generic[T]):
             except Gone:
                 # Normal after a long absence, and cured by a list; not in a circle, though.
                 self.caught_up = False
-                self._failures += 1
-                if self._failures == 1:
+                self.faults.count += 1
+                if self.faults.count == 1:
                     continue
                 pause_s = self._pause_s()
             except (NotFound, Forbidden, Unauthorized) as error:
                 if isinstance(error, NotFound):
                     self.caught_up = False  # what is served again may be something else
-                self._failed(error, _plainly(error, self._resource))
+                self.faults.add(error)
                 pause_s = self._pause_s(self._absent_s)
             except KubernetesError as error:
-                self._failed(error, str(error))
-                told_s = error.retry_after_s if isinstance(error, ApiError) else 0.0
-                pause_s = min(told_s, LONGEST_TOLD_S) + self._pause_s()
+                self.faults.add(error)
+                retry_after_s = error.retry_after_s if isinstance(error, ApiError) else 0.0
+                pause_s = min(retry_after_s, LONGEST_RETRY_AFTER_S) + self._pause_s()
             await asyncio.sleep(pause_s)
 
     def _pause_s(self, longest_s: float = LONGEST_PAUSE_S) -> float:
-        full_s = min(FIRST_PAUSE_S * 2.0 ** min(self._failures - 1, 16), longest_s)
+        full_s = min(FIRST_PAUSE_S * 2.0 ** min(self.faults.count - 1, 16), longest_s)
         return full_s * (0.5 + 0.5 * self._chance())
 
     async def _list(self) -> None:
         now = asyncio.get_running_loop().time
         self.lists += 1
-        pages = self._client.list_pages(
-            self._resource,
-            self._kind,
-            namespace=self._namespace,
-            label_selector=self._label_selector,
-            field_selector=self._field_selector,
-            limit=self._page,
-            timeout_s=LIST_TIMEOUT_S,
-        )
+        pages = self._requests.list(self._page)
         async with aclosing(pages):
             async for page in pages:
-                self.heard_at_s = now()
+                self.last_seen_s = now()
                 self._mirror.page(page)
         self.caught_up = True
         self._refusals = 0
         self._list_due_s = now() + self._relist_s * (0.9 + 0.2 * self._chance())
-        self._recovered()
+        self.faults.clear()
 
     async def _watch(self) -> None:
         loop = asyncio.get_running_loop()
         silent_from_s = loop.time()
         self._opened_at_s = float("inf")
         self.watches += 1
-        events = self._client.watch(
-            self._resource,
-            self._kind,
-            namespace=self._namespace,
-            resource_version=self._mirror.resource_version,
-            label_selector=self._label_selector,
-            field_selector=self._field_selector,
-            timeout_s=self._watch_s * (0.8 + 0.4 * self._chance()),
-            on_undecodable=self._mirror.undecodable,
-            on_open=self._opened,
+        events = self._requests.watch(
+            self._mirror.resource_version,
+            self._watch_s * (0.8 + 0.4 * self._chance()),
+            self._mirror.undecodable,
+            self._on_open,
         )
-        told = 0
+        count = 0
         silence = asyncio.timeout(self._silent_s)
         try:
             async with silence, aclosing(events):
                 async for event in events:
-                    if not told:
-                        self._recovered()
-                    told += 1
-                    self.heard_at_s = now_s = loop.time()
+                    if not count:
+                        self.faults.clear()
+                    count += 1
+                    self.last_seen_s = now_s = loop.time()
                     self._mirror.event(event)
                     if now_s - silent_from_s > SHORT_S:
                         silence.reschedule(now_s + self._silent_s)
@@ -253,52 +260,17 @@ class Reflector(Generic[T]):
                 self.caught_up = False
             raise
         finally:
-            if self._settling is not None:
-                self._settling.cancel()
-            # Of an attempt that hung for long and never was a watch, nothing is to be said.
-            lived = told or loop.time() - self._opened_at_s >= SHORT_S
-            if lived:
-                self._failures = self._refusals = 0
-        if not lived:
+            if self._settle_timer is not None:
+                self._settle_timer.cancel()
+            # An attempt that hung for long, and never was a watch, proves nothing.
+            is_alive = count or loop.time() - self._opened_at_s >= SHORT_S
+            if is_alive:
+                self.faults.count = self._refusals = 0
+        if not is_alive:
             raise Unreachable("a watch that ended as soon as it began")
 
-    def _opened(self) -> None:
+    def _on_open(self) -> None:
         loop = asyncio.get_running_loop()
-        self.heard_at_s = self._opened_at_s = loop.time()
+        self.last_seen_s = self._opened_at_s = loop.time()
         # Not at once: a server that takes every watch and ends it has not recovered.
-        self._settling = loop.call_later(SHORT_S, self._recovered)
-
-    # ------------------------------------------------------------ what people are told
-
-    def _failed(self, error: KubernetesError, words: str) -> None:
-        self._failures += 1
-        self.unanswered = isinstance(error, NO_ANSWER)
-        now_s = asyncio.get_running_loop().time()
-        if isinstance(error, NotFound) and self._absent_since_s is None:
-            self._absent_since_s = now_s
-        if not isinstance(error, Forbidden):
-            self._denied_since_s = None
-        elif self._denied_since_s is None:
-            self._denied_since_s = now_s
-        self.trouble, self.failure = words, error
-        self.troubled_since_s = self.troubled_since_s or now_s
-        # A first failure is mostly over before anybody could look; the same one is told once.
-        if self._failures > 1 and type(error) not in self._told:
-            self._told.add(type(error))
-            self._log.warning("cannot mirror", resource=self._resource.plural, why=words)
-
-    def _recovered(self) -> None:
-        self.trouble, self.failure, self.troubled_since_s = "", None, 0.0
-        self.unanswered = False
-        self._absent_since_s = self._denied_since_s = None
-        if self._told:
-            self._told.clear()
-            self._log.info("mirroring again", resource=self._resource.plural)
-
-
-def _plainly(error: ApiError, resource: Resource) -> str:
-    if isinstance(error, NotFound):
-        return f"{resource.plural} of {resource.group_version} are not served here"
-    if isinstance(error, Forbidden):
-        return f"not allowed: {error.message or 'list and watch'} ({resource.plural})"
-    return f"the API server does not know these credentials ({resource.plural})"
+        self._settle_timer = loop.call_later(SHORT_S, self.faults.clear)

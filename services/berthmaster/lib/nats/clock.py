@@ -1,20 +1,36 @@
-"""The server's clock, kept by ours: ages are measured by one clock, whatever the local one says.
+"""The server's clock, as known here: all ages are measured by it, whatever the local clock shows.
 
-An observation bounds the server's time between our sending and our receiving; the tighter one wins
-until drift may have made it worse. Between observations the monotonic clock carries it on, so that
-somebody who sets this machine's clock changes nothing.
+An observation bounds the server's time between our send and our receive. The tighter bound wins
+until drift may have made it worse. Between observations the monotonic clock carries the time on, so
+that a change of this machine's clock changes nothing.
 """
 
+import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from datetime import datetime
 from typing import Final
+
+import msgspec
+
+from berthmaster.lib.nats.errors import BusError
 
 DRIFT: Final = 1e-4  # seconds a second: more than a crystal is wrong, so the figure stays honest
 SMALL_STEP_S: Final = 1.0  # a correction backwards up to this is waited out instead of shown
+SYNC_INTERVAL_S: Final = 30.0
+FIRST_SYNC_INTERVAL_S: Final = 1.0  # until the first answer
+
+
+class _TimeReply(msgspec.Struct):
+    ts: str = ""  # of JetStream's answers
+    now_s: float = 0.0  # of answers to ``hello``
+
+
+_TIME_REPLY: Final = msgspec.json.Decoder(_TimeReply)
 
 
 class ServerClock:
-    """What time it is on the server, as far as we know."""
+    """The server's time, as known here."""
 
     def __init__(
         self,
@@ -30,11 +46,11 @@ class ServerClock:
 
     @property
     def known(self) -> bool:
-        """Whether the server was asked with success; before that, the local clock serves."""
+        """Whether the server has answered; before that, the local clock is used."""
         return self._offset_s is not None
 
     def observe(self, sent_s: float, received_s: float, server_s: float) -> None:
-        """The server said ``server_s`` at some moment between two readings of ``monotonic``."""
+        """The server's time was ``server_s`` between these two times of ``monotonic``."""
         offset_s = server_s - (sent_s + received_s) / 2
         doubt_s = max(0.0, received_s - sent_s) / 2
         if self._offset_s is not None:
@@ -45,8 +61,54 @@ class ServerClock:
         self._offset_s, self._doubt_s, self._observed_at_s = offset_s, doubt_s, received_s
 
     def now(self) -> float:
-        """Seconds since 1970; it does not go back by corrections that are small."""
+        """Return seconds since 1970. A small correction never sets the time back."""
         now_s = self._wall() if self._offset_s is None else self.monotonic() + self._offset_s
         if not 0 < self._latest_s - now_s < SMALL_STEP_S:
             self._latest_s = now_s
         return self._latest_s
+
+
+class ClockSync:
+    """Observes a clock by requests over one connection."""
+
+    def __init__(
+        self,
+        clock: ServerClock,
+        request: Callable[[], Awaitable[bytes | None]],
+        is_connected: Callable[[], bool],
+    ) -> None:
+        """``request``: returns the body of one answer, None = there is nothing to ask. It may raise
+        BusError."""
+        self._clock = clock
+        self._request = request
+        self._is_connected = is_connected
+        self._task: asyncio.Task[None] | None = None
+
+    async def observe(self) -> None:
+        """Observe the clock once. Without an answer it stays as it is until the next time."""
+        sent_s = self._clock.monotonic()
+        try:
+            body = await self._request()
+            received_s = self._clock.monotonic()
+            if body is None:
+                return
+            reply = _TIME_REPLY.decode(body)
+            server_s = datetime.fromisoformat(reply.ts).timestamp() if reply.ts else reply.now_s
+        except (BusError, msgspec.DecodeError, ValueError):
+            return
+        if server_s:
+            self._clock.observe(sent_s, received_s, server_s)
+
+    def start(self, name: str) -> None:
+        """Observe the clock until ``stop``."""
+        self._task = asyncio.create_task(self._run(), name=name)
+
+    def stop(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+
+    async def _run(self) -> None:
+        while True:
+            await asyncio.sleep(SYNC_INTERVAL_S if self._clock.known else FIRST_SYNC_INTERVAL_S)
+            if self._is_connected():
+                await self.observe()

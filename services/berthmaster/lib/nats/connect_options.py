@@ -1,12 +1,10 @@
-"""Options of a connection to NATS, and reasons why a server refuses one.
+"""Options of a connection to NATS, for settings of a service and its credentials.
 
 The limits suit a service that must never hang. The client leaves a silent server, tries an absent
-one for ever, and buffers a bounded number of bytes meanwhile. Retries do not cure a refused
-certificate, so its reason is reported at once: the certificate, the fault, and the trusted file.
+one for ever, and buffers a bounded number of bytes meanwhile.
 """
 
 import ssl
-from datetime import UTC, datetime
 from ipaddress import ip_address
 from pathlib import Path
 from typing import Any, Final, Protocol
@@ -28,7 +26,7 @@ FLUSH_TIMEOUT_S: Final = 2
 
 
 class ConnectionSettings(Protocol):
-    """What must be known to connect; runtime's CommonSettings has it."""
+    """Settings of a connection, as runtime's CommonSettings has them."""
 
     @property
     def nats_url(self) -> str: ...  # one or several, separated by commas
@@ -43,18 +41,18 @@ class ConnectionSettings(Protocol):
 
 
 def exposed(url: str) -> bool:
-    """Whether what is said there can be read on the way: no TLS, and not this machine's."""
+    """Return whether others can read the traffic: no TLS, and not a server of this machine."""
     parts = urlsplit(url if "://" in url else f"nats://{url}")
     host = parts.hostname or ""
     try:
-        near = ip_address(host).is_loopback
+        is_local = ip_address(host).is_loopback
     except ValueError:
-        near = host == "localhost"
-    return parts.scheme not in ("tls", "wss") and not near
+        is_local = host == "localhost"
+    return parts.scheme not in ("tls", "wss") and not is_local
 
 
-def options_of(settings: ConnectionSettings, name: str) -> dict[str, Any]:
-    """For the library's ``connect``, callbacks aside. Raises BusError for what cannot be right."""
+def connect_options(settings: ConnectionSettings, name: str) -> dict[str, Any]:
+    """Return the options of the library's ``connect``, without callbacks. Raises BusError."""
     servers = [url.strip() for url in settings.nats_url.split(",") if url.strip()]
     for url in servers:
         if not settings.nats_plaintext and exposed(url):
@@ -86,8 +84,8 @@ def options_of(settings: ConnectionSettings, name: str) -> dict[str, Any]:
 
 
 def _signing(path: Path) -> dict[str, Any]:
-    """The file is read anew at each try to connect, so that a renewed one is taken. Raises BusError
-    for what is wrong with it now; later, that is one more failed try."""
+    """Return callbacks that read the file again at each try to connect, so that they use a renewed
+    one. Raises BusError for a wrong file; later, a wrong file fails that try."""
     read_creds(path)
 
     def now() -> Creds:
@@ -103,7 +101,7 @@ def _signing(path: Path) -> dict[str, Any]:
 
 
 def read_creds(path: Path) -> Creds:
-    """What a user connects with. Raises BusError."""
+    """Read a user's JWT and seed. Raises BusError."""
     try:
         return parse_creds(path.read_text())
     except ClaimsError as error:
@@ -119,46 +117,12 @@ def user_of(path: Path | None) -> str:
     return str(decoded(read_creds(path).jwt).get("name", "")) if path is not None else ""
 
 
-def why_refused(path: Path | None, now_s: float) -> str:
-    """Why a server refuses this user, as far as can be seen here; "" = its key is not known."""
-    if path is None:
-        return "no credentials were given (BERTH_NATS_CREDS_FILE)"
-    try:
-        ends_s = decoded(read_creds(path).jwt).get("exp")
-    except BusError as error:
-        return str(error)
-    if ends_s is None or ends_s > now_s:
-        return ""
-    ended = datetime.fromtimestamp(ends_s, UTC).isoformat(timespec="seconds")
-    return f"the JWT in {path} ended at {ended}; a renewed file in its place is taken by itself"
-
-
-# What X.509 verification says most often, by OpenSSL's number.
-_WORDS: Final = {
-    9: "it is not valid yet: one of the two clocks is wrong",
-    10: "it has expired: a hub of ours renews its own when it starts",
-    18: "it is self-signed",
-    19: "its authority is not the one that is trusted here",
-    20: "its authority is not the one that is trusted here",
-    62: "it is not for this host name",
-    64: "it is not for this address",
-}
-
-
 def client_context(ca_file: Path | None) -> ssl.SSLContext:
-    """Trusts this authority alone, or without one those of the system. Raises BusError."""
+    """Return a context that trusts this authority, or without one those of the system. Raises
+    BusError."""
     try:
         return ssl.create_default_context(cafile=str(ca_file) if ca_file else None)
     except ssl.SSLError as error:
         raise BusError(f"{ca_file} holds no certificates in PEM form") from error
     except OSError as error:
         raise BusError(f"cannot read the certificates {ca_file}: {error.strerror}") from error
-
-
-def distrust(error: BaseException, ca_file: Path | None) -> str:
-    """Why the server's certificate was refused; "" for any other trouble, which may pass."""
-    if not isinstance(error, ssl.SSLCertVerificationError):
-        return ""
-    why = _WORDS.get(error.verify_code, error.verify_message)
-    believed = f"trusted is {ca_file}" if ca_file else "trusted are the system's authorities"
-    return f"its certificate is refused, as {why} ({believed}; see --nats-ca-file)"

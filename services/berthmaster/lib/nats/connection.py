@@ -1,28 +1,21 @@
-"""One connection to NATS, with limits that suit a service that must never hang and never lie.
+"""One connection to NATS, with time limits, so that its service never hangs.
 
-It reconnects for ever, gives up on no request later than its time limit, keeps the server's clock
-(ages are measured by one clock, never by that of a distant machine), and makes permission
-violations loud: the server reports them out of band, so that without this they look like time-outs.
+It reconnects for ever, ends each request within its time limit, and keeps the server's clock: ages
+are measured by that clock, never by a distant machine's. The server reports permission violations
+out of band. The connection passes them on, because they would look like time-outs otherwise.
 """
 
 import asyncio
-import time
+import ssl
 from collections.abc import Awaitable, Callable, Mapping
-from datetime import datetime
-from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
 
 import msgspec
 
-from berthmaster.lib.nats.clock import ServerClock
-from berthmaster.lib.nats.connect_options import (
-    ConnectionSettings,
-    distrust,
-    options_of,
-    user_of,
-    why_refused,
-)
+from berthmaster.lib.nats.clock import ClockSync, ServerClock
+from berthmaster.lib.nats.connect_faults import ConnectFaults
+from berthmaster.lib.nats.connect_options import ConnectionSettings, connect_options, user_of
 from berthmaster.lib.nats.errors import ApiError, BusError, NoAnswer, NotConnected, TooLarge
 from berthmaster.lib.nats.nats_py import Msg, Subscription
 from berthmaster.lib.nats.nats_py import errors as nats_errors
@@ -31,13 +24,11 @@ from berthmaster.lib.nats.stream_messages import stored_sequence
 from berthmaster.lib.nats.subjects import JETSTREAM, jetstream, without_lanes
 from berthmaster.lib.nats.write_health import WriteHealth
 from berthmaster.lib.runtime.log import LogLike
-from berthmaster.lib.runtime.redact import redact
 
 REQUEST_TIMEOUT_S: Final = 1.0
-CLOCK_INTERVAL_S: Final = 30.0
 CLOSE_TIMEOUT_S: Final = 1.0  # of each of two steps; a service has five seconds to end
 MAX_PASSED_ON_BYTES: Final = 4 * 1024 * 1024  # that wait for the server
-COMPLAINT_INTERVAL_S: Final = 1.0  # drops come by the thousand, lines about them do not
+REPORT_INTERVAL_S: Final = 1.0  # drops come by the thousand, lines about them do not
 
 
 class _ApiErrorBody(msgspec.Struct):
@@ -48,8 +39,6 @@ class _ApiErrorBody(msgspec.Struct):
 
 class _ApiReply(msgspec.Struct):
     error: _ApiErrorBody | None = None
-    ts: str = ""  # JetStream's
-    now_s: float = 0.0  # a ``hello``'s
 
 
 _API_REPLY: Final = msgspec.json.Decoder(_ApiReply)
@@ -58,7 +47,7 @@ Handler = Callable[[str, bytes], None]
 
 
 def _header_bytes(headers: Mapping[str, str] | None) -> int:
-    """What the server adds to the payload when it compares it with its limit."""
+    """Return the bytes that the server adds to the payload when it applies its limit."""
     if not headers:
         return 0
     return 14 + sum(len(name) + len(value.encode()) + 4 for name, value in headers.items())
@@ -73,8 +62,8 @@ class Connection:
         self.nc = PatientClient()
         self.reconnects = 0
         self._stored_listeners: list[Callable[[str, bytes, int], None]] = []
-        self.dropped = 0  # messages that came faster than their handlers took them
-        self.parts: dict[type, object] = {}  # what users of this connection share, by its type
+        self.dropped = 0  # messages that arrived faster than their handlers worked
+        self.parts: dict[type, object] = {}  # objects that users of this connection share, by type
         self.violations: list[str] = []  # newest last, bounded
         self.closed = asyncio.Event()
         self.on_violation: Callable[[str], None] | None = None
@@ -83,16 +72,11 @@ class Connection:
         self._clock = clock or ServerClock()
         self.write_health = WriteHealth(log, self._clock.monotonic)
         self._clock_subject = SERVER_CLOCK
-        self._clock_task: asyncio.Task[None] | None = None
+        self._clock_sync = ClockSync(self._clock, self._request_time, lambda: self.connected)
         self.imports = False  # whether JetStream is in another account
-        self._url = ""
-        self._ca_file: Path | None = None
-        self._creds_file: Path | None = None
         self._begun = False  # connecting, so that there is something to close
-        self._refused: asyncio.Future[str] | None = None  # set while connecting for the first time
-        self._trouble = ""  # why there is no connection, as far as we were told
-        self._told_trouble = ""
-        self._next_complaint_s = 0.0
+        self._faults: ConnectFaults | None = None  # None = no connect was tried
+        self._next_report_s = 0.0
 
     @classmethod
     async def open(
@@ -107,33 +91,29 @@ class Connection:
     ) -> "Connection":
         """Connect; waits for a server that is not there yet, for ``timeout_s`` or for ever.
 
-        ``clock_subject``: whom to ask for the server's time; those who may not ask JetStream ask
-        the service that they speak to (verb ``hello``); "": nobody.
+        ``clock_subject``: the request whose answer has the server's time. A user without
+        JetStream asks a service (verb ``hello``). "" = none, the local clock is used.
 
-        Raises NotConnected when the time is over, BusError when the server will not have us or the
-        settings cannot be right.
+        Raises NotConnected after ``timeout_s``, BusError for a refused user or wrong settings.
         """
         self = cls(name, log, clock)
         self._clock_subject = clock_subject
         try:
             await self._connect(settings, timeout_s)
             await self._requests.start()
-            await self._read_clock()
+            await self._clock_sync.observe()
         except BaseException:
             await self.close()
             raise
-        self._clock_task = asyncio.create_task(self._keep_clock(), name=f"{name}: server clock")
+        self._clock_sync.start(f"{name}: server clock")
         return self
 
     async def _connect(self, settings: ConnectionSettings, timeout_s: float | None) -> None:
-        options = options_of(settings, self.name)
-        self._ca_file = settings.nats_ca_file
-        self._creds_file = settings.nats_creds_file
+        options = connect_options(settings, self.name)
         self.imports = bool(user_of(settings.nats_creds_file))
         self.nc.plaintext = settings.nats_plaintext
-        self._url = redact(settings.nats_url)  # for people: it may hold a password
-        self._refused = asyncio.get_running_loop().create_future()
-        connecting = asyncio.ensure_future(
+        faults = self._faults = ConnectFaults(settings, self.log)
+        attempt = asyncio.ensure_future(
             self.nc.connect(
                 error_cb=self._on_error,
                 disconnected_cb=self._on_disconnected,
@@ -143,25 +123,24 @@ class Connection:
             )
         )
         self._begun = True
-        first: set[asyncio.Future[Any]] = {connecting, self._refused}
-        try:  # the library tries for ever, and takes a refusal for one more reason to try again
+        first: set[asyncio.Future[Any]] = {attempt, faults.refusal}
+        try:  # the library tries for ever, and retries after a refusal too
             await asyncio.wait(first, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
-            if self._refused.done():
-                raise BusError(f"{self._url}: {self._refused.result()}")
-            if not connecting.done():
-                raise NotConnected(f"no NATS server at {self._url}: {self._trouble or 'silence'}")
+            if faults.refusal.done():
+                raise BusError(f"{faults.url}: {faults.refusal.result()}")
+            if not attempt.done():
+                raise NotConnected(f"no NATS server at {faults.url}: {faults.reason or 'silence'}")
             try:
-                connecting.result()
+                attempt.result()
             except (nats_errors.Error, ValueError, OSError) as error:
                 self._begun = False
-                raise BusError(f"cannot connect to {self._url}: {error}") from error
+                raise BusError(f"cannot connect to {faults.url}: {error}") from error
         finally:
-            connecting.cancel()
-            self._refused.cancel()
-            self._refused = None
-        self._trouble = self._told_trouble = ""
+            attempt.cancel()
+            faults.refusal.cancel()
+        faults.clear()
 
-    # What the client library tells us
+    # Callbacks of the client library
 
     async def _on_error(self, error: Exception) -> None:
         text = (str(error) or type(error).__name__).removeprefix("nats: ")
@@ -174,35 +153,20 @@ class Connection:
                 self.on_violation(text)
         elif isinstance(error, nats_errors.SlowConsumerError):
             self._count_drop(error)
+        elif self._faults is None:
+            self.log.error("NATS error", error=error)
         elif "authorization violation" in text.lower() or "authentication" in text.lower():
-            text = f"{text}; {why}" if (why := why_refused(self._creds_file, time.time())) else text
-            self._hopeless(f"refuses this user: {text}")
-            self._complain(self.log.error, "NATS refuses this user", text)
-        elif why := distrust(error, self._ca_file):
-            self._hopeless(why)
-            self._complain(self.log.error, "NATS is not trusted", why)
-        elif self.nc.is_connected:
+            self._faults.on_refused_user(text)
+        elif self.nc.is_connected and not isinstance(error, ssl.SSLCertVerificationError):
             self.log.error("NATS error", error=error)
         else:
-            self._complain(self.log.warning, "waiting for NATS", text)
-
-    def _hopeless(self, why: str) -> None:
-        """Whoever connects for the first time need not wait for what asking again will not cure."""
-        if self._refused is not None and not self._refused.done():
-            self._refused.set_result(why)
-
-    def _complain(self, log: Callable[..., None], event: str, why: str) -> None:
-        """Say why there is no connection, once for each reason: it is tried ten times a second."""
-        self._trouble = why
-        if event != self._told_trouble:
-            self._told_trouble = event
-            log(event, url=self._url, why=why)
+            self._faults.on_error(error, text)
 
     def _count_drop(self, error: nats_errors.SlowConsumerError) -> None:
         self.dropped += 1
         now_s = self._clock.monotonic()
-        if now_s >= self._next_complaint_s:
-            self._next_complaint_s = now_s + COMPLAINT_INTERVAL_S
+        if now_s >= self._next_report_s:
+            self._next_report_s = now_s + REPORT_INTERVAL_S
             self.log.error(
                 "slow consumer: messages were dropped", subject=error.subject, so_far=self.dropped
             )
@@ -214,7 +178,8 @@ class Connection:
 
     async def _on_reconnected(self) -> None:
         self.reconnects += 1
-        self._trouble = self._told_trouble = ""
+        if self._faults is not None:
+            self._faults.clear()
         self._requests.resumed()
         self.write_health.restarted()
         self.log.info("reconnected to NATS", reconnects=self.reconnects)
@@ -226,7 +191,7 @@ class Connection:
         self.closed.set()
 
     def when_reconnected(self, call: Callable[[], None]) -> Callable[[], None]:
-        """Call this at each reconnection. Returns what ends that."""
+        """Call this at each reconnection. Return a function that removes the listener."""
         self._reconnect_waiters.append(call)
         return lambda: self._reconnect_waiters.remove(call)
 
@@ -261,8 +226,8 @@ class Connection:
             raise NotConnected(f"cannot publish: {error}") from error
 
     async def flush(self, *, timeout_s: float = REQUEST_TIMEOUT_S) -> None:
-        """Until the server has taken all that was sent before, subscriptions too. Raises NoAnswer,
-        NotConnected."""
+        """Wait until the server has taken all that was sent before, subscriptions too. Raises
+        NoAnswer, NotConnected."""
         try:
             async with asyncio.timeout(timeout_s):
                 # The library's ping overtakes what is buffered, and nothing tells when that is out.
@@ -297,8 +262,8 @@ class Connection:
         timeout_s: float = REQUEST_TIMEOUT_S,
         headers: dict[str, str] | None = None,
     ) -> int:
-        """Write to a stream; the sequence under which it was stored. Raises what ``request`` does,
-        and ApiError when the stream refuses it."""
+        """Write to a stream and return the sequence. Raises as ``request`` does, and ApiError when
+        the stream refuses the message."""
         began_s = self.write_health.began()
         try:
             reply = await self.request(subject, data, timeout_s=timeout_s, headers=headers)
@@ -315,7 +280,7 @@ class Connection:
     async def subscribe(
         self, subject: str, handler: Handler, *, queue: str = "", pending_messages: int = 65_536
     ) -> Subscription:
-        """Core subscription; the handler is plain and quick. Beyond the bound, messages drop."""
+        """Subscribe; the handler is plain and quick. Messages beyond the bound are dropped."""
 
         async def each(msg: Msg) -> None:
             try:
@@ -335,7 +300,7 @@ class Connection:
         queue: str = "",
         pending_messages: int = 65_536,
     ) -> Subscription:
-        """Core subscription to whole messages, for other modules of lib/nats."""
+        """Subscribe to whole messages, for the rest of this package."""
         try:
             return await self.nc.subscribe(
                 subject,
@@ -348,13 +313,13 @@ class Connection:
             raise NotConnected(f"cannot subscribe to {subject}: {error}") from error
 
     async def observe(self, subject: str, handler: Handler, *, queue: str = "") -> Listening:
-        """Core subscription whose messages wait nowhere: the handler is called with each as it is
-        read, and drops what it has no use for before anything else is done. Raises NotConnected."""
+        """Subscribe without a queue: the handler is called with each message as it is read, and can
+        drop it before any other work. Raises NotConnected."""
 
-        def take(asked: bytes, reply: bytes, headers: bytes, body: bytes) -> None:
+        def take(name: bytes, reply: bytes, headers: bytes, body: bytes) -> None:
             del reply, headers
             try:
-                handler(asked.decode("utf-8", "replace"), body)
+                handler(name.decode("utf-8", "replace"), body)
             except Exception as error:  # noqa: BLE001 # one message must not end them all
                 self.log.error("message handler failed", error=error, subject=subject)
 
@@ -386,44 +351,28 @@ class Connection:
         return reply.data
 
     def api_subject(self, request: str) -> str:
-        """Return where this user sends a request to JetStream."""
+        """Return the subject of a request to JetStream, for this user's account."""
         return jetstream(request, imported=self.imports)
 
     # The server's clock
 
     def now(self) -> float:
-        """The server's time in seconds since 1970, as far as we know it."""
+        """Return the server's time in seconds since 1970, as known here."""
         return self._clock.now()
 
-    async def _read_clock(self) -> None:
-        if not self._clock_subject:
-            return
+    async def _request_time(self) -> bytes | None:
         subject = self._clock_subject
+        if not subject:
+            return None
         if subject.startswith(JETSTREAM):
             subject = self.api_subject(subject.removeprefix(JETSTREAM))
-        try:
-            sent_s = self._clock.monotonic()
-            reply = await self.request(subject, b"{}")
-            received_s = self._clock.monotonic()
-            told = _API_REPLY.decode(reply.data)
-            told_s = datetime.fromisoformat(told.ts).timestamp() if told.ts else told.now_s
-            if told_s:
-                self._clock.observe(sent_s, received_s, told_s)
-        except (BusError, msgspec.DecodeError, ValueError):
-            pass  # nobody may be there yet; the local clock serves until the next try
-
-    async def _keep_clock(self) -> None:
-        while True:
-            await asyncio.sleep(CLOCK_INTERVAL_S if self._clock.known else 1.0)
-            if self.connected:
-                await self._read_clock()
+        return (await self.request(subject, b"{}")).data
 
     # The end
 
     async def close(self) -> None:
         """Send what is buffered, then close; never longer than its time limit."""
-        if self._clock_task is not None:
-            self._clock_task.cancel()
+        self._clock_sync.stop()
         if not self._begun:
             return
         try:
@@ -437,9 +386,9 @@ class Connection:
             async with asyncio.timeout(CLOSE_TIMEOUT_S):
                 await self.nc.close()
         except (TimeoutError, nats_errors.Error, OSError, RuntimeError):
-            pass  # whatever it waited for, the process does not (uvloop: "the handler is closed")
+            pass  # the process does not wait for it (uvloop: "the handler is closed")
         except asyncio.CancelledError:
-            # Also what a stream raises whose end the try to connect waited for as it was ended.
+            # A stream raises this too, if a try to connect was cancelled while it waited.
             if (task := asyncio.current_task()) is None or task.cancelling():
                 raise
         self._requests.closed()

@@ -38,7 +38,7 @@ _MESSAGE: Final = msgspec.json.Decoder(_MessageReply)
 async def last_message(
     conn: Connection, stream: str, subject: str, *, timeout_s: float = GET_TIMEOUT_S
 ) -> Message | None:
-    """Return the last message under a subject or filter. The stream's leader never sends an old one."""
+    """Return the last message under a subject or filter, from the leader: never an old one."""
     return await _get(conn, stream, {"last_by_subj": subject}, timeout_s)
 
 

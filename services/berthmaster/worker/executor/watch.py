@@ -110,8 +110,8 @@ class JobMirrors:
     def closed(self, namespace: str, now_s: float) -> str:
         """Why nobody can see what is in a namespace, "" = it is seen, or will be in a moment."""
         for mirror in self._of(namespace) if namespace in self._pods else ():
-            if mirror.denied_for_s(now_s) >= GRACE_S:
-                return mirror.trouble
+            if mirror.faults.denied_for_s(now_s) >= GRACE_S:
+                return mirror.faults.reason
         return ""
 
     def all_closed(self, now_s: float) -> dict[str, str]:
@@ -125,20 +125,20 @@ class JobMirrors:
         groups = [
             mirror
             for (_, where), mirror in self._groups.items()
-            if where in rest and not (mirror.absent or mirror.denied_for_s(now_s))
+            if where in rest and not (mirror.faults.is_absent or mirror.faults.denied_for_s(now_s))
         ]
         needed = [*groups, *(mirror for where in rest for mirror in self._of(where))]
         return bool(rest) and all(mirror.resource_version for mirror in needed)
 
     def unanswered(self) -> str:
         """Why the API server does not answer, in words; "" = it does."""
-        silent = [mirror for mirror in self._all() if mirror.unanswered]
-        return silent[0].trouble if silent else ""
+        silent = [mirror for mirror in self._all() if mirror.faults.is_unanswered]
+        return silent[0].faults.reason if silent else ""
 
     @property
     def heard_at_s(self) -> float:
         """When the API server was heard last."""
-        return max(mirror.heard_at_s for mirror in self._all())
+        return max(mirror.last_seen_s for mirror in self._all())
 
     def jobs(self, kind: Resource, namespace: str) -> Mapping[tuple[str, str], JobObject]:
         """What is there, by namespace and name."""
@@ -151,9 +151,11 @@ class JobMirrors:
             return next(iter(closed.values()))
         named = [(f"{kind.plural} in", where, m) for (kind, where), m in self._jobs.items()]
         for what, where, jobs in named:
-            if where not in closed and (jobs.trouble or jobs.age_s(now_s) > STALE_S):
-                return f"{what} {where}: {jobs.trouble or f'nothing heard for {STALE_S:g} s'}"
+            if where not in closed and (jobs.faults.reason or jobs.age_s(now_s) > STALE_S):
+                return f"{what} {where}: {jobs.faults.reason or f'nothing heard for {STALE_S:g} s'}"
         for where, pods in self._pods.items():
-            if where not in closed and (pods.trouble or pods.age_s(now_s) > STALE_S):
-                return f"pods in {where}: {pods.trouble or f'nothing heard for {STALE_S:g} s'}"
+            if where not in closed and (pods.faults.reason or pods.age_s(now_s) > STALE_S):
+                return (
+                    f"pods in {where}: {pods.faults.reason or f'nothing heard for {STALE_S:g} s'}"
+                )
         return ""

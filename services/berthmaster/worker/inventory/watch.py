@@ -51,8 +51,8 @@ class FactWatch(Watch):
         """Whether the server says that it has no such kind, or does not let us look, and need
         not."""
         one, reflector = self.watched[name], self.reflectors[name]
-        denied = one.deniable and reflector.denied_for_s(self.now()) > 0
-        return one.optional and (reflector.absent or denied)
+        denied = one.deniable and reflector.faults.denied_for_s(self.now()) > 0
+        return one.optional and (reflector.faults.is_absent or denied)
 
     def excused(self, name: str) -> bool:
         """Whether the service is ready without a mirror of this kind: the cluster's profile names
@@ -76,7 +76,7 @@ class FactWatch(Watch):
         return [
             _kind_of(one)
             for name, one in self.watched.items()
-            if self.reflectors[name].absent_for_s(self.now()) >= SURE_S
+            if self.reflectors[name].faults.absent_for_s(self.now()) >= SURE_S
         ]
 
     @property
@@ -90,18 +90,18 @@ class FactWatch(Watch):
     def _is_denied(self, name: str) -> bool:
         """Whether the Role leaves out a kind that is optional, and always has."""
         reflector = self.reflectors[name]
-        denied = isinstance(reflector.failure, Forbidden) and not reflector.resource_version
+        denied = isinstance(reflector.faults.error, Forbidden) and not reflector.resource_version
         return denied and self.watched[name].optional
 
     def unlisted(self) -> list[Unlisted]:
         """Return the kinds that cannot be listed at present, although the API server answers. While
         it answers nothing at all the list is empty, and the missing sign of life says so."""
         now_s = self.now()
-        well = [one.heard_at_s for one in self.reflectors.values() if not one.trouble]
+        well = [one.last_seen_s for one in self.reflectors.values() if not one.faults.reason]
         return [
-            Unlisted(_kind_of(one), shown(one), reflector.trouble, now_s - since_s)
+            Unlisted(_kind_of(one), shown(one), reflector.faults.reason, now_s - since_s)
             for name, one in self.watched.items()
-            if (since_s := (reflector := self.reflectors[name]).troubled_since_s)
+            if (since_s := (reflector := self.reflectors[name]).faults.since_s)
             and now_s - since_s >= UNLISTED_S
             and not (self.lacks(name) or self._is_denied(name))
             and well
@@ -114,8 +114,8 @@ class FactWatch(Watch):
             reflector = self.reflectors[name]
             if one.optional:
                 continue
-            if reflector.trouble or not reflector.caught_up:
-                return f"{name}: {reflector.trouble or 'not listed yet'}"
+            if reflector.faults.reason or not reflector.caught_up:
+                return f"{name}: {reflector.faults.reason or 'not listed yet'}"
             if (age_s := reflector.age_s(self.now())) > SILENT_LIMIT_S:
                 return f"{name}: nothing heard for {age_s:.0f} s"
         return ""
@@ -150,7 +150,7 @@ def shown(one: Watched) -> str:
 
 def _is_an_answer(reflector: Reflector[Any]) -> bool:
     """Whether the API server itself refused, so that it is there."""
-    return not isinstance(reflector.failure, Unreachable | TimedOut)
+    return not isinstance(reflector.faults.error, Unreachable | TimedOut)
 
 
 def _kind_of(one: Watched) -> str:

@@ -73,7 +73,7 @@ async def watching(stage: Stage, **options: Any) -> AsyncIterator[Watcher]:
     async with await stage.client() as client:
         watcher = Watcher(client, **options)
         try:
-            await until(lambda: watcher.mirror.caught_up or watcher.mirror.trouble)
+            await until(lambda: watcher.mirror.caught_up or watcher.mirror.faults.reason)
             yield watcher
         finally:
             await watcher.stop()
@@ -132,7 +132,7 @@ def test_a_watch_that_the_server_ends_is_opened_again_at_once() -> None:
                     await stage.end()
                 await stage.until_watched()
                 assert (watcher.mirror.lists, watcher.mirror.watches) == (1, 4)
-                assert watcher.mirror.trouble == ""
+                assert watcher.mirror.faults.reason == ""
 
     asyncio.run(story())
 
@@ -205,12 +205,12 @@ def test_bookmarks_move_the_mirror_on_and_prove_that_the_watch_lives() -> None:
             await stage.put("a")
             async with watching(stage) as watcher:
                 await stage.until_watched()
-                heard_at_s = watcher.mirror.heard_at_s
+                heard_at_s = watcher.mirror.last_seen_s
                 await asyncio.sleep(0.02)
                 await stage.bookmark()
                 await until(lambda: watcher.mirror.resource_version == stage.version)
-                assert watcher.mirror.heard_at_s > heard_at_s
-                assert watcher.mirror.age_s(watcher.mirror.heard_at_s + 3) == 3
+                assert watcher.mirror.last_seen_s > heard_at_s
+                assert watcher.mirror.age_s(watcher.mirror.last_seen_s + 3) == 3
                 assert watcher.words() == ["+a=0", "listed"]  # nobody is told of a bookmark
                 stage.drop()
                 await stage.until_watched()
@@ -229,12 +229,12 @@ def test_a_server_that_is_away_leaves_the_mirror_as_it_was_and_says_so_once() ->
                 await until(lambda: "cannot mirror" in watcher.log.events())
                 await asyncio.sleep(0.5)
                 assert watcher.sizes() == {"a": 1}
-                assert "no connection" in watcher.mirror.trouble
+                assert "no connection" in watcher.mirror.faults.reason
                 assert watcher.log.events() == ["cannot mirror"]
                 await stage.put("b", spec={"size": 2})
                 await stage.start()
                 await until(lambda: watcher.sizes() == {"a": 1, "b": 2})
-                assert watcher.mirror.trouble == ""
+                assert watcher.mirror.faults.reason == ""
                 assert watcher.log.events() == ["cannot mirror", "mirroring again"]
                 assert watcher.mirror.lists == 1
 
@@ -249,7 +249,7 @@ def test_a_kind_that_is_not_served_is_told_once_and_mirrored_when_it_comes() -> 
                 await until(lambda: watcher.log.lines)
                 await asyncio.sleep(0.3)
                 why = "widgets of toys.example/v1 are not served here"
-                assert watcher.mirror.trouble == why
+                assert watcher.mirror.faults.reason == why
                 assert watcher.log.lines == [
                     ("warning", "cannot mirror", {"resource": "widgets", "why": why})
                 ]
@@ -258,7 +258,7 @@ def test_a_kind_that_is_not_served_is_told_once_and_mirrored_when_it_comes() -> 
                 stage.served = True
                 await stage.put("a", spec={"size": 1})
                 await until(lambda: watcher.sizes() == {"a": 1})
-                assert (watcher.mirror.trouble, watcher.mirror.caught_up) == ("", True)
+                assert (watcher.mirror.faults.reason, watcher.mirror.caught_up) == ("", True)
 
     asyncio.run(story())
 
@@ -271,7 +271,7 @@ def test_a_kind_that_was_taken_away_is_listed_anew_when_it_comes_back() -> None:
                 await stage.until_watched()
                 stage.served = False
                 stage.drop()
-                await until(lambda: watcher.mirror.absent)
+                await until(lambda: watcher.mirror.faults.is_absent)
                 assert not watcher.mirror.caught_up
                 assert watcher.sizes() == {"old": 1}  # not known to be gone
                 stage.objects.clear()  # no event tells of it: the kind itself was away
@@ -306,33 +306,33 @@ def test_how_long_a_kind_has_been_absent_is_counted_until_it_is_served() -> None
             async with watching(stage) as watcher:
                 mirror = watcher.mirror
                 at_s = now()
-                assert 0 < mirror.absent_for_s(at_s) < at_s - began_s
-                assert mirror.absent_for_s(at_s + 5) == mirror.absent_for_s(at_s) + 5
-                assert mirror.denied_for_s(at_s) == 0
+                assert 0 < mirror.faults.absent_for_s(at_s) < at_s - began_s
+                assert mirror.faults.absent_for_s(at_s + 5) == mirror.faults.absent_for_s(at_s) + 5
+                assert mirror.faults.denied_for_s(at_s) == 0
 
                 # Said again, it is as old as before; refusals and silence take nothing back.
-                since_s = at_s - mirror.absent_for_s(at_s)
+                since_s = at_s - mirror.faults.absent_for_s(at_s)
                 lists = mirror.lists
                 await until(lambda: mirror.lists > lists + 1)
                 stage.allowed = False
-                await until(lambda: mirror.denied_for_s(now()))
+                await until(lambda: mirror.faults.denied_for_s(now()))
                 await stage.stop()
-                await until(lambda: mirror.unanswered)
-                assert mirror.absent
-                assert at_s + 5 - mirror.absent_for_s(at_s + 5) == pytest.approx(since_s)
+                await until(lambda: mirror.faults.is_unanswered)
+                assert mirror.faults.is_absent
+                assert at_s + 5 - mirror.faults.absent_for_s(at_s + 5) == pytest.approx(since_s)
 
                 stage.served = stage.allowed = True
                 await stage.start()
                 await until(lambda: mirror.caught_up)
-                assert mirror.absent_for_s(now()) == mirror.denied_for_s(now()) == 0
+                assert mirror.faults.absent_for_s(now()) == mirror.faults.denied_for_s(now()) == 0
 
                 # Taken away again, it is counted anew.
                 again_s = now()
                 await stage.until_watched()
                 stage.served = False
                 stage.drop()
-                await until(lambda: mirror.absent)
-                assert mirror.absent_for_s(now()) <= now() - again_s
+                await until(lambda: mirror.faults.is_absent)
+                assert mirror.faults.absent_for_s(now()) <= now() - again_s
 
     asyncio.run(story())
 
@@ -345,22 +345,22 @@ def test_how_long_a_kind_has_been_denied_is_counted_until_the_server_says_anythi
             async with watching(stage) as watcher:
                 mirror = watcher.mirror
                 at_s = now()
-                since_s = at_s - mirror.denied_for_s(at_s)
+                since_s = at_s - mirror.faults.denied_for_s(at_s)
                 lists = mirror.lists
                 await until(lambda: mirror.lists > lists + 1)
-                assert at_s - mirror.denied_for_s(at_s) == pytest.approx(since_s)
-                assert mirror.absent_for_s(now()) == 0
+                assert at_s - mirror.faults.denied_for_s(at_s) == pytest.approx(since_s)
+                assert mirror.faults.absent_for_s(now()) == 0
 
                 # That the kind is not there is an answer that only those get who may look.
                 stage.allowed, stage.served = True, False
-                await until(lambda: mirror.absent)
-                assert mirror.denied_for_s(now()) == 0
+                await until(lambda: mirror.faults.is_absent)
+                assert mirror.faults.denied_for_s(now()) == 0
 
                 stage.allowed = False
-                await until(lambda: mirror.denied_for_s(now()))
+                await until(lambda: mirror.faults.denied_for_s(now()))
                 stage.allowed = stage.served = True
                 await until(lambda: mirror.caught_up)
-                assert mirror.denied_for_s(now()) == mirror.absent_for_s(now()) == 0
+                assert mirror.faults.denied_for_s(now()) == mirror.faults.absent_for_s(now()) == 0
 
     asyncio.run(story())
 
@@ -450,7 +450,7 @@ def test_a_watch_that_falls_silent_is_not_believed() -> None:
             async with watching(stage, silent_s=0.3) as watcher:
                 await stage.until_watched()
                 await stage.until_watched(2)  # the server still thinks that the first one lives
-                assert watcher.mirror.trouble == "a watch silent for 0.3 s"
+                assert watcher.mirror.faults.reason == "a watch silent for 0.3 s"
                 assert watcher.mirror.lists == 1
 
     asyncio.run(story())
@@ -474,8 +474,8 @@ def test_a_server_that_accepts_and_ends_every_watch_is_not_asked_in_a_circle() -
                 assert asyncio.get_running_loop().time() - before_s >= 0.75 * 1.5
                 await stage.until_watched()
                 assert watcher.log.events() == ["cannot mirror"]  # though it accepted each
-                assert watcher.mirror.trouble == "a watch that ended as soon as it began"
-                await until(lambda: not watcher.mirror.trouble)
+                assert watcher.mirror.faults.reason == "a watch that ended as soon as it began"
+                await until(lambda: not watcher.mirror.faults.reason)
                 assert watcher.log.events() == ["cannot mirror", "mirroring again"]
                 assert watcher.mirror.lists == 1
 

@@ -5,7 +5,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from berthmaster.lib.nats.connect_options import exposed, options_of
+from berthmaster.lib.nats.connect_options import connect_options, exposed
 from berthmaster.lib.nats.errors import BusError
 from berthmaster.lib.nats.requests import PatientClient
 
@@ -45,12 +45,12 @@ def test_remote_plain_url_is_exposed(url: str, told: bool) -> None:
 def test_one_exposed_server_of_several_is_refused_unless_the_setting_for_it_says_so() -> None:
     urls = "tls://a:1, nats://me:secret@b:2"
     with pytest.raises(BusError) as refused:
-        options_of(Settings(urls), "x")
+        connect_options(Settings(urls), "x")
     assert str(refused.value) == (
         "nats://<hidden>@b:2 is on another machine, and without TLS: right is tls://HOST:PORT "
         "(or wss), or BERTH_NATS_PLAINTEXT=true where nobody can listen in between"
     )
-    asked_for = options_of(Settings(urls, nats_plaintext=True), "x")
+    asked_for = connect_options(Settings(urls, nats_plaintext=True), "x")
     assert asked_for["servers"] == ["tls://a:1", "nats://me:secret@b:2"]
 
 

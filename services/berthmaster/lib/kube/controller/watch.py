@@ -122,7 +122,7 @@ class Watch:
     def lacks(self, name: str) -> bool:
         """Whether the server surely has no such kind, and need not."""
         reflector = self.reflectors[name]
-        surely = reflector.absent_for_s(self.now()) >= self._sure_s
+        surely = reflector.faults.absent_for_s(self.now()) >= self._sure_s
         return surely and self.watched[name].optional
 
     def excused(self, name: str) -> bool:
@@ -141,15 +141,15 @@ class Watch:
     @property
     def trouble(self) -> str:
         """Why what is mirrored may be old, or ""."""
-        told = (one.trouble for name, one in self.reflectors.items() if not self.lacks(name))
+        told = (one.faults.reason for name, one in self.reflectors.items() if not self.lacks(name))
         return next((why for why in told if why), "")
 
     def show(self) -> None:
         now_s = self.now()
         for name, reflector in self.reflectors.items():
             excused = self.excused(name)
-            good = excused or (reflector.caught_up and not reflector.trouble)
-            why = reflector.trouble or "not listed yet"
+            good = excused or (reflector.caught_up and not reflector.faults.reason)
+            why = reflector.faults.reason or "not listed yet"
             self._ctx.health.ready(f"mirror of {name}", good, why, note=why if excused else "")
             self._objects.labels(name).set(len(reflector.objects))
             self._bad.labels(name).set(len(reflector.unreadable))
