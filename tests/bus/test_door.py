@@ -415,10 +415,13 @@ async def test_a_lease_is_held_by_one_and_taken_over(server: Server) -> None:
 async def test_dead_letters_are_kept_cut_and_rated(server: Server) -> None:
     async with with_door(server.url) as conn:
         client = DoorClient(conn, RED)
-        assert await client.bury(
+        assert await client.store_dead_letter(
             "executor", subject="s", reason="r" * 9000, body=b"token: ghp_" + b"a" * 36
         )
-        kept = [await client.bury("executor", subject="s", reason="again") for _ in range(40)]
+        kept = [
+            await client.store_dead_letter("executor", subject="s", reason="again")
+            for _ in range(40)
+        ]
         assert 15 <= kept.count(True) < 40
         raw = msgspec.json.decode(
             await conn.api("STREAM.MSG.GET.DEAD", {"seq": 1}), type=dict[str, Any]

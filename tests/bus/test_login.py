@@ -263,7 +263,9 @@ async def test_login_renews_before_expiry(tmp_path: Path) -> None:
                 seed=seed, tenant="acme",
             )  # fmt: skip
 
-        keeping = asyncio.ensure_future(keep_logged_in(login, path, stopping, told=troubles.append))
+        keeping = asyncio.ensure_future(
+            keep_logged_in(login, path, stopping, report=troubles.append)
+        )
         await until(path.exists, "it is let in")
         first = jwts.parse_creds(path.read_text())
         async with bus.connected(path, inbox_prefix("tenant.acme")) as conn:

@@ -134,7 +134,7 @@ async def test_what_fails_comes_again_later_and_later_and_is_then_a_dead_letter(
 
         one = work(conn, handle, max_deliveries=4)
         async with task(one.run()):
-            await until(lambda: one.buried == 1)
+            await until(lambda: one.dead_letters == 1)
             await eventually(lambda: all_done(conn))
         pauses = [later - earlier for earlier, later in pairwise(tries)]
         assert len(pauses) == 3
@@ -163,7 +163,7 @@ async def test_what_can_never_be_handled_is_a_dead_letter_at_once(server: Server
 
         one = work(conn, handle)
         async with task(one.run()):
-            await until(lambda: one.buried)
+            await until(lambda: one.dead_letters)
             await eventually(lambda: all_done(conn))
         assert (tries, [letter.reason for letter in await letters(conn)]) == (
             1,
@@ -190,7 +190,7 @@ async def test_waiting_is_no_failure_and_neither_is_a_bus_that_is_away(server: S
         one = work(conn, handle, max_deliveries=3)
         async with task(one.run()):
             await until(lambda: one.handled == 1)
-        assert (tries, one.buried, await letters(conn)) == (9, 0, [])
+        assert (tries, one.dead_letters, await letters(conn)) == (9, 0, [])
 
 
 @story
@@ -203,7 +203,7 @@ async def test_later_is_counted_when_it_says_so(server: Server) -> None:
 
         one = work(conn, handle, max_deliveries=3)
         async with task(one.run()):
-            await until(lambda: one.buried)
+            await until(lambda: one.dead_letters)
         assert [letter.reason for letter in await letters(conn)] == ["after 3 tries: not yet"]
 
 
@@ -217,7 +217,7 @@ async def test_what_is_too_large_to_write_is_the_messages_fault(server: Server) 
 
         one = work(conn, handle, max_deliveries=1)
         async with task(one.run()):
-            await until(lambda: one.buried)
+            await until(lambda: one.dead_letters)
         assert [letter.reason for letter in await letters(conn)] == [
             "after 1 tries: TooLarge('2 MB')"
         ]
@@ -236,7 +236,9 @@ async def test_slow_handler_runs_once_endless_one_ends(server: Server) -> None:
         limits = {"ack_wait_s": 0.3, "handler_limit_s": 1.5, "max_deliveries": 1}
         one, two = work(conn, handle, **limits), work(other, handle, **limits)
         async with task(one.run()), task(two.run()):
-            await until(lambda: one.handled + two.handled == 1 and one.buried + two.buried == 1)
+            await until(
+                lambda: one.handled + two.handled == 1 and one.dead_letters + two.dead_letters == 1
+            )
             await eventually(lambda: all_done(conn))
         assert runs == {b"slow": 1, b"stuck": 1}
         assert [letter.reason for letter in await letters(conn)] == [
@@ -262,7 +264,7 @@ async def test_a_letter_that_could_not_be_kept_is_not_lost_for_that(
         async with task(one.run()):
             await until(lambda: log.count("a dead letter could not be kept") >= 2)
             await conn.api("STREAM.CREATE.DEAD", config)
-            await until(lambda: one.buried)
+            await until(lambda: one.dead_letters)
         assert [letter.reason for letter in await letters(conn)] == ["odd"]
 
 
@@ -285,7 +287,7 @@ async def test_worker_over_server_kill_handles_all(server: Server) -> None:
             await writing
             await until(lambda: len(took) == len(names))
             await eventually(lambda: all_done(writer))
-        assert one.buried == 0
+        assert one.dead_letters == 0
 
 
 @story

@@ -203,7 +203,7 @@ async def _login(
             if trouble:
                 output.say(f"berth: {trouble}; tried again")
 
-        await keep_logged_in(again, path, asyncio.Event(), told=told)
+        await keep_logged_in(again, path, asyncio.Event(), report=told)
     return 0
 
 

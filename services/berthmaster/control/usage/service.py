@@ -145,7 +145,7 @@ class Shell:
         self._notifying.file = self._webhooks.found
         self._figures.webhooks_wrong.set(bool(wrong))
         self._ctx.health.ready("webhooks", True, note=wrong)
-        buried = sum(worker.buried for worker in self._workers)
+        buried = sum(worker.dead_letters for worker in self._workers)
         self._figures.undelivered.inc(buried - self._buried)
         self._buried = buried
 

@@ -58,14 +58,14 @@ async def open_pusher(
 
 async def push(conn: Connection, jwt: str) -> None:
     """An account as it is to be from now on. Raises BusError."""
-    await _tell(conn, "UPDATE", jwt)
+    await _send(conn, "UPDATE", jwt)
 
 
 async def delete(conn: Connection, folder: Path, name: str) -> None:
     """No such account any more: what its users have is revoked, then it is taken away. Raises
     BusError, KeysError."""
     await push(conn, removed_accounts(folder)[name])
-    await _tell(conn, "DELETE", deletion(folder, name))
+    await _send(conn, "DELETE", deletion(folder, name))
 
 
 async def reconcile(conn: Connection, folder: Path) -> Changes:
@@ -98,7 +98,7 @@ async def _looked_up(conn: Connection, jwt: str) -> str:
     return (await conn.request(subject, b"", timeout_s=PUSH_TIMEOUT_S)).data.decode()
 
 
-async def _tell(conn: Connection, verb: str, jwt: str) -> None:
+async def _send(conn: Connection, verb: str, jwt: str) -> None:
     reply = await conn.request(f"$SYS.REQ.CLAIMS.{verb}", jwt.encode(), timeout_s=PUSH_TIMEOUT_S)
     try:
         answer = msgspec.json.decode(reply.data, type=_Answer)

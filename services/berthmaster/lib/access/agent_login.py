@@ -61,7 +61,7 @@ async def main(ctx: Context[AgentLoginSettings]) -> None:
             ctx.log.info("logged in")
 
     ctx.health.ready("login", False, "not logged in yet")
-    await keep_logged_in(login, settings.creds_file, ctx.stopping, told=report)
+    await keep_logged_in(login, settings.creds_file, ctx.stopping, report=report)
 
 
 SERVICE: Final = Service(NAME, AgentLoginSettings, main)

@@ -169,7 +169,8 @@ def core(key: str, *, streams: str, revocations: Revocations | None = None) -> B
         ],
     )
     body["nats"]["mappings"] = {
-        asked: [{"subject": subjects.lane_of_subject(asked), "weight": 100}] for asked in in_lanes
+        requests: [{"subject": subjects.lane_of_subject(requests), "weight": 100}]
+        for requests in in_lanes
     }
     return body
 
@@ -187,8 +188,8 @@ def apart(
     """The account of one user: of CORE and STREAMS it imports the services that this user asks, of
     which its rights leave less, and what it may subscribe to."""
     offers = ((streams, STREAMS_SERVICES), (core, CORE_SERVICES))
-    asked = [_own_name(each) for each in publish]
-    heard = {
+    request_subjects = [_own_name(each) for each in publish]
+    streams_in = {
         each: streams if subjects.among((*HEARD_OF_STREAMS, subjects.ALL_EVENTS), each) else core
         for each in subscribe
     }
@@ -202,9 +203,9 @@ def apart(
                 _import("service", offer, account)
                 for account, offered in offers
                 for offer in offered
-                if any(subjects.covers(offer, each) for each in asked)
+                if any(subjects.covers(offer, each) for each in request_subjects)
             ),
-            *(_import("stream", each, account) for each, account in heard.items()),
+            *(_import("stream", each, account) for each, account in streams_in.items()),
         ],
         defaults=_permissions(publish, [*subscribe, "_INBOX.>"]),
     )
@@ -231,10 +232,17 @@ def tenant(
     scope: Scope | None = None,
 ) -> Body:
     """One tenant; ``name`` as it stands in subjects."""
-    asked = f"berth.api.{name}.*"
-    heard = {f"berth.event.{name}.>": streams, f"berth.figures.{name}.>": core}
+    requests = f"berth.api.{name}.*"
+    streams_in = {f"berth.event.{name}.>": streams, f"berth.figures.{name}.>": core}
     return _guest(
-        key, f"{TENANT}{name}", TENANT_LIMITS, asked, heard, core, revocations or {}, scope
+        key,
+        f"{TENANT}{name}",
+        TENANT_LIMITS,
+        requests,
+        streams_in,
+        core,
+        revocations or {},
+        scope,
     )
 
 
@@ -247,10 +255,18 @@ def cluster(
     scope: Scope | None = None,
 ) -> Body:
     """One worker cluster; ``name`` as it stands in subjects."""
-    asked, heard = f"berth.agent.{name}.*", {f"berth.assign.{name}.>": core}
+    requests, streams_in = f"berth.agent.{name}.*", {f"berth.assign.{name}.>": core}
     own = (f"berth.agent.{name}.telemetry",)  # of its nodes, heard where it is sent
     return _guest(
-        key, f"{CLUSTER}{name}", CLUSTER_LIMITS, asked, heard, core, revocations or {}, scope, own
+        key,
+        f"{CLUSTER}{name}",
+        CLUSTER_LIMITS,
+        requests,
+        streams_in,
+        core,
+        revocations or {},
+        scope,
+        own,
     )
 
 
@@ -258,8 +274,8 @@ def _guest(
     key: str,
     name: str,
     limits: Limits,
-    asked: str,
-    heard: Mapping[str, str],
+    requests: str,
+    streams_in: Mapping[str, str],
     core: str,
     revocations: Revocations,
     scope: Scope | None,
@@ -273,10 +289,10 @@ def _guest(
         limits,
         revocations=revocations,
         imports=[
-            _import("service", asked, core),
-            *(_import("stream", subject, account) for subject, account in heard.items()),
+            _import("service", requests, core),
+            *(_import("stream", subject, account) for subject, account in streams_in.items()),
         ],
-        defaults=_permissions([asked], [*heard, *own, "_INBOX.>"]),
+        defaults=_permissions([requests], [*streams_in, *own, "_INBOX.>"]),
         scope=scope,
     )
 
@@ -391,13 +407,13 @@ def _stream(subject: str) -> Body:
 
 def _import(kind: str, subject: str, account: str) -> Body:
     if subjects.covers(subjects.ALL_EVENTS, subject):
-        said = {"name": subject, "account": account, "type": kind}
-        return said | {"subject": subjects.offered(subject), "local_subject": subject}
-    said = {"name": subject, "subject": subject, "account": account, "type": kind}
+        entry = {"name": subject, "account": account, "type": kind}
+        return entry | {"subject": subjects.offered(subject), "local_subject": subject}
+    entry = {"name": subject, "subject": subject, "account": account, "type": kind}
     request = subject.removeprefix(subjects.JETSTREAM)
     if request == subject or (local := subjects.jetstream(request, imported=True)) == subject:
-        return said
-    return said | {"local_subject": local}
+        return entry
+    return entry | {"local_subject": local}
 
 
 def _own_name(subject: str) -> str:

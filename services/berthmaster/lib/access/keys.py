@@ -346,10 +346,10 @@ class _Keys:
         allowed = grants(user)
         body = claims.user(key, user, publish=allowed.publish, subscribe=allowed.subscribe)
         if had is not None and ends_s is None:
-            said = decoded(had.jwt)
-            if jwts.says(had.jwt, body) and said.get("iss") == jwts.public_key(signer):
+            jwt_claims = decoded(had.jwt)
+            if jwts.says(had.jwt, body) and jwt_claims.get("iss") == jwts.public_key(signer):
                 return had
-            ends_s = said.get("exp")
+            ends_s = jwt_claims.get("exp")
         revoked = self.revocations(account)
         since = max(revoked.get("*", 0), revoked.get(key, 0))
         now_s = max(time.time(), since + 1)  # what was signed in that second is revoked, too

@@ -168,7 +168,7 @@ def _events(cluster: str, *kinds: str) -> tuple[str, ...]:
     return tuple(f"berth.workload.*.*.{kind}.{cluster}" for kind in kinds)
 
 
-def _asked(service: str) -> tuple[str, ...]:
+def _endpoint_subjects(service: str) -> tuple[str, ...]:
     """lib/nats/endpoints.py: what a micro service listens to so that it can be found."""
     return ("$SRV.*", f"$SRV.*.{service}", f"$SRV.*.{service}.*")
 
@@ -215,7 +215,7 @@ def _gateway(_: str) -> Grants:
             "berth.operator.*",
             "berth.figures.*.*.*",
             "berth.logs.*.*",
-            *_asked("berth-gateway"),
+            *_endpoint_subjects("berth-gateway"),
         ),
         answers=True,
     )
@@ -244,7 +244,7 @@ def _resolver(_: str) -> Grants:
             *(f"berth.api.*.{verb}" for verb in RESOLVER_VERBS),
             *(f"berth.operator.{verb}" for verb in RESOLVER_OPERATOR_VERBS),
             "berth.figures.*.*.*",
-            *_asked("berth-resolver"),
+            *_endpoint_subjects("berth-resolver"),
         ),
         answers=True,
     )
@@ -305,7 +305,7 @@ def _usage(_: str) -> Grants:
             *(f"berth.operator.{verb}" for verb in USAGE_VERBS),
             "berth.quality.*",
             "berth.figures.*.*.*",
-            *_asked("berth-usage"),
+            *_endpoint_subjects("berth-usage"),
         ),
         answers=True,
     )
@@ -338,7 +338,7 @@ def _door(_: str) -> Grants:
             "berth.agent.*.*",
             "berth.lane.*.agent.*.*",
             "berth.inquiry.*",
-            *_asked("berth-door"),
+            *_endpoint_subjects("berth-door"),
         ),
         answers=True,
     )
@@ -405,7 +405,7 @@ def _multikueue(_: str) -> Grants:
             *_stored(ALL_WORKLOADS, ALL_DECISIONS, ALL_FLEET, ALL_CONTROL),
             "berth.api.*.why",
             "berth.api.*.dry_run",
-            *_asked("berth-multikueue"),
+            *_endpoint_subjects("berth-multikueue"),
         ),
         answers=True,
     )
@@ -474,7 +474,7 @@ def _dashboard(_: str) -> Grants:
 
 def _login(_: str) -> Grants:
     """Answers those who have a token and no credentials. It stores nothing and reads nothing."""
-    return Grants(publish=(), subscribe=(LOGIN, *_asked("berth-login")), answers=True)
+    return Grants(publish=(), subscribe=(LOGIN, *_endpoint_subjects("berth-login")), answers=True)
 
 
 def _sentinel(_: str) -> Grants:

@@ -26,14 +26,14 @@ from berthmaster.lib.runtime.backoff import Backoff
 from berthmaster.lib.runtime.log import LogLike
 from berthmaster.lib.runtime.periodic import stopped_within
 
-RENEW_AFTER: Final = 2 / 3  # of its life, and up to a tenth of that earlier: not all at once
+RENEW_AFTER: Final = 2 / 3  # of its lifetime, and up to a tenth of that earlier: not all at once
 AGAIN: Final = Backoff(first_s=1.0, most_s=30.0)
 MAX_TOKEN_BYTES: Final = 64 * 1024  # of a file
 ASK_LIMIT_S: Final = 10.0  # the service's own is eight
 
 
 class LoginRefused(BusError):
-    """The login service refuses; ``retry``: the same token may be taken later."""
+    """The login service refuses. ``retry``: the same token may be accepted later."""
 
     def __init__(self, why: str, *, retry: bool) -> None:
         super().__init__(why)
@@ -41,7 +41,8 @@ class LoginRefused(BusError):
 
 
 class LoginTarget(NamedTuple):
-    """Where to log in, for who has no settings of a service: see ConnectionSettings."""
+    """The login service's bus, for a program without a service's settings. See
+    ConnectionSettings."""
 
     nats_url: str
     nats_creds_file: Path | None
@@ -84,7 +85,7 @@ async def log_in(
 
 
 async def ask(conn: Connection, request: LoginRequest) -> LoginReply:
-    """One request over a connection of the sentinel. Raises NotLetIn and other BusErrors."""
+    """Send one request over a connection of the sentinel. Raises NotLetIn and other BusErrors."""
     reply = await conn.request(LOGIN, encode(request), timeout_s=ASK_LIMIT_S)
     try:
         answer = LOGIN_ANSWERS.decode(reply.data)
@@ -99,13 +100,12 @@ async def ask(conn: Connection, request: LoginRequest) -> LoginReply:
 
 
 def write_creds(path: Path, creds: Creds) -> None:
-    """For its owner alone, whole or not at all. Raises OSError."""
+    """Write the file for its owner alone, whole or not at all. Raises OSError."""
     write_whole(path, jwts.creds_text(creds), mode=0o600)
 
 
 def read_token(path: Path) -> str:
-    """What stands in a file, such as the one in which a kubelet keeps a pod's token. Raises
-    BusError."""
+    """Read a token from a file, such as the kubelet's for a pod. Raises BusError."""
     try:
         with path.open() as file:
             return file.read(MAX_TOKEN_BYTES).strip()
@@ -115,11 +115,10 @@ def read_token(path: Path) -> str:
 
 
 def renew_in_s(jwt: str, chance: Callable[[], float]) -> float:
-    """How long what was just signed need not be renewed, by its own times: the clock here may be
-    another than the server's."""
-    said = jwts.decoded(jwt)
-    life_s: float = max(0, said["exp"] - said["iat"])
-    return life_s * RENEW_AFTER * (1 - 0.1 * chance())
+    """Return how long a new JWT needs no renewal, by its own times: our clock may be wrong."""
+    claims = jwts.decoded(jwt)
+    lifetime_s: float = max(0, claims["exp"] - claims["iat"])
+    return lifetime_s * RENEW_AFTER * (1 - 0.1 * chance())
 
 
 async def keep_logged_in(
@@ -127,13 +126,13 @@ async def keep_logged_in(
     path: Path,
     stopping: asyncio.Event,
     *,
-    told: Callable[[str], None],
+    report: Callable[[str], None],
 ) -> None:
-    """Write credentials, and renewed ones for the same key before they end, until told to stop.
+    """Write credentials, and renew them for the same key before they end, until ``stopping``.
 
-    ``login`` is given the seed of before, at first "". Whoever is connected with the file is cut
-    off when a JWT ends, and is back at once with the one in the file. ``told`` what is wrong, ""
-    after each success; it is tried on.
+    ``login`` is given the last seed, at first "". When a JWT ends, the server closes connections
+    that use it, and each reconnects at once with the new one in the file. ``report`` is called with
+    the error of a failed login, which is tried again, and with "" after each success.
     """
     seed, failures = "", 0
     while not stopping.is_set():
@@ -141,10 +140,10 @@ async def keep_logged_in(
             creds = await login(seed)
             write_creds(path, creds)
             seed, failures = creds.seed, 0
-            told("")
+            report("")
             wait_s = renew_in_s(creds.jwt, random.random)
         except (BusError, OSError) as error:
             failures += 1
-            told(str(error))
+            report(str(error))
             wait_s = AGAIN.delay_s(failures, random)
         await stopped_within(wait_s, stopping)

@@ -51,20 +51,20 @@ from berthmaster.lib.runtime.periodic import stopped_within
 from berthmaster.lib.runtime.redact import excerpt, redact, redact_bytes
 
 ASK_TIMEOUT_S: Final = 4.0
-TELL_LIMIT_S: Final = 10.0
+REPORT_LIMIT_S: Final = 10.0
 POLL_GRACE_S: Final = 2.0  # for the answer of a poll that has waited long enough
 SILENT_S: Final = 3 * MAX_POLL_S  # whoever follows is answered once in a poll's time
 GREET_AFTER_S: Final = MAX_POLL_S  # without an answer, as nothing was asked
 NUDGE_GRACE_S: Final = 0.25  # the poll's own answer is on its way, mostly
 LIST_EVERY_S: Final = 30.0
 REQUESTS_IN_FLIGHT: Final = 8  # that tell something; what comes meanwhile goes together
-TELL_BYTES: Final = MAX_AGENT_BYTES // 2
+REPORT_BYTES: Final = MAX_AGENT_BYTES // 2
 LONGEST_TOLD_S: Final = 5.0  # that the door may have us wait before we ask again
 RECONNECT_POLL_S: Final = 1.0
 FORGET_AFTER: Final = 20  # stories that the door is behind of: the log was cut, or put back
 MAX_LETTER_BYTES: Final = 64 * 1024
 _PAUSES: Final = Backoff(first_s=0.05, most_s=5.0)
-_TELL_PAUSES: Final = Backoff(first_s=0.02, most_s=1.0)
+_REPORT_PAUSES: Final = Backoff(first_s=0.02, most_s=1.0)
 T = TypeVar("T")
 
 _OTHERS: Final = msgspec.json.Decoder(GreetReply | TellReply | StoryReply | LeaseReply | Refusal)
@@ -118,11 +118,11 @@ class DoorClient:
         self.conn = conn
         self.cluster = cluster
         self._loop = asyncio.get_running_loop()
-        self._heard_s = self._loop.time()
+        self._received_s = self._loop.time()
         self._seen = 0  # no story is read from an older view of the log
         self._log_name = ""
-        self._untold: deque[_Tale] = deque()
-        self._telling = 0
+        self._unreported: deque[_Tale] = deque()
+        self._reports = 0
         self._tasks: set[asyncio.Task[None]] = set()
         self._chance = random.Random()
         self._not_before_s: dict[str, float] = {}  # verb -> when the door wants to be asked again
@@ -143,7 +143,7 @@ class DoorClient:
     @property
     def silent(self) -> str:
         """For whoever asks all the time: that there was no answer for long, "" = there was."""
-        silent_s = self._loop.time() - self._heard_s
+        silent_s = self._loop.time() - self._received_s
         return f"the door has not answered for {silent_s:.0f} s" if silent_s > SILENT_S else ""
 
     async def ask(
@@ -152,13 +152,13 @@ class DoorClient:
         """One request; the answer as it came, unless it is a refusal. Waits first for as long as
         the door has asked for with its last refusal of this verb. Raises BusError."""
         data = request if isinstance(request, bytes) else encode(request)
-        told_s = self._not_before_s.get(verb, 0.0) - self._loop.time()
-        if told_s > 0:
-            await asyncio.sleep(told_s)
+        pause_s = self._not_before_s.get(verb, 0.0) - self._loop.time()
+        if pause_s > 0:
+            await asyncio.sleep(pause_s)
         reply = await self.conn.request(
             subjects.agent(self.cluster, verb), data, timeout_s=timeout_s
         )
-        self._heard_s = self._loop.time()
+        self._received_s = self._loop.time()
         if reply.data.startswith(b'{"type":"api.refusal.'):
             refusal = _OTHERS.decode(reply.data)
             if isinstance(refusal, Refusal):
@@ -167,7 +167,7 @@ class DoorClient:
                 raise DoorRefused(refusal)
         return reply.data
 
-    async def _asked(
+    async def _request_reply(
         self, verb: str, request: msgspec.Struct | bytes, *, timeout_s: float = ASK_TIMEOUT_S
     ) -> GreetReply | TellReply | StoryReply | LeaseReply:
         reply: GreetReply | TellReply | StoryReply | LeaseReply | Refusal
@@ -181,14 +181,14 @@ class DoorClient:
 
     async def hello(self) -> GreetReply:
         """Whether the door is open. Raises BusError."""
-        return _of(GreetReply, await self._asked("hello", GreetRequest()))
+        return _of(GreetReply, await self._request_reply("hello", GreetRequest()))
 
     async def keep_greeting(self, stopping: asyncio.Event) -> None:
         """Ask the door for an answer whenever there was none for a poll's time, until the service
         stops. A service that publishes only, or has nothing to publish, asks nothing else, and
         ``silent`` shall tell of the door and not of how little the service has to say."""
         while not stopping.is_set():
-            wait_s = self._heard_s + GREET_AFTER_S - self._loop.time()
+            wait_s = self._received_s + GREET_AFTER_S - self._loop.time()
             if wait_s <= 0:
                 try:
                     await self.hello()
@@ -217,38 +217,38 @@ class DoorClient:
         """Store one event if its workload still is at ``event.after``. Unknown only after a time
         limit. Raises TooLarge."""
         tale = _Tale(event)
-        if len(tale.data) > TELL_BYTES:
-            raise TooLarge(f"{len(tale.data)} bytes; an event has at most {TELL_BYTES}")
-        self._untold.append(tale)
-        self._tell_more()
+        if len(tale.data) > REPORT_BYTES:
+            raise TooLarge(f"{len(tale.data)} bytes; an event has at most {REPORT_BYTES}")
+        self._unreported.append(tale)
+        self._report_more()
         return await tale.outcome
 
-    def _tell_more(self) -> None:
+    def _report_more(self) -> None:
         """All that waits goes together, as soon as a request may go."""
-        while self._untold and self._telling < REQUESTS_IN_FLIGHT:
+        while self._unreported and self._reports < REQUESTS_IN_FLIGHT:
             tales: list[_Tale] = []
             size = 0
-            while self._untold and len(tales) < MAX_TOLD:
-                size += len(self._untold[0].data)
-                if tales and size > TELL_BYTES:
+            while self._unreported and len(tales) < MAX_TOLD:
+                size += len(self._unreported[0].data)
+                if tales and size > REPORT_BYTES:
                     break
-                tale = self._untold.popleft()
+                tale = self._unreported.popleft()
                 if not tale.outcome.cancelled():
                     tales.append(tale)
             if tales:
-                self._telling += 1
-                task = self._loop.create_task(self._tell(tales))
+                self._reports += 1
+                task = self._loop.create_task(self._report(tales))
                 self._tasks.add(task)
-                task.add_done_callback(self._told)
+                task.add_done_callback(self._on_report_done)
 
-    def _told(self, task: asyncio.Task[None]) -> None:
-        self._telling -= 1
+    def _on_report_done(self, task: asyncio.Task[None]) -> None:
+        self._reports -= 1
         self._tasks.discard(task)
-        self._tell_more()
+        self._report_more()
 
-    async def _tell(self, tales: list[_Tale]) -> None:
+    async def _report(self, tales: list[_Tale]) -> None:
         """Until each has its outcome, or the time limit passes."""
-        deadline = self._loop.time() + TELL_LIMIT_S
+        deadline = self._loop.time() + REPORT_LIMIT_S
         again = False
         failures = 0
         while tales:
@@ -256,10 +256,12 @@ class DoorClient:
             body = b",".join(tale.data for tale in tales)
             flag = b',"again":true' if again else b""
             try:
-                reply = await self._asked("tell", b'{"events":[' + body + b"]" + flag + b"}")
-                told = _of(TellReply, reply)
-                self._seen = max(self._seen, told.position)
-                for tale, outcome in zip(tales, told.outcomes, strict=True):
+                reply = await self._request_reply(
+                    "tell", b'{"events":[' + body + b"]" + flag + b"}"
+                )
+                tell_reply = _of(TellReply, reply)
+                self._seen = max(self._seen, tell_reply.position)
+                for tale, outcome in zip(tales, tell_reply.outcomes, strict=True):
                     again |= outcome.result == "unknown"
                     why = outcome.why or outcome.result
                     self._settle(tale, outcome)
@@ -278,7 +280,7 @@ class DoorClient:
                 return
             if tales:
                 failures += 1
-                await asyncio.sleep(_TELL_PAUSES.delay_s(failures, self._chance))
+                await asyncio.sleep(_REPORT_PAUSES.delay_s(failures, self._chance))
 
     def _settle(self, tale: _Tale, outcome: TellOutcome) -> None:
         if tale.outcome.done():
@@ -308,7 +310,7 @@ class DoorClient:
         request = StoryRequest(
             tenant=tenant, id=workload_id, after=self._seen, receipt=receipt, executor=executor
         )
-        reply = _of(StoryReply, await self._asked("story", request, timeout_s=timeout_s))
+        reply = _of(StoryReply, await self._request_reply("story", request, timeout_s=timeout_s))
         workload = _folded(reply.workload) if reply.workload is not None else None
         return Story(workload, reply.failed, reply.receipt, reply.why, reply.now_s)
 
@@ -322,7 +324,7 @@ class DoorClient:
         """Tell what happens, and all that is open at first, again and again, until cancelled.
         ``inquired``: called with an inquiry of `berth recover`, also while the door has nothing to
         tell."""
-        news: asyncio.Event = asyncio.Event()
+        wake: asyncio.Event = asyncio.Event()
         lost: asyncio.Event = asyncio.Event()
         newest = 0
 
@@ -336,7 +338,7 @@ class DoorClient:
                 inquired(nudge.inquiry)
                 return
             newest = nudge.sequence
-            news.set()
+            wake.set()
 
         subscription = await self.conn.subscribe(subjects.assign(self.cluster), nudged)
         forget = self.conn.when_reconnected(lost.set)
@@ -349,7 +351,7 @@ class DoorClient:
                 if lost.is_set() or self._loop.time() >= list_at_s:
                     lost.clear()
                     cursor = 0
-                news.clear()
+                wake.clear()
                 try:
                     if not cursor:
                         cursor = await self._list(heard)
@@ -357,7 +359,7 @@ class DoorClient:
                     else:
                         left_s = max(0.1, list_at_s - self._loop.time())
                         cursor = await self._take(
-                            cursor, min(MAX_POLL_S, left_s), heard, news, lambda: newest
+                            cursor, min(MAX_POLL_S, left_s), heard, wake, lambda: newest
                         )
                     failures = 0
                 except BusError as error:
@@ -396,7 +398,7 @@ class DoorClient:
         cursor: int,
         wait_s: float,
         heard: Callable[[Heard], None],
-        news: asyncio.Event,
+        wake: asyncio.Event,
         newest: Callable[[], int],
     ) -> int:
         """One poll; a nudge ends it if it was lost with its door. Raises BusError."""
@@ -404,13 +406,13 @@ class DoorClient:
         polling = asyncio.ensure_future(self._took(request, wait_s + POLL_GRACE_S))
         try:
             while not polling.done():
-                nudge = asyncio.ensure_future(news.wait())
+                nudge = asyncio.ensure_future(wake.wait())
                 try:
                     await asyncio.wait({polling, nudge}, return_when=asyncio.FIRST_COMPLETED)
                 finally:
                     nudge.cancel()
-                if news.is_set() and not polling.done():
-                    news.clear()
+                if wake.is_set() and not polling.done():
+                    wake.clear()
                     await asyncio.wait({polling}, timeout=NUDGE_GRACE_S)
                     if not polling.done() and newest() > cursor:
                         return cursor  # nothing is lost: the next poll begins there
@@ -457,7 +459,7 @@ class DoorClient:
         """Hear the telemetry of this cluster's own nodes, on its way to the door."""
         await self.conn.subscribe(subjects.agent(self.cluster, "telemetry"), heard)
 
-    async def bury(
+    async def store_dead_letter(
         self, service: str, *, subject: str, reason: str, body: bytes = b"", workload: str = ""
     ) -> bool:
         """Keep what could not be handled, with the reason. If even that fails (False), the log
@@ -543,7 +545,7 @@ class _LeaseStore:
         try:
             reply = _of(
                 LeaseReply,
-                await self._door._asked("lease", request, timeout_s=self._timeout_s),
+                await self._door._request_reply("lease", request, timeout_s=self._timeout_s),
             )
         except BusError as error:
             raise StoreAway(str(error)) from error

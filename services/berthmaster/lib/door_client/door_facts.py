@@ -92,16 +92,16 @@ class DoorFacts(Stamps):
         if not self._waiting:
             loop.call_soon(self._send)
         self._waiting.append((data, outcome))
-        told = await outcome
-        match told.result:
+        report_outcome = await outcome
+        match report_outcome.result:
             case "stored":
-                return told.sequence
+                return report_outcome.sequence
             case "unavailable":
-                raise NoAnswer(told.why)
+                raise NoAnswer(report_outcome.why)
             case "forbidden":
-                raise NotPermitted(told.why)
+                raise NotPermitted(report_outcome.why)
             case _:
-                raise TooLarge(told.why)
+                raise TooLarge(report_outcome.why)
 
     def _send(self) -> None:
         waiting, self._waiting = self._waiting, []

@@ -12,8 +12,8 @@ from berthmaster.lib.runtime.periodic import stopped_within
 from berthmaster.lib.runtime.service import Context
 from berthmaster.lib.runtime.settings import CommonSettings
 
-LOOK_AGAIN_S: Final = 0.1
-LOOK_AGAIN_MOST_S: Final = 5.0
+FIRST_PAUSE_S: Final = 0.1
+LONGEST_PAUSE_S: Final = 5.0
 NAME_FIRST_S: Final = 5.0  # until the first question whether this cluster has another name
 NAME_EVERY_S: Final = 60.0  # between two of them
 NAME: Final = "name of the cluster"
@@ -60,17 +60,17 @@ async def _watch_name(ctx: Context[S], door: DoorClient) -> None:
 async def door_answers(ctx: Context[S], door: DoorClient) -> bool:
     """Wait for the door; False when told to stop before."""
     ctx.health.ready("door", False, "the door has not answered yet")
-    told = False
-    pause_s = LOOK_AGAIN_S
+    is_logged = False
+    pause_s = FIRST_PAUSE_S
     while not ctx.stopping.is_set():
         try:
             await door.hello()
         except BusError as error:
             ctx.health.ready("door", False, str(error))
-            if not told:
+            if not is_logged:
                 ctx.log.warning("waiting for the door", why=str(error))
-                told = True
-            pause_s = min(2 * pause_s, LOOK_AGAIN_MOST_S)
+                is_logged = True
+            pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
         else:
             ctx.health.ready("door", True)
             return True

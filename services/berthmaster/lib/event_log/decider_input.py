@@ -23,8 +23,8 @@ from berthmaster.lib.nats.message_subjects import ControlReader, decode_event
 from berthmaster.lib.nats.stream_messages import Recorded
 from berthmaster.lib.runtime.service import Context
 
-MAX_BURIALS: Final = 256  # dead letters on their way; more are in the log and counted
-LAST_BURIALS_S: Final = 1.0
+MAX_DEAD_LETTERS: Final = 256  # dead letters on their way; more are in the log and counted
+CLOSE_LIMIT_S: Final = 1.0
 REMEDY: Final = "a newer version reads it"
 
 
@@ -69,7 +69,7 @@ class DeciderInput:
         self._ctx = ctx
         self._core = core
         self._wake = wake
-        self._burials: set[asyncio.Task[bool]] = set()
+        self._dead_letters: set[asyncio.Task[bool]] = set()
         self._void = ctx.metrics.counter("void_events", "Events without effect", ["verdict"])
         self._unreadable = ctx.metrics.counter("unreadable", "Messages that could not be decoded")
 
@@ -81,20 +81,20 @@ class DeciderInput:
         try:
             event, is_astray = decode_event(recorded.subject, recorded.data)
         except subjects.SubjectError as error:
-            self._bury(recorded, str(error))
+            self._store_dead_letter(recorded, str(error))
             return
         except UNREADABLE as error:
             where = subjects.parse_workload_event(recorded.subject)
             core.on_unreadable(where.tenant, where.id, recorded.sequence, str(error))
-            self._bury(recorded, str(error), workload=f"{where.tenant}/{where.id}")
+            self._store_dead_letter(recorded, str(error), workload=f"{where.tenant}/{where.id}")
             return
         verdict = core.on_event(event, recorded.sequence, recorded.stored_at_s, void=is_astray)
         if verdict in (Verdict.VOID, Verdict.IMPOSSIBLE, Verdict.AHEAD):
             self._void.labels(verdict.value).inc()
         if verdict is Verdict.IMPOSSIBLE:
-            self._bury(recorded, "no state of its workload allows this event")
+            self._store_dead_letter(recorded, "no state of its workload allows this event")
         elif verdict is Verdict.AHEAD:
-            self._bury(recorded, LOST, workload=f"{event.tenant}/{event.id}")
+            self._store_dead_letter(recorded, LOST, workload=f"{event.tenant}/{event.id}")
         if core.stirred:
             self._wake()
 
@@ -107,7 +107,7 @@ class DeciderInput:
             why = f"decision {recorded.sequence} of the log cannot be read ({error}); {REMEDY}"
             self._core.on_unreadable_decision(recorded.sequence, why)
             self._ctx.health.ready("chain", False, f"nothing is decided: {why}")
-            self._bury(recorded, str(error))
+            self._store_dead_letter(recorded, str(error))
             return
         self._core.on_decision(decision, recorded.sequence)
 
@@ -120,14 +120,14 @@ class DeciderInput:
         try:
             fact = self._settings.read(recorded)
         except UNREADABLE as error:
-            self._bury(recorded, str(error))
+            self._store_dead_letter(recorded, str(error))
             return
         self._core.on_control(fact, recorded.sequence)
         self._wake()
 
-    def _bury(self, recorded: Recorded, reason: str, workload: str = "") -> None:
+    def _store_dead_letter(self, recorded: Recorded, reason: str, workload: str = "") -> None:
         self._unreadable.inc()
-        if self.conn is None or len(self._burials) >= MAX_BURIALS:
+        if self.conn is None or len(self._dead_letters) >= MAX_DEAD_LETTERS:
             self._ctx.log.error(
                 "a dead letter too many at once",
                 subject=recorded.subject,
@@ -135,7 +135,7 @@ class DeciderInput:
                 reason=reason,
             )
             return
-        burying = store_dead_letter(
+        letter = store_dead_letter(
             self.conn,
             service=self._ctx.name,
             subject=recorded.subject,
@@ -144,11 +144,11 @@ class DeciderInput:
             sequence=recorded.sequence,
             workload=workload,
         )
-        task = asyncio.create_task(burying)
-        self._burials.add(task)
-        task.add_done_callback(self._burials.discard)
+        task = asyncio.create_task(letter)
+        self._dead_letters.add(task)
+        task.add_done_callback(self._dead_letters.discard)
 
     async def close(self) -> None:
         """Let the dead letters that are on their way arrive, within a time limit."""
-        if self._burials:
-            await asyncio.wait(self._burials, timeout=LAST_BURIALS_S)
+        if self._dead_letters:
+            await asyncio.wait(self._dead_letters, timeout=CLOSE_LIMIT_S)

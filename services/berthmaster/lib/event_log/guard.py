@@ -60,12 +60,12 @@ class LogGuard:
         self._compared_through = -1  # number of the connection
         self._last: tuple[int, str, bytes] | None = None  # newest of WORKLOADS, read or written
         self._own: dict[str, StreamMark] = {}
-        self._kept: tuple[StreamMark, ...] = ()
-        self._wrong_since_s: float | None = None
+        self._stored_marks: tuple[StreamMark, ...] = ()
+        self._damaged_since_s: float | None = None
         self._reason = ""
         self._reported: str | None = None
         self._begun = False
-        conn.when_stored(self._stored)
+        conn.when_stored(self._on_stored)
         self._gauge = ctx.metrics.gauge("log_damaged", "1 while a log is not what it was")
 
     @property
@@ -92,7 +92,7 @@ class LogGuard:
             except (BusError, OSError) as error:
                 self._ctx.health.ready(PART, False, f"the logs cannot be compared: {error}")
             else:
-                if not stopping.is_set() and self._wrong_since_s is None:
+                if not stopping.is_set() and self._damaged_since_s is None:
                     self._begun = True
                     self._report()
                     return True
@@ -104,7 +104,7 @@ class LogGuard:
         """A message of WORKLOADS, as the service follows it."""
         self._last = (recorded.sequence, recorded.subject, recorded.data)
 
-    def _stored(self, subject: str, data: bytes, sequence: int) -> None:
+    def _on_stored(self, subject: str, data: bytes, sequence: int) -> None:
         """A write of this service was acknowledged."""
         newest = self._last[0] if self._last is not None else 0
         if stream_of(subject) == WORKLOADS and sequence > newest:
@@ -128,7 +128,7 @@ class LogGuard:
                 connected.clear()
                 try:
                     await self._compare()
-                    await self._keep()
+                    await self._store_mark()
                 except StreamReplaced:
                     raise
                 except (BusError, OSError) as error:
@@ -141,25 +141,25 @@ class LogGuard:
         through = self._conn.reconnects
         own = [(mark, self._name) for mark in (*self._own.values(), *self._newest())]
         marks = own
-        if through != self._compared_through or self._wrong_since_s is not None:
+        if through != self._compared_through or self._damaged_since_s is not None:
             marks = [*own, *by_service(await read_marks(self._conn, self._folder))]
         checked = {stream: await check(self._conn, stream, marks) for stream in WATCHED}
         seen = {stream: one for stream, (one, _) in checked.items() if one is not None}
         if self._begun and is_replaced(seen, list(self._own.values())):
             self._begun = False
             raise StreamReplaced("`berth recover` has built another log")
-        wrong = "; ".join(why for _, why in checked.values() if why)
+        damages = "; ".join(why for _, why in checked.values() if why)
         loop = asyncio.get_running_loop()
-        if not wrong:
-            self._wrong_since_s, self._reason = None, ""
+        if not damages:
+            self._damaged_since_s, self._reason = None, ""
             self._compared_through = through
             await self._remember(seen)
         else:
-            self._wrong_since_s = self._wrong_since_s or loop.time()
+            self._damaged_since_s = self._damaged_since_s or loop.time()
             if self._folder is not None:
                 await restore_mark(self._conn, self._name, self._folder)
-            if loop.time() - self._wrong_since_s >= SETTLE_S:
-                self._reason = wrong
+            if loop.time() - self._damaged_since_s >= SETTLE_S:
+                self._reason = damages
             else:
                 self._compared_through = -1  # until it is known whether it lasts
         self._report()
@@ -205,13 +205,13 @@ class LogGuard:
             subject=last.subject if last is not None else "",
         )
 
-    async def _keep(self) -> None:
+    async def _store_mark(self) -> None:
         """Raises BusError, OSError."""
         marks = tuple(self._own[stream] for stream in WATCHED if stream in self._own)
-        if self._wrong_since_s is None and marks and marks != self._kept:
+        if self._damaged_since_s is None and marks and marks != self._stored_marks:
             mark = LogMark(service=self._name, at_s=self._conn.now(), streams=marks)
             await store_mark(self._conn, mark, self._folder)
-            self._kept = marks
+            self._stored_marks = marks
 
     def _report(self) -> None:
         """To health, metrics, the service's log, and whoever waits for it."""

@@ -1,5 +1,7 @@
-"""Where marks are kept: on the bus beside the leases, one a service, and in a file if there is a
-folder for it."""
+"""Marks of the logs: stored on the bus beside the leases, one a service, and in a folder's files.
+
+With them the logs are compared. See damage.py for an example of a mark.
+"""
 
 import os
 from pathlib import Path
@@ -48,7 +50,7 @@ _INFO: Final = msgspec.json.Decoder(_Info)
 
 
 async def read_stream_state(conn: Connection, stream: str) -> StreamState | None:
-    """What the server says of a stream; None = there is none. Raises BusError."""
+    """Return the state of a stream by the server; None = there is none. Raises BusError."""
     info = await find_stream(conn, stream)
     if info is None:
         return None
@@ -62,11 +64,11 @@ async def read_stream_state(conn: Connection, stream: str) -> StreamState | None
 
 
 async def read_marks(conn: Connection, folder: Path | None = None) -> list[LogMark]:
-    """Every mark that can be read, of the bus and of the folder. Raises BusError."""
+    """Return every readable mark of the bus and the folder. Raises BusError."""
     found: list[LogMark] = []
-    wanted = {"subjects_filter": subjects.ALL_LOG_MARKS}
+    query = {"subjects_filter": subjects.ALL_LOG_MARKS}
     try:
-        raw = await conn.api(f"STREAM.INFO.{LEASES}", wanted)
+        raw = await conn.api(f"STREAM.INFO.{LEASES}", query)
     except ApiError as error:
         if error.code != NO_STREAM:
             raise
@@ -75,16 +77,16 @@ async def read_marks(conn: Connection, folder: Path | None = None) -> list[LogMa
         message = await last_message(conn, LEASES, subject)
         if message is not None:
             _take(found, conn.log, message.data)
-    for kept in _in_folder(folder) if folder is not None else ():
-        _take(found, conn.log, kept)
+    for content in _read_files(folder) if folder is not None else ():
+        _take(found, conn.log, content)
     return found
 
 
-def _in_folder(folder: Path, names: str = "log-*.json") -> list[bytes]:
+def _read_files(folder: Path, names: str = "log-*.json") -> list[bytes]:
     return [file.read_bytes() for file in sorted(folder.glob(names))]
 
 
-def _into_folder(folder: Path, service: str, raw: bytes) -> None:
+def _write_file(folder: Path, service: str, raw: bytes) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     file = folder / f"log-{service}.json"
     beside = file.with_suffix(f".{os.getpid()}.new")
@@ -100,17 +102,17 @@ def _take(found: list[LogMark], log: LogLike, raw: bytes) -> None:
 
 
 async def store_mark(conn: Connection, mark: LogMark, folder: Path | None) -> None:
-    """Remember it in place of the one before. Raises BusError, OSError."""
+    """Store a mark in place of the service's last one. Raises BusError, OSError."""
     raw = encode(mark)
     if folder is not None:
-        _into_folder(folder, mark.service, raw)
+        _write_file(folder, mark.service, raw)
     await conn.store(subjects.log_mark(mark.service), raw)
 
 
 async def restore_mark(conn: Connection, service: str, folder: Path) -> None:
     """Put the mark that the folder has of a service on a bus that has lost it: `berth recover`
     looks there for what the new log replaces. Raises BusError, OSError."""
-    for raw in _in_folder(folder, f"log-{service}.json"):
+    for raw in _read_files(folder, f"log-{service}.json"):
         if await last_message(conn, LEASES, subjects.log_mark(service)) is None:
             await conn.store(subjects.log_mark(service), raw)
 
@@ -118,8 +120,7 @@ async def restore_mark(conn: Connection, service: str, folder: Path) -> None:
 async def check(
     conn: Connection, stream: str, marks: list[tuple[StreamMark, str]]
 ) -> tuple[StreamState | None, str]:
-    """What the server says of a stream, and what is wrong with it by these marks ("" = nothing).
-    Raises BusError."""
+    """Return a stream's state, and its damage by these marks ("" = none). Raises BusError."""
     seen = await read_stream_state(conn, stream)
     if (why := damage(stream, seen, marks)) or seen is None:
         return seen, why
@@ -134,7 +135,7 @@ async def check(
 
 
 async def _was_removed(conn: Connection, mark: StreamMark) -> bool:
-    """Whether a message that is gone may have been removed by the archivist. Raises BusError."""
+    """Return whether the archivist may have removed a missing message. Raises BusError."""
     if mark.stream != WORKLOADS:
         return False
     if subjects.is_decision(mark.subject):
@@ -148,7 +149,7 @@ async def _was_removed(conn: Connection, mark: StreamMark) -> bool:
 
 
 async def all_damage(conn: Connection) -> list[str]:
-    """What is wrong with the logs by all that is remembered on the bus. Raises BusError."""
+    """Return the damage of the logs by all marks on the bus. Raises BusError."""
     marks = by_service(await read_marks(conn))
     checked = [await check(conn, stream, marks) for stream in WATCHED]
     return [why for _, why in checked if why]

@@ -32,7 +32,7 @@ Name = tuple[str, str]  # tenant and id
 _Each = Callable[[Msg], Awaitable[None]]
 
 
-class _Asked(NamedTuple):
+class _Query(NamedTuple):
     name: Name
     found: "asyncio.Future[list[Message]]"
 
@@ -43,7 +43,7 @@ class StoryReader:
     def __init__(self, conn: Connection, log: EventLog) -> None:
         self._conn = conn
         self._log = log
-        self._waiting: list[_Asked] = []
+        self._waiting: list[_Query] = []
         self._task: asyncio.Task[None] | None = None
         self._next_s = float("-inf")  # when the next batch may be asked for
         self.batches = 0
@@ -52,7 +52,7 @@ class StoryReader:
     async def read(self, tenant: str, workload_id: str) -> list[Message]:
         """All of one workload's events in order, as ``EventLog.story`` reads them. Raises
         BusError."""
-        asked = _Asked((tenant, workload_id), asyncio.get_running_loop().create_future())
+        asked = _Query((tenant, workload_id), asyncio.get_running_loop().create_future())
         self._waiting.append(asked)
         if self._task is None:
             self._task = asyncio.create_task(self._work(), name="story reader")
@@ -117,12 +117,12 @@ class StoryReader:
         ended: "asyncio.Future[None]",
     ) -> None:
         """Until the last of it came. Raises BusError."""
-        asking = {"multi_last": [subjects.aggregate(*name) for name in names], "batch": MOST}
+        request = {"multi_last": [subjects.aggregate(*name) for name in names], "batch": MOST}
         inbox = self._conn.nc.new_inbox()
         subscription = await self._conn.subscribe_raw(inbox, each)
         try:
             where = self._conn.api_subject(ASK)
-            await self._conn.publish(where, msgspec.json.encode(asking), reply=inbox)
+            await self._conn.publish(where, msgspec.json.encode(request), reply=inbox)
             async with asyncio.timeout(GET_TIMEOUT_S):
                 await ended
         except TimeoutError as error:

@@ -185,16 +185,18 @@ class EventLog:
         may_write = True
         why = ""
         while True:
-            told: int | None = None
+            guard_sequence: int | None = None
             try:
                 if may_write:
                     return Stored(await once())
             except ApiError as error:
                 why = str(error)
                 if error.code in WRONG_LAST_SEQUENCE:
-                    told = _told_sequence(error)
-                    if not in_doubt or (told is not None and told < after):
-                        return Refused(told)  # below ``after`` there never was room for ours
+                    guard_sequence = _stated_sequence(error)
+                    if not in_doubt or (guard_sequence is not None and guard_sequence < after):
+                        return Refused(
+                            guard_sequence
+                        )  # below ``after`` there never was room for ours
                 elif not _may_pass(error):
                     return Unknown(why)
             except NotPermitted as error:
@@ -315,6 +317,6 @@ def _may_pass(error: ApiError) -> bool:
     return error.code in _TRANSIENT
 
 
-def _told_sequence(error: ApiError) -> int | None:
+def _stated_sequence(error: ApiError) -> int | None:
     tail = error.description.rpartition(":")[2].strip()
     return int(tail) if tail.isdigit() else None

@@ -183,7 +183,7 @@ class Client:
                     elif on_undecodable is not None:
                         on_undecodable(event)
                     else:
-                        raise BadAnswer(f"{_told(event.object)} ({path})")
+                        raise BadAnswer(f"{_error_text(event.object)} ({path})")
                     if now() > slice_ends_s:
                         await asyncio.sleep(0)  # what else this loop does must go on
                         slice_ends_s = now() + SLICE_S
@@ -438,6 +438,6 @@ def _with_version(body: object, resource_version: str) -> dict[str, Any]:
     return {**plain, "metadata": {**metadata, "resourceVersion": resource_version}}
 
 
-def _told(bad: Undecodable) -> str:
+def _error_text(bad: Undecodable) -> str:
     where = f"{bad.namespace}/{bad.name}" if bad.namespace else bad.name
     return f"{where or 'an object without a name'}: {bad.why}"

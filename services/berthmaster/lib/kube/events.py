@@ -34,7 +34,7 @@ class Subject(NamedTuple):
     metadata: Metadata
 
 
-class Told(NamedTuple):
+class PendingEvent(NamedTuple):
     """One event that is to be written."""
 
     subject: Subject
@@ -68,7 +68,9 @@ class Recorder:
         self._instance = instance
         self._log = log
         self._now = now
-        self._waiting: dict[str, Told] = {}  # by the event's name, in the order of their last word
+        self._waiting: dict[
+            str, PendingEvent
+        ] = {}  # by the event's name, in the order of their last word
         self._counts: dict[str, int] = {}  # of events that were written, the latest last
         self._some = asyncio.Event()
         self._complained: set[str] = set()
@@ -83,7 +85,7 @@ class Recorder:
             self.dropped += 1
             return
         count = 1 if before is None else before.times + 1
-        self._waiting[name] = Told(subject, kind, reason, cut(note), count, self._now())
+        self._waiting[name] = PendingEvent(subject, kind, reason, cut(note), count, self._now())
         self._some.set()
 
     async def run(self, stopping: asyncio.Event) -> None:
@@ -115,9 +117,9 @@ class Recorder:
             self._some.clear()
             await self._some.wait()
 
-    async def _write(self, name: str, told: Told) -> None:
+    async def _write(self, name: str, event: PendingEvent) -> None:
         try:
-            count = await self._put(name, told)
+            count = await self._put(name, event)
         except asyncio.CancelledError:
             self.dropped += 1
             raise
@@ -137,34 +139,34 @@ class Recorder:
         self.written += 1
         self._complained.clear()
 
-    async def _put(self, name: str, told: Told) -> int:
+    async def _put(self, name: str, event: PendingEvent) -> int:
         """Write an event, new or not; its count. Raises KubernetesError."""
         if (known := self._counts.get(name)) is not None:
             try:
-                return await self._patch(name, told, known + told.times)
+                return await self._patch(name, event, known + event.times)
             except NotFound:
                 pass  # the API server forgets events after an hour
         try:
-            path = EVENTS.path(namespace=told.namespace)
-            body = self._body(name, told)
+            path = EVENTS.path(namespace=event.namespace)
+            body = self._body(name, event)
             await self._client.create(path, body, Object, timeout_s=WRITE_TIMEOUT_S)
         except AlreadyExists:  # a replica or a process before this one has written it
-            return await self._patch(name, told, told.times + 1)
-        return told.times
+            return await self._patch(name, event, event.times + 1)
+        return event.times
 
-    async def _patch(self, name: str, told: Told, count: int) -> int:
-        path = EVENTS.path(namespace=told.namespace, name=name)
-        body = {"count": count, "message": told.note, "lastTimestamp": timestamp(told.at_s)}
+    async def _patch(self, name: str, event: PendingEvent, count: int) -> int:
+        path = EVENTS.path(namespace=event.namespace, name=name)
+        body = {"count": count, "message": event.note, "lastTimestamp": timestamp(event.at_s)}
         await self._client.merge_patch(path, body, Object, timeout_s=WRITE_TIMEOUT_S)
         return count
 
-    def _body(self, name: str, told: Told) -> dict[str, Any]:
-        subject = told.subject
+    def _body(self, name: str, event: PendingEvent) -> dict[str, Any]:
+        subject = event.subject
         meta = subject.metadata
         return {
             "apiVersion": EVENTS.group_version,
             "kind": EVENTS.kind,
-            "metadata": {"name": name, "namespace": told.namespace},
+            "metadata": {"name": name, "namespace": event.namespace},
             "involvedObject": {
                 "apiVersion": subject.resource.group_version,
                 "kind": subject.resource.kind,
@@ -173,12 +175,12 @@ class Recorder:
                 "uid": meta.uid,
                 "resourceVersion": meta.resource_version,
             },
-            "type": told.kind,
-            "reason": told.reason,
-            "message": told.note,
-            "count": told.times,
-            "firstTimestamp": timestamp(told.at_s),
-            "lastTimestamp": timestamp(told.at_s),
+            "type": event.kind,
+            "reason": event.reason,
+            "message": event.note,
+            "count": event.times,
+            "firstTimestamp": timestamp(event.at_s),
+            "lastTimestamp": timestamp(event.at_s),
             "source": {"component": self._controller},
             "reportingComponent": self._controller,
             "reportingInstance": self._instance[:128],

@@ -35,9 +35,9 @@ def value(text: str) -> str:
     """The text as a label's value: itself where it fits, else what fits and a digest of it all."""
     if _VALUE.match(text):
         return text
-    kept = re.sub(r"[^-A-Za-z0-9_.]", "-", text)[: MAX_VALUE_CHARS - _DIGEST_CHARS - 1]
+    prefix = re.sub(r"[^-A-Za-z0-9_.]", "-", text)[: MAX_VALUE_CHARS - _DIGEST_CHARS - 1]
     digest = hashlib.sha256(text.encode()).hexdigest()[:_DIGEST_CHARS]
-    return f"{kept}-{digest}".lstrip("-_.")
+    return f"{prefix}-{digest}".lstrip("-_.")
 
 
 class Identity(NamedTuple):
@@ -68,8 +68,8 @@ def identity(
 def _numbered(labels: Mapping[str, str], annotations: Mapping[str, str], name: str) -> str:
     """The pod's name from its set and the number that its Job gave it; "" if there is none."""
     pod_set = annotations.get(POD_SET) or labels.get(POD_SET)
-    told = (of.get(key) for key in (INDEX, VOLCANO_INDEX) for of in (labels, annotations))
-    index = next(filter(None, told), None) or name.rpartition("-")[2]
+    numbers = (of.get(key) for key in (INDEX, VOLCANO_INDEX) for of in (labels, annotations))
+    index = next(filter(None, numbers), None) or name.rpartition("-")[2]
     return f"{pod_set}-{index}" if pod_set and index else ""
 
 

@@ -44,7 +44,7 @@ class Loader(KubeConfigLoader):
         self._access = access
         self._now = now
         self._plugin_limit_s = plugin_limit_s
-        self._asking = asyncio.Lock()
+        self._lock = asyncio.Lock()
         self._answers = 0
         self._refused = False  # the server does not take what we have any more
         self._due_s = 0.0  # of the clock, or of the loop for a file; 0 = never
@@ -77,7 +77,7 @@ class Loader(KubeConfigLoader):
         before = self._answers
         if not refused and before and not self._is_due():
             return
-        async with self._asking:
+        async with self._lock:
             # Many requests may be refused at once; the first to come here asks for all of them.
             if before == self._answers:
                 self._refused = refused
@@ -109,7 +109,7 @@ class Loader(KubeConfigLoader):
         with a token."""
         wanted = self._access.user.exec
         assert wanted is not None
-        plugin = Plugin(wanted, self._told(), self._plugin_limit_s)
+        plugin = Plugin(wanted, self._cluster_info(), self._plugin_limit_s)
         try:
             printed = await plugin.run()
         except PluginFailed as error:
@@ -120,14 +120,14 @@ class Loader(KubeConfigLoader):
         self._due_s = ends_s - EARLY_S if ends_s else 0.0
         return True
 
-    def _told(self) -> dict[str, object]:
+    def _cluster_info(self) -> dict[str, object]:
         access = self._access
-        told: dict[str, object] = {"server": access.server}
+        info: dict[str, object] = {"server": access.server}
         if access.ca:
-            told["certificate-authority-data"] = base64.b64encode(access.ca).decode()
+            info["certificate-authority-data"] = base64.b64encode(access.ca).decode()
         if access.server_name:
-            told["tls-server-name"] = access.server_name
-        return told
+            info["tls-server-name"] = access.server_name
+        return info
 
     def _bad(self, field: str, problem: str) -> BadConfig:
         return BadConfig(self._access.source, self._access.context, field, problem)

@@ -149,11 +149,11 @@ class Plugin(ExecProvider):
 async def _read(stream: asyncio.StreamReader | None) -> bytes:
     """All of it, but no more than a little over the bound; the rest is read and dropped."""
     assert stream is not None
-    kept = bytearray()
+    buffer = bytearray()
     while part := await stream.read(65_536):
-        if len(kept) <= MAX_OUTPUT_BYTES:
-            kept += part
-    return bytes(kept)
+        if len(buffer) <= MAX_OUTPUT_BYTES:
+            buffer += part
+    return bytes(buffer)
 
 
 def _last_line(text: bytes) -> str:

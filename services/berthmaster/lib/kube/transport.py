@@ -306,8 +306,8 @@ class _Shown(NamedTuple):
 
 async def _refused(response: aiohttp.ClientResponse, path: str) -> ApiError:
     body = await _read(response, MAX_REFUSAL_BYTES, path, cut=True)
-    told = response.headers.get("Retry-After", "")
-    retry_after_s = float(told) if told.isdecimal() and len(told) < 7 else 0.0
+    retry_after = response.headers.get("Retry-After", "")
+    retry_after_s = float(retry_after) if retry_after.isdecimal() and len(retry_after) < 7 else 0.0
     return refusal(response.status, body, path, retry_after_s)
 
 

@@ -21,18 +21,18 @@ _MAX_DOUBLINGS: Final = 30
 
 
 def backoff_s(request: JobRequest, failures: int) -> float:
-    """From the last of so many failures of its own to the next attempt."""
+    """Return the pause after this number of the job's own failures."""
     doubled = 2.0 ** min(max(0, failures - 1), _MAX_DOUBLINGS)
     return min(request.backoff_s * doubled, LONGEST_BACKOFF_S)
 
 
 def is_tried_again(request: JobRequest, failures: int, exit_code: int | None) -> bool:
-    """Whether a failure of its own is followed by another attempt. ``failures``: before it."""
+    """Return whether a failure of the job is retried. ``failures``: those before it."""
     return failures < request.retries and exit_code not in request.no_retry_exit_codes
 
 
 def repeats_after(fault: Fault, last_fault: Fault, repeats: int) -> int:
-    """How many attempts in a row have ended that way then."""
+    """Return the number of attempts in a row that ended with this fault."""
     if fault not in CONTAGIOUS:
         return 0
     return repeats + 1 if fault == last_fault else 1
@@ -43,6 +43,6 @@ _STARTING: Final = (State.CLAIMED, State.ADMITTED)
 
 
 def may_give_way(request: JobRequest | None, state: State, attempt: int) -> bool:
-    """Whether an executor may evict this attempt without blame."""
+    """Return whether an executor may evict this attempt without blame."""
     pods = sum(each.count for each in request.pod_sets) if request is not None else 0
     return pods > 1 and state in _STARTING and attempt <= MOST_ATTEMPTS

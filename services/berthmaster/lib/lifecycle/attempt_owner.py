@@ -11,13 +11,15 @@ from berthmaster.lib.messages.workload import Placed, PodSet
 
 
 def sent_by_hub(placed: Placed) -> bool:
-    """Whether its object came by a hub, which has it made: no executor has anything to do with it.
-    Of Kueue's a cell of its own decides, of Karmada's the resolver."""
+    """Return whether a hub makes the attempt's object, so that no executor does.
+
+    A cell of its own decides for Kueue's objects, the resolver for Karmada's.
+    """
     return placed.target.via == "hub"
 
 
 def is_ours_to_end(workload: Workload) -> bool:
-    """Whether a decision of ours may end its attempt: no Kueue, of a worker or of a hub, does."""
+    """Return whether a decision of ours may end the attempt: no Kueue governs it."""
     if workload.origin is not None:
         return workload.origin.system == "karmada"
     return workload.target.via == "direct"
@@ -27,16 +29,19 @@ VOLCANO_JOB: Final = "VolcanoJob"  # as a cluster's profile names it among its k
 
 
 def is_for_volcano(pod_sets: Sequence[PodSet], via: Via) -> bool:
-    """Whether Volcano runs a job of these pod sets, where Volcano is asked to run jobs."""
-    parted = any(pods.gpus and pods.gpu_milli != 1000 for pods in pod_sets)
-    return via != "worker" and not parted and not any(map(is_set_elastic, pod_sets))
+    """Return whether Volcano runs a job of these pod sets, in a cluster that uses Volcano.
+
+    Jobs in a Kueue queue, elastic ones, and those with GPU fractions are Jobs or JobSets always.
+    """
+    has_fractions = any(pods.gpus and pods.gpu_milli != 1000 for pods in pod_sets)
+    return via != "worker" and not has_fractions and not any(map(is_set_elastic, pod_sets))
 
 
 MAX_REASON_CHARS: Final = 500
 
 
 def event_head(work: Workload, by: str, now_s: float) -> dict[str, Any]:
-    """What each of them begins with, as its fields."""
+    """Return the fields that every event of a workload's owner begins with."""
     return {
         "tenant": work.tenant,
         "id": work.id,
@@ -49,9 +54,9 @@ def event_head(work: Workload, by: str, now_s: float) -> dict[str, Any]:
 
 
 def ending_event(work: Workload, state: State, reason: str, by: str, now_s: float) -> Ending:
-    """It is over. ``state``: how."""
+    """Return the event that ends a workload in this state."""
     head = event_head(work, by, now_s)
     if not work.live:
-        head["cluster"] = ""  # it waits, so no cluster's attempt ends
+        head["cluster"] = ""  # pending, so no cluster's attempt ends
     head |= {"digest": work.digest, "submitted_at_s": work.submitted_at_s}
     return ENDING_OF[state](**head, reason=reason[:MAX_REASON_CHARS])

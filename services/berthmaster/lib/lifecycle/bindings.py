@@ -20,8 +20,10 @@ from berthmaster.lib.messages.workload import JobRequest, PodSet
 def with_known_gpus(
     pods: tuple[PodBinding, ...], before: tuple[PodBinding, ...]
 ) -> tuple[PodBinding, ...]:
-    """Kubernetes does not say which GPUs a pod has. On the node where it was placed it is charged
-    for those that it was placed on: otherwise what was promised would be free again."""
+    """Return the pods with the GPUs of their placement, where they run on the node of it.
+
+    Kubernetes does not say which GPUs a pod has. Without them, promised GPUs would be free again.
+    """
     known = {(binding.pod, binding.node): binding.gpus for binding in before}
     return tuple(
         binding
@@ -34,8 +36,7 @@ def with_known_gpus(
 def as_reported(
     pods: tuple[PodBinding, ...], before: tuple[PodBinding, ...]
 ) -> tuple[PodBinding, ...]:
-    """Pods as a cluster's agent reports them. Each keeps the charge that the decision stored: the
-    agent has no say in that."""
+    """Return an agent's pods with the charges that the decision stored: agents set no charges."""
     charged = {binding.pod: binding.charged_milli for binding in before}
     return tuple(
         binding
@@ -46,12 +47,12 @@ def as_reported(
 
 
 def set_pods(workload: Workload, pods: tuple[PodBinding, ...]) -> None:
-    """These hold capacity, and the workload's request says how many there are."""
+    """Set the pods that hold capacity, and their number in the workload's request."""
     workload.pods = pods
-    asked = workload.wished or workload.request
-    if asked is not None and is_elastic(asked):
-        workload.wished = asked
-        workload.request = with_bound(asked, workload.pods)
+    job_request = workload.wished or workload.request
+    if job_request is not None and is_elastic(job_request):
+        workload.wished = job_request
+        workload.request = with_bound(job_request, workload.pods)
 
 
 def pod_gpu_milli(pods: PodSet, binding: PodBinding) -> int:
@@ -60,7 +61,7 @@ def pod_gpu_milli(pods: PodSet, binding: PodBinding) -> int:
 
 
 def charged_gpu_milli(request: JobRequest, pods: Sequence[PodBinding]) -> int:
-    """Return what an attempt is charged with. Pods without a binding count as they ask."""
+    """Return what an attempt is charged with. Pods without a binding count as requested."""
     total = sum(each.count * each.gpus * each.gpu_milli for each in request.pod_sets)
     if not any(each.charged_milli for each in pods):
         return total
@@ -73,8 +74,8 @@ def charged_gpu_milli(request: JobRequest, pods: Sequence[PodBinding]) -> int:
 
 
 def gpu_milli_of(workload: Workload) -> int:
-    """Return what a workload's open or last attempt is charged with; while it waits, what it asks
-    for."""
+    """Return what a workload's open or last attempt is charged with. A pending workload counts as
+    requested."""
     if workload.request is None:
         return 0
     pods = workload.pods if workload.live or workload.ended else ()

@@ -33,7 +33,7 @@ class _Moved(msgspec.Struct, frozen=True):
 
 
 class DecisionOutline(msgspec.Struct, frozen=True):
-    """What a decision says of its batch: read by itself it costs a fraction of the whole."""
+    """The part of a decision that lists its batch; cheaper to decode than the whole decision."""
 
     cell: str
     number: int
@@ -51,7 +51,7 @@ class DecisionOutline(msgspec.Struct, frozen=True):
 
 
 def jobs_of(decision: Decision | DecisionOutline) -> list[Job]:
-    """Who has an event in its batch. A job whose parts start may have one, too: see batch_size."""
+    """Return the jobs with an event in its batch. A job whose parts start may have one, too."""
     orders = (
         decision.placements,
         decision.withdrawals,
@@ -69,18 +69,22 @@ def jobs_of(decision: Decision | DecisionOutline) -> list[Job]:
 
 
 def batch_size(decision: Decision | DecisionOutline) -> int:
-    """How many events were stored with it. Those that do not say so are counted by their orders: as
-    many as there are for certain, since a job that had started before gets no word that it has."""
+    """Return the number of events that were stored with it.
+
+    Old decisions without the number give the minimum: a job that had started before has no event.
+    """
     return decision.events if decision.events is not None else len(jobs_of(decision))
 
 
 class NewestBatch:
-    """How far a decider must have read, so that it knows all of the newest commit: the chain's
-    guard would let it decide between a decision and the room that this takes."""
+    """The end of the newest commit. A decider reads up to there before it decides.
+
+    The chain's guard alone would permit a decision before the last one's capacity is known.
+    """
 
     def __init__(self) -> None:
         self._began_at = 0
-        self.end = 0  # its last message that is there, or will be
+        self.end = 0  # sequence of its last message, which may be stored later
 
     def began(self, decision: Decision, sequence: int) -> None:
         if sequence > self._began_at:
@@ -88,7 +92,7 @@ class NewestBatch:
 
 
 class Chain:
-    """Its newest link."""
+    """The newest link of a cell's chain of decisions, as one reader has followed it."""
 
     def __init__(self) -> None:
         self.number = 0

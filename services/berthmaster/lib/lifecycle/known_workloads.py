@@ -20,7 +20,7 @@ from berthmaster.lib.messages.workload import Carried, Submitted, WorkloadEvent
 
 
 class Applied(NamedTuple):
-    """What became of one event. ``is_new``: the workload was not open before."""
+    """The result of one event. ``is_new``: the workload was not open before."""
 
     verdict: Verdict
     workload: Workload
@@ -28,7 +28,7 @@ class Applied(NamedTuple):
 
 
 class OpenWorkloads:
-    """Keeps the workloads for which ``begins`` says yes to the first event."""
+    """The open workloads whose first event ``begins`` accepts."""
 
     def __init__(self, begins: Callable[[Submitted | Carried], bool] = lambda _: True) -> None:
         self._begins = begins
@@ -44,10 +44,11 @@ class OpenWorkloads:
         *,
         void: bool = False,
     ) -> Applied | None:
-        """Fold the next event of the log. None if its workload is frozen, or not kept; the ending
-        of a workload that is not kept is a tombstone, and is applied.
+        """Fold the next event of the log. None if its workload is frozen or unknown.
 
-        A workload that ends is removed, and is in the answer for the last time."""
+        The ending of an unknown workload is a tombstone, and is applied. A workload that ends is
+        removed after this result.
+        """
         name = key(event.tenant, event.id)
         if name in self.frozen:
             before, self._last[name] = self._last.get(name, 0), sequence
@@ -82,7 +83,7 @@ class OpenWorkloads:
 
 
 def frozen_summary(why: str, name: str) -> str:
-    """For people: why nothing is decided about a workload. ``name``: <tenant>/<id>."""
+    """Return for operators why nothing is decided. ``name``: <tenant>/<id>."""
     if why == LOST:
         return f"frozen: {why}; `berth audit` tells what is missing, `berth recover` what to do"
     return f"frozen: an event of it cannot be read ({why}); `berth job {name} --raw` shows it"
@@ -92,10 +93,10 @@ MAX_ENDINGS: Final = 100_000
 
 
 class Endings(OrderedDict[Key, State]):
-    """The states that they ended in, the newest last."""
+    """The final states of ended workloads, the newest last."""
 
     def remember(self, event: Ending) -> None:
-        """The ending of a workload, or its tombstone."""
+        """Store the ending of a workload, or its tombstone."""
         self[key(event.tenant, event.id)] = STATE_OF[type(event)]
         if len(self) > MAX_ENDINGS:
             self.popitem(last=False)

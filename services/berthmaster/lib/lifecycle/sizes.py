@@ -79,9 +79,9 @@ def with_coming(request: JobRequest, count: int) -> JobRequest:
     return msgspec.structs.replace(request, pod_sets=(more,))
 
 
-def without(held: Sequence[PodBinding], kept: Sequence[PodBinding]) -> tuple[PodBinding, ...]:
+def without(held: Sequence[PodBinding], bindings: Sequence[PodBinding]) -> tuple[PodBinding, ...]:
     """Those of the held that are not kept."""
-    names = {each.pod for each in kept}
+    names = {each.pod for each in bindings}
     return tuple(each for each in held if each.pod not in names)
 
 

@@ -10,12 +10,12 @@ _OF_PART: Final = re.compile(r"(?P<job>.+)--(?P<number>[0-9]+)-[0-9]+\Z")
 
 
 def part_id(job: str, number: int, part: int) -> str:
-    """``<job>--<number>-<part>``: the number is that of the division, so that no id comes twice."""
+    """Return ``<job>--<number>-<part>``. Each division has its number, so no id comes twice."""
     return f"{job}--{number}-{part}"
 
 
 def division_of(workload_id: str) -> tuple[str, int] | None:
-    """The job and the number of the division that a part is of; None: it has no part's id."""
+    """Return a part's job and the number of its division; None for another id."""
     if "--" not in workload_id:  # most have not
         return None
     found = _OF_PART.match(workload_id)
@@ -26,7 +26,7 @@ Key = NewType("Key", str)
 
 
 def key(tenant: str, workload_id: str) -> Key:
-    """Names a workload in a map: ``<tenant>/<id>`` (neither holds a slash)."""
+    """Return a workload's key in maps: ``<tenant>/<id>`` (neither holds a slash)."""
     return f"{tenant}/{workload_id}"  # type: ignore[return-value]  # Key() is a call, for each event
 
 

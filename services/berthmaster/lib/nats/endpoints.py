@@ -29,7 +29,7 @@ from nats.micro.service import EndpointConfig, Service, ServiceConfig
 MAX_CONCURRENT: Final = 2048
 ANSWER_LIMIT_S: Final = 10.0  # whoever asked has given up by then
 LATE_S: Final = 3.0  # beyond the limit for answers; the server forgets requests soon after that
-TELL_EVERY_S: Final = 1.0
+WARN_EVERY_S: Final = 1.0
 # Where an answer may go. Whoever asks names that subject, and the answer is sent with our rights:
 # a refusal that is sent anywhere would stand in the log as an event or a decision.
 INBOXES: Final = ("_INBOX.", "_R_.")
@@ -58,18 +58,18 @@ class Endpoint(NamedTuple):
 class Fairness(NamedTuple):
     """Who asks, and what each of them may have."""
 
-    asker: Callable[[str], str]  # of a request's subject
+    client: Callable[[str], str]  # of a request's subject
     share: Share
 
 
-class _Asked(NamedTuple):
+class _Question(NamedTuple):
     """A request and what its answer depends on."""
 
     subject: str
     reply: str
     data: bytes
-    came_s: float
-    life: int  # which connection brought it
+    received_s: float
+    reconnects: int  # which connection brought it
     back: "_Answers"
 
 
@@ -93,49 +93,51 @@ class _Answers:
         if to.startswith(INBOXES):
             return False
         self._astray += 1
-        self._tell("requests with a reply subject that is no inbox were ignored", self._astray)
+        self._warn("requests with a reply subject that is no inbox were ignored", self._astray)
         return True
 
     def slow(self, subject: str) -> None:
         """A request was not answered within its time limit: in a flood many at one moment, and a
         traceback of each would keep everybody waiting."""
         self._slow += 1
-        self._tell("requests took longer than their time limit", self._slow, subject)
+        self._warn("requests took longer than their time limit", self._slow, subject)
 
-    def asked(self, subject: str, reply: str, data: bytes) -> _Asked:
-        return _Asked(subject, reply, data, asyncio.get_running_loop().time(), self._life(), self)
+    def question(self, subject: str, reply: str, data: bytes) -> _Question:
+        return _Question(
+            subject, reply, data, asyncio.get_running_loop().time(), self._reconnects(), self
+        )
 
-    async def send(self, asked: _Asked, reply: bytes) -> None:
-        conn, to = self._conn, asked.reply
-        if self._is_late(asked):
+    async def send(self, question: _Question, reply: bytes) -> None:
+        conn, to = self._conn, question.reply
+        if self._is_late(question):
             self._count()
             return
         try:
             try:
                 await conn.publish(to, reply)
             except TooLarge as error:
-                conn.log.error("an answer is too large", subject=asked.subject, why=str(error))
-                await conn.publish(to, self._failed(asked.subject, error))
+                conn.log.error("an answer is too large", subject=question.subject, why=str(error))
+                await conn.publish(to, self._failed(question.subject, error))
         except BusError as error:
-            conn.log.error("an answer was not sent", subject=asked.subject, why=str(error))
+            conn.log.error("an answer was not sent", subject=question.subject, why=str(error))
 
-    def _life(self) -> int:
+    def _reconnects(self) -> int:
         return int(self._conn.nc.stats["reconnects"])
 
-    def _is_late(self, asked: _Asked) -> bool:
-        age_s = asyncio.get_running_loop().time() - asked.came_s
-        same = self._conn.connected and self._life() == asked.life
+    def _is_late(self, question: _Question) -> bool:
+        age_s = asyncio.get_running_loop().time() - question.received_s
+        same = self._conn.connected and self._reconnects() == question.reconnects
         return not same or age_s > self._limit_s + LATE_S
 
     def _count(self) -> None:
         self._too_late += 1
-        self._tell("answers came too late to be sent", self._too_late)
+        self._warn("answers came too late to be sent", self._too_late)
 
-    def _tell(self, event: str, count: int, subject: str = "") -> None:
+    def _warn(self, event: str, count: int, subject: str = "") -> None:
         """They come by the thousand, lines about them do not."""
         now_s = asyncio.get_running_loop().time()
         if now_s >= self._next_line_s:
-            self._next_line_s = now_s + TELL_EVERY_S
+            self._next_line_s = now_s + WARN_EVERY_S
             about = {"subject": subject} if subject else {}
             self._conn.log.warning(event, so_far=count, **about)
 
@@ -153,14 +155,14 @@ class _Refusals:
     def __init__(self, conn: Connection) -> None:
         self._conn = conn
         self._commands: deque[bytes] = deque()
-        self._life = 0
+        self._reconnects = 0
         self._task: asyncio.Task[None] | None = None
 
     def add(self, reply: bytes, data: bytes) -> None:
         """Beyond the bound they are left out: whoever sends so much reads none of them."""
-        life = int(self._conn.nc.stats["reconnects"])
-        if life != self._life:
-            self._life = life
+        reconnects = int(self._conn.nc.stats["reconnects"])
+        if reconnects != self._reconnects:
+            self._reconnects = reconnects
             self._commands.clear()  # nobody is there who could be told
         if len(self._commands) >= REFUSALS_WAITING:
             return
@@ -183,7 +185,7 @@ class _Refusals:
             self._task.cancel()
 
 
-Begin = Callable[[_Asked, Endpoint, Callable[[], None]], None]  # the last is called at its end
+Begin = Callable[[_Question, Endpoint, Callable[[], None]], None]  # the last is called at its end
 _Find = Callable[[str], tuple[str, Endpoint | None]]  # what was asked, and of whom, by the subject
 
 
@@ -196,28 +198,28 @@ class _Door:
         self._under_way = 0
         self._full = Beyond(f"at most {most} requests at once", NUMBER_AGAIN_S)
         self._turns = FairQueue(fairness.share) if fairness else None
-        self.asker = fairness.asker if fairness else lambda _: ""
+        self.client = fairness.client if fairness else lambda _: ""
 
-    def beyond(self, asker: str, size: int) -> Beyond | None:
+    def beyond(self, client: str, size: int) -> Beyond | None:
         """Why one more request of his must not come in, if so."""
         turns, most = self._turns, self._most
         if turns is None:
             return self._full if self._under_way >= most else None
         # Several who ask without end must not keep out one who hardly asks.
-        if turns.in_hand >= most and turns.in_hand >= most * (2 if turns.is_new(asker) else 1):
+        if turns.in_hand >= most and turns.in_hand >= most * (2 if turns.is_new(client) else 1):
             return self._full
-        return turns.beyond(asker, size)
+        return turns.beyond(client, size)
 
-    def enter(self, asker: str, asked: _Asked, endpoint: Endpoint) -> None:
+    def enter(self, client: str, question: _Question, endpoint: Endpoint) -> None:
         """A request that nothing is ``beyond``."""
         turns = self._turns
         if turns is None:
             self._under_way += 1
-            self._start(asked, endpoint, self._over)
+            self._start(question, endpoint, self._over)
             return
-        size = len(asked.data)
-        over = partial(turns.leave, asker, size)
-        turns.join(asker, size, endpoint.work, partial(self._start, asked, endpoint, over))
+        size = len(question.data)
+        over = partial(turns.leave, client, size)
+        turns.join(client, size, endpoint.work, partial(self._start, question, endpoint, over))
 
     def _over(self) -> None:
         self._under_way -= 1
@@ -229,29 +231,29 @@ class _Row:
 
     def __init__(self, conn: Connection, door: _Door, back: _Answers, overloaded: Overloaded):
         self._takers = conn.nc.message_parser.takers
-        self._mine: list[bytes] = []
-        self._door = door
-        self._back = back
+        self._subscriptions: list[bytes] = []
+        self._entry = door
+        self._answers = back
         self._refusals = _Refusals(conn)
         self._refusal = cache(overloaded)  # of a handful of reasons
 
     def taker(self, find: _Find) -> Taker:
-        asker = self._door.asker
+        client = self._entry.client
 
         @lru_cache(maxsize=KNOWN_SUBJECTS)
         def known(subject: bytes) -> tuple[str, str, Endpoint | None]:
-            asked, endpoint = find(subject.decode("utf-8", "replace"))
-            return asked, asker(asked), endpoint
+            question, endpoint = find(subject.decode("utf-8", "replace"))
+            return question, client(question), endpoint
 
         return partial(self._take, known)
 
-    def listen(self, heard: Subscription, take: Taker) -> None:
+    def listen(self, subscription: Subscription, take: Taker) -> None:
         """From now on its messages are taken as they are read."""
-        self._mine.append(b"%d" % heard._id)
-        self._takers[self._mine[-1]] = take
+        self._subscriptions.append(b"%d" % subscription._id)
+        self._takers[self._subscriptions[-1]] = take
 
     def stop(self) -> None:
-        for number in self._mine:
+        for number in self._subscriptions:
             self._takers.pop(number, None)
         self._refusals.stop()
 
@@ -264,14 +266,14 @@ class _Row:
         body: bytes,
     ) -> None:
         del headers  # requests have none that matter
-        text, asker, endpoint = known(subject)
+        text, client, endpoint = known(subject)
         to = reply.decode("utf-8", "replace")
-        if endpoint is None or self._back.astray(to):
+        if endpoint is None or self._answers.astray(to):
             return
-        if (beyond := self._door.beyond(asker, len(body))) is not None:
+        if (beyond := self._entry.beyond(client, len(body))) is not None:
             self._refusals.add(reply, self._refusal(beyond))
             return
-        self._door.enter(asker, self._back.asked(text, to, body), endpoint)
+        self._entry.enter(client, self._answers.question(text, to, body), endpoint)
 
 
 class Stopping(Exception):
@@ -335,12 +337,12 @@ async def serve(
     loop = asyncio.get_running_loop()
     no_turn = Beyond(f"a turn within {answer_limit_s:g} s, which did not come", RATE_AGAIN_S)
 
-    def begin(asked: _Asked, endpoint: Endpoint, over: Callable[[], None]) -> None:
-        if loop.time() > asked.came_s + answer_limit_s:  # whoever asked may still be told
-            work = asked.back.send(asked, overloaded(no_turn))
+    def begin(question: _Question, endpoint: Endpoint, over: Callable[[], None]) -> None:
+        if loop.time() > question.received_s + answer_limit_s:  # whoever asked may still be told
+            work = question.back.send(question, overloaded(no_turn))
         else:
-            work = _work(asked, endpoint, failed, answer_limit_s)
-        task = asyncio.create_task(work, name=asked.subject)
+            work = _work(question, endpoint, failed, answer_limit_s)
+        task = asyncio.create_task(work, name=question.subject)
         tasks.add(task)
 
         def ended(task: asyncio.Task[None]) -> None:
@@ -370,8 +372,8 @@ async def serve(
                 queue_group=name,  # replicas share; another service hears all of it too
             )
             await service.add_endpoint(config)
-            if (heard := service._endpoints[-1]._subscription) is not None:
-                row.listen(heard, take)
+            if (subscription := service._endpoints[-1]._subscription) is not None:
+                row.listen(subscription, take)
         kinds = subjects.kinds_in_lanes(each.subject for each in endpoints.values())
         # An operator's verb may be called as a tenant's: only who may ask for it comes to it.
         by_verb = {subjects.kind_and_verb(each.subject): each for each in endpoints.values()}
@@ -379,11 +381,11 @@ async def serve(
             rows.append(row_of(lane))
             for kind in kinds:
                 take = rows[-1].taker(partial(_by_lane, by_verb))
-                heard = await lane.subscribe_raw(
+                subscription = await lane.subscribe_raw(
                     subjects.lane(number, kind), partial(_of_lane, take), queue=name
                 )
-                rows[-1].listen(heard, take)
-                in_lanes.append(heard)
+                rows[-1].listen(subscription, take)
+                in_lanes.append(subscription)
         # From here on, whoever asks is heard.
         await asyncio.gather(*(by.flush(timeout_s=START_LIMIT_S) for by in (conn, *lanes)))
     except (BusError, nats_errors.Error, OSError) as error:
@@ -402,8 +404,8 @@ def _by_itself(endpoint: Endpoint, subject: str) -> tuple[str, Endpoint]:
 def _by_lane(
     by_verb: Mapping[tuple[str, str], Endpoint], subject: str
 ) -> tuple[str, Endpoint | None]:
-    asked = subjects.without_lanes(subject)
-    return asked, by_verb.get(subjects.kind_and_verb(asked))
+    question = subjects.without_lanes(subject)
+    return question, by_verb.get(subjects.kind_and_verb(question))
 
 
 async def _of_service(take: Taker, request: Request) -> None:
@@ -415,20 +417,20 @@ async def _of_lane(take: Taker, message: Msg) -> None:
     take(message.subject.encode(), message.reply.encode(), b"", message.data)
 
 
-async def _work(asked: _Asked, endpoint: Endpoint, failed: Failed, limit_s: float) -> None:
-    answers = asked.back
-    limit = asyncio.timeout_at(asked.came_s + limit_s)
+async def _work(question: _Question, endpoint: Endpoint, failed: Failed, limit_s: float) -> None:
+    answers = question.back
+    limit = asyncio.timeout_at(question.received_s + limit_s)
     try:
         async with limit:
-            reply = await endpoint.answer(asked.subject, asked.data)
+            reply = await endpoint.answer(question.subject, question.data)
     except asyncio.CancelledError:
-        await answers.send(asked, failed(asked.subject, Stopping("the service is stopping")))
+        await answers.send(question, failed(question.subject, Stopping("the service is stopping")))
         raise
     except Exception as error:  # noqa: BLE001 # the sender gets an answer all the same
         if isinstance(error, TimeoutError) and limit.expired():
-            answers.slow(asked.subject)
+            answers.slow(question.subject)
         else:
-            answers.log.error("request handler failed", error=error, subject=asked.subject)
-        reply = failed(asked.subject, error)
+            answers.log.error("request handler failed", error=error, subject=question.subject)
+        reply = failed(question.subject, error)
     if reply is not None:
-        await answers.send(asked, reply)
+        await answers.send(question, reply)

@@ -13,78 +13,78 @@ from typing import Final
 
 from berthmaster.lib.nats.fair_queue import RecentClients
 
-PAUSE_PER_SLICE: Final = 9.0  # times as long as a stretch took; the loop is theirs who come beside
+PAUSE_PER_SLICE: Final = 9.0  # times as long as the slice took; other clients have the loop then
 
 
 class FairLock:
     """A lock that is handed over in turn."""
 
     def __init__(self) -> None:
-        self._rows: OrderedDict[str, deque[asyncio.Future[None]]] = OrderedDict()
+        self._waiters: OrderedDict[str, deque[asyncio.Future[None]]] = OrderedDict()
         self._is_taken = False
         self._last = ""
 
     @asynccontextmanager
-    async def turn(self, asker: str) -> AsyncIterator[None]:
-        """Within it nobody else has his."""
-        await self.take(asker)
+    async def turn(self, client: str) -> AsyncIterator[None]:
+        """Hold the lock within the block."""
+        await self.take(client)
         try:
             yield
         finally:
             self.hand_over()
 
-    async def take(self, asker: str) -> None:
-        """Wait for a turn; whoever has one must ``hand_over`` at its end."""
+    async def take(self, client: str) -> None:
+        """Wait for the lock. Its holder must call ``hand_over`` at the end."""
         if not self._is_taken:
             self._is_taken = True
-            self._last = asker
+            self._last = client
             return
-        mine = asyncio.get_running_loop().create_future()
-        self._rows.setdefault(asker, deque()).append(mine)
+        waiter = asyncio.get_running_loop().create_future()
+        self._waiters.setdefault(client, deque()).append(waiter)
         try:
-            await mine
+            await waiter
         except asyncio.CancelledError:
-            if mine.done() and not mine.cancelled():
-                self.hand_over()  # it came at the same moment
+            if waiter.done() and not waiter.cancelled():
+                self.hand_over()  # the lock came at the same moment
             raise
 
     def hand_over(self) -> None:
-        if self._last in self._rows:
-            self._rows.move_to_end(self._last)
-        while self._rows:
-            asker, row = next(iter(self._rows.items()))
-            mine = row.popleft()
-            if not row:
-                del self._rows[asker]
-            if not mine.done():  # else he has given up
-                self._last = asker
-                mine.set_result(None)
+        if self._last in self._waiters:
+            self._waiters.move_to_end(self._last)
+        while self._waiters:
+            client, queue = next(iter(self._waiters.items()))
+            waiter = queue.popleft()
+            if not queue:
+                del self._waiters[client]
+            if not waiter.done():  # a cancelled one has given up
+                self._last = client
+                waiter.set_result(None)
                 return
         self._is_taken = False
 
 
 class TimeSlices:
-    """Work that would keep the event loop goes on a stretch at a time. Where others come, the loop
-    is theirs for some times as long as a stretch took."""
+    """Time slices for work that would block the event loop. While other clients come, the loop is
+    theirs after each slice, for ``PAUSE_PER_SLICE`` times its duration."""
 
     def __init__(self) -> None:
         self._turns = FairLock()
-        self._company = RecentClients()
+        self._recent = RecentClients()
 
-    def served(self, asker: str) -> None:
-        """He was answered something, short or long."""
-        self._company.served(asker, asyncio.get_running_loop().time())
+    def served(self, client: str) -> None:
+        """Note that a client was served."""
+        self._recent.served(client, asyncio.get_running_loop().time())
 
-    async def next(self, asker: str) -> None:
-        """Until the next stretch may be worked on; it ends where whoever called waits again."""
+    async def next(self, client: str) -> None:
+        """Wait for the next slice. It ends where the caller waits again."""
         loop = asyncio.get_running_loop()
         await asyncio.sleep(0)
-        await self._turns.take(asker)
+        await self._turns.take(client)
         began_s = loop.time()
 
         def over() -> None:
             now_s = loop.time()
-            others = self._company.besides(asker, now_s)
+            others = self._recent.has_others(client, now_s)
             rest_s = PAUSE_PER_SLICE * (now_s - began_s) if others else 0.0
             loop.call_later(rest_s, self._turns.hand_over)
 

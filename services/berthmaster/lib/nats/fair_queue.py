@@ -17,23 +17,23 @@ from collections import OrderedDict, deque
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
-PORTION: Final = 4  # work that is begun before the event loop runs
-FEW: Final = 16  # requests in hand of one for whom there is always room
-MUCH_MORE: Final = 4  # times what one has in hand: beside one who has that, he has few
-NEW: Final = 4  # of one for whom there is room where all others have filled it
+PORTION: Final = 4  # units of work that begin before the event loop runs
+FEW: Final = 16  # requests in flight of one client that are always accepted
+MUCH_MORE: Final = 4  # a client with this fraction of the largest one's requests has few
+NEW: Final = 4  # requests in flight of a client that is accepted although others fill the queue
 PATIENCE_S: Final = 0.005  # between portions of those with many, while one with few is served
-AT_WORK: Final = 12  # begun of one with many, where others come too
-REST: Final = 4.0  # times as long as a portion of those with many took, the next waits then
+AT_WORK: Final = 12  # requests at work of a client with many, while others come
+REST: Final = 4.0  # times as long as a portion of those with many took, before the next
 SHORTEST_REST_S: Final = 0.001
-OTHERS_S: Final = 1.0  # so long after another one has been served, others come
+OTHERS_S: Final = 1.0  # after another client was served, others count as coming
 NUMBER_AGAIN_S: Final = 0.25  # a full queue at 0.5 ms each
 RATE_AGAIN_S: Final = 1.0  # until the whole rate is there again
-FORGET_AT: Final = 10_000  # rates of those who asked are kept for so many at least
+FORGET_AT: Final = 10_000  # minimum number of clients whose rates are remembered
 Start = Callable[[], None]
 
 
 class Share(NamedTuple):
-    """What one who asks may have."""
+    """The limits of one client."""
 
     in_hand: int  # requests, waiting and at work
     bytes_in_hand: int
@@ -41,7 +41,7 @@ class Share(NamedTuple):
 
 
 class Beyond(NamedTuple):
-    """Why somebody has to wait, and for how long."""
+    """Why a client has to wait, and for how long."""
 
     why: str
     again_s: float
@@ -52,22 +52,22 @@ class _Client:
         self.in_hand = 0
         self.at_work = 0
         self.bytes = 0
-        self.left = share.per_s  # requests that he may still send at once
+        self.left = share.per_s  # requests that it may still send at once
         self.at_s = 0.0
 
 
 class RecentClients:
-    """Whether others come beside one who asks: such as have been served in the last second."""
+    """Whether other clients come: those that were served in the last second."""
 
     def __init__(self) -> None:
         self._served: list[tuple[str, float]] = []  # the last two, the latest first, and when
 
-    def served(self, asker: str, now_s: float) -> None:
-        others = [each for each in self._served if each[0] != asker]
-        self._served = [(asker, now_s), *others][:2]
+    def served(self, client: str, now_s: float) -> None:
+        others = [each for each in self._served if each[0] != client]
+        self._served = [(client, now_s), *others][:2]
 
-    def besides(self, asker: str, now_s: float) -> bool:
-        return any(asker != other and now_s < at_s + OTHERS_S for other, at_s in self._served)
+    def has_others(self, client: str, now_s: float) -> bool:
+        return any(client != other and now_s < at_s + OTHERS_S for other, at_s in self._served)
 
 
 _Queues = OrderedDict[str, deque[tuple[int, Start]]]
@@ -76,17 +76,17 @@ _Queues = OrderedDict[str, deque[tuple[int, Start]]]
 class FairQueue:
     def __init__(self, share: Share) -> None:
         self._share = share
-        self._askers: dict[str, _Client] = {}
+        self._clients: dict[str, _Client] = {}
         self._few = _Queues()
         self._many = _Queues()
-        self._asking = 0  # askers with something in hand
+        self._active = 0  # number of clients with a request in flight
         self._above_few = dict[str, _Client]()  # those with more than FEW
         self._loop = asyncio.get_running_loop()
         self._is_due = False
         self._later: asyncio.TimerHandle | None = None
         self._many_at_s = 0.0
         self._is_portion_out = False
-        self._company = RecentClients()
+        self._recent = RecentClients()
         self._waiting = 0
         self._in_hand = 0
         one = "of one tenant"
@@ -96,11 +96,11 @@ class FairQueue:
         )
         self._rate = Beyond(f"at most {share.per_s:g} requests {one} a second", RATE_AGAIN_S)
 
-    def beyond(self, asker: str, size: int) -> Beyond | None:
-        """Why one more request of his must not join, if so."""
-        one = self._askers.get(asker)
+    def beyond(self, client: str, size: int) -> Beyond | None:
+        """Return the limit that one more request of this client would exceed, if any."""
+        one = self._clients.get(client)
         if one is None:
-            one = self._new(asker)
+            one = self._new(client)
         share = self._share
         if one.in_hand >= share.in_hand:
             return self._number
@@ -111,43 +111,44 @@ class FairQueue:
         one.at_s = now_s
         return self._rate if one.left < 1 else None
 
-    def join(self, asker: str, size: int, work: int, start: Start) -> None:
-        """Wait for a turn, if nothing is ``beyond``; ``start`` is called when it has come.
-        ``work``: about how much it is, of ``PORTION``. Whoever joined leaves once, at its end.
+    def join(self, client: str, size: int, work: int, start: Start) -> None:
+        """Queue a request that is not ``beyond`` a limit. ``start`` is called at its turn.
+
+        ``work``: its units of ``PORTION``. Each request that joined must ``leave`` once.
         """
-        one = self._askers[asker]
+        one = self._clients[client]
         one.left -= 1
         one.in_hand += 1
         one.bytes += size
         if one.in_hand == 1:
-            self._asking += 1
+            self._active += 1
         elif one.in_hand == FEW + 1:
-            self._above_few[asker] = one
+            self._above_few[client] = one
         mine, other = (self._many, self._few) if self._has_many(one) else (self._few, self._many)
-        if asker in other:  # each one's requests are begun in their order
-            mine[asker] = other.pop(asker)
-        mine.setdefault(asker, deque()).append((work, start))
+        if client in other:  # requests of one client begin in their order
+            mine[client] = other.pop(client)
+        mine.setdefault(client, deque()).append((work, start))
         self._waiting += 1
         self._in_hand += 1
         self._call()
 
-    def leave(self, asker: str, size: int) -> None:
-        one = self._askers[asker]
+    def leave(self, client: str, size: int) -> None:
+        one = self._clients[client]
         self._in_hand -= 1
         one.in_hand -= 1
         one.at_work -= 1
         one.bytes -= size
-        self._company.served(asker, self._loop.time())
+        self._recent.served(client, self._loop.time())
         if one.in_hand == 0:
-            self._asking -= 1
+            self._active -= 1
         elif one.in_hand == FEW:
-            del self._above_few[asker]
+            del self._above_few[client]
         if self._many and not self._serves_few():
             self._call()
 
-    def is_new(self, asker: str) -> bool:
-        """Whether somebody has next to nothing in hand."""
-        one = self._askers.get(asker)
+    def is_new(self, client: str) -> bool:
+        """Whether a client has almost nothing in flight."""
+        one = self._clients.get(client)
         return one is None or one.in_hand < NEW
 
     @property
@@ -160,10 +161,10 @@ class FairQueue:
         """Requests whose turn has not come."""
         return self._waiting
 
-    def _new(self, asker: str) -> _Client:
+    def _new(self, client: str) -> _Client:
         now_s = self._loop.time()
         self._tidy(now_s)
-        one = self._askers[asker] = _Client(self._share)
+        one = self._clients[client] = _Client(self._share)
         one.at_s = now_s
         return one
 
@@ -174,10 +175,10 @@ class FairQueue:
         return max((one.in_hand for one in self._above_few.values()), default=0)
 
     def _serves_few(self) -> bool:
-        """Whether somebody with few has something in hand."""
+        """Whether a client with few has a request in flight."""
         most = self._most_in_hand()
         many = sum(one.in_hand * MUCH_MORE > most for one in self._above_few.values())
-        return self._asking > many
+        return self._active > many
 
     def _call(self) -> None:
         if not self._is_due:
@@ -214,11 +215,11 @@ class FairQueue:
             self._call()
 
     def _others_come(self, now_s: float) -> bool:
-        """Besides one with many: the only one, if there is none."""
+        """Whether other clients come beside one with many."""
         if len(self._many) > 1:
             return True
         [only] = self._many
-        return self._company.besides(only, now_s)
+        return self._recent.has_others(only, now_s)
 
     def _wake(self) -> None:
         self._later = None
@@ -226,20 +227,21 @@ class FairQueue:
             self._call()
 
     def _portion(self, queues: _Queues, left: int, most: int) -> int:
-        """Begin so much, one of each in turn who has less than ``most`` at work; what is left."""
+        """Begin ``left`` units, one of each client in turn with less than ``most`` at work. Return
+        the units that are left."""
         passed = 0
         while left > 0 and passed < len(queues):
-            asker, queue = next(iter(queues.items()))
-            one = self._askers[asker]
+            client, queue = next(iter(queues.items()))
+            one = self._clients[client]
             if one.at_work >= most:
-                queues.move_to_end(asker)
+                queues.move_to_end(client)
                 passed += 1
                 continue
             work, start = queue.popleft()
             if queue:
-                queues.move_to_end(asker)
+                queues.move_to_end(client)
             else:
-                del queues[asker]
+                del queues[client]
             one.at_work += 1
             left -= work
             self._waiting -= 1
@@ -247,10 +249,10 @@ class FairQueue:
         return left
 
     def _tidy(self, now_s: float) -> None:
-        """Whoever has nothing in hand and his whole rate again is as if he had never asked."""
-        if len(self._askers) >= FORGET_AT:
-            self._askers = {
+        """Forget clients with nothing in flight and their whole rate: they are as new."""
+        if len(self._clients) >= FORGET_AT:
+            self._clients = {
                 name: one
-                for name, one in self._askers.items()
+                for name, one in self._clients.items()
                 if one.in_hand or now_s - one.at_s < 1.0
             }

@@ -105,7 +105,7 @@ class Follower:
                 pause_s, self._answer_s = FIRST_PAUSE_S, ANSWER_S
                 time_to_list = await session.watch(self._relist_s if mirrors else None)
                 # A list that was cut short tells nothing of what is gone: list once more.
-                list_next = mirrors and (time_to_list or (list_next and not session.told))
+                list_next = mirrors and (time_to_list or (list_next and not session.is_complete))
             except StreamReplaced:
                 raise
             except (BusError, nats_errors.Error, OSError) as error:
@@ -163,8 +163,8 @@ class _Session:
         self._newest = 0  # sequence of what came meanwhile
         self._verified = 0  # of some subjects: all up to here was read from the stream
         self._since: set[int] = set()  # of some subjects: handled since then
-        self._heard = False  # anything since the last check
-        self.told = False  # that all which was stored at the start has been handled
+        self._has_received = False  # anything since the last check
+        self.is_complete = False  # that all which was stored at the start has been handled
         self.failure: Exception | None = None  # of the handler
         self._listening: list[Listening] = []
         self._loop = asyncio.get_running_loop()
@@ -189,7 +189,7 @@ class _Session:
         self._verified = follower.sequence
         await self._read_on()
         if not self._is_over:
-            self.told = follower.caught_up = True
+            self.is_complete = follower.caught_up = True
             if self._caught_up is not None:
                 self._call(self._caught_up)
 
@@ -213,9 +213,9 @@ class _Session:
                 self._look.clear()
                 verify_at = loop.time() + VERIFY_S
                 await self._verify()
-            elif not self._heard:
+            elif not self._has_received:
                 await self._read_on()
-            self._heard = False
+            self._has_received = False
         if self._why_ended:
             stream = self._follower._stream
             self._conn.log.info("following anew", stream=stream, why=self._why_ended)
@@ -228,7 +228,7 @@ class _Session:
         info = await stream_info(self._conn, follower._stream, timeout_s=follower._answer_s)
         if info.making != follower.making or info.state.last_seq < follower.sequence:
             self._end("the stream is not the one that was followed")
-        elif self._reads or not follower._is_whole or not self._heard:
+        elif self._reads or not follower._is_whole or not self._has_received:
             await self._read_on()
 
     async def close(self) -> None:
@@ -253,7 +253,7 @@ class _Session:
         """A message that the stream has stored."""
         if self._is_over:
             return
-        self._heard = True
+        self._has_received = True
         self._follower.last_heard_s = self._loop.time()
         found = _STORED.search(headers, headers.rfind(_MARK))
         if found is None:
@@ -276,7 +276,7 @@ class _Session:
     async def _read_on(self) -> None:
         """Handle all that the stream has behind what was handled."""
         follower = self._follower
-        self._reads = follower._is_whole or not self.told
+        self._reads = follower._is_whole or not self.is_complete
         start = follower.sequence if self._reads else self._verified
         only = [] if follower._is_whole else follower._filters
         left, until = 1, self._loop.time() + BEHIND_LIMIT_S

@@ -22,7 +22,7 @@ _Job = tuple[str, str]  # tenant and id, as tokens
 
 
 class _Message(NamedTuple):
-    heard_s: float
+    received_s: float
     data: bytes
 
 
@@ -48,7 +48,7 @@ class _Table:
         if not self.messages:
             return False
         oldest = next(iter(self.messages.values()))
-        return self.size > MAX_OF_CLUSTER or now_s - oldest.heard_s > KEEP_S
+        return self.size > MAX_OF_CLUSTER or now_s - oldest.received_s > KEEP_S
 
 
 class LatestFigures:
@@ -103,7 +103,7 @@ class LatestFigures:
         found: list[JobFigures] = []
         for cluster in sorted(self._clusters.get(job, ())):
             message = self._tables[cluster].messages[job]
-            if self._now() - message.heard_s > KEEP_S:
+            if self._now() - message.received_s > KEEP_S:
                 continue
             try:
                 figures = JOB_FIGURES.decode(message.data)

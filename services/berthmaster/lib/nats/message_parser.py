@@ -27,8 +27,8 @@ Taker = Callable[[bytes, bytes, bytes, bytes], None]  # (subject, reply, headers
 _END: Final = b"\r\n"
 SLICE: Final = 32  # messages that are read before the event loop runs; below a millisecond's work
 PAUSE_S: Final = 0.001  # between slices of what others send
-RESTS_S: Final = 0.25  # of such rests in a row: some 8,000 messages
-RESTS_SHARE: Final = 0.1  # of the time, in the long run
+PAUSES_S: Final = 0.25  # of such pauses in a row: some 8,000 messages
+PAUSES_SHARE: Final = 0.1  # of the time, in the long run
 FULL_READ: Final = 32 * 1024  # as much as is read at once: there is more
 _MESSAGES: Final = (b"MSG", b"HMSG")
 
@@ -38,35 +38,35 @@ class MessageParser(Parser):
 
     def __init__(self, nc: Any) -> None:
         self.takers: dict[bytes, Taker] = {}  # by number of the subscription
-        self.rest_s = 0.0
-        self.round_s = 0.0  # between two looks at what the server has sent; 0 = as it comes
-        self.awaited = 0  # answers; while there is one, messages are read as they come
-        self._called: asyncio.Future[None] | None = None
-        self._rests_left_s = RESTS_S
-        self._rested_at_s = 0.0
-        self._lives = 0
+        self.pause_s = 0.0
+        self.round_s = 0.0  # between two reads of the server's messages; 0 = at once
+        self.pending_answers = 0  # while there are any, messages are read at once
+        self._wake: asyncio.Future[None] | None = None
+        self._pauses_left_s = PAUSES_S
+        self._paused_at_s = 0.0
+        self._connections = 0
         self._needs = 0
         super().__init__(nc)
 
     def reset(self) -> None:
-        """Another connection begins, with nothing read of it."""
-        self._lives += 1
+        """Begin another connection, with nothing read of it."""
+        self._connections += 1
         self._needs = 0
         super().reset()
 
     async def parse(self, data: bytes = b"") -> None:
-        """Handle all that is whole; the rest waits for more."""
+        """Handle all complete messages; the remaining bytes wait for more."""
         self.buf.extend(data)
         if len(self.buf) < self._needs:
             return
         stock = bytes(self.buf)
         at = self._needs = 0
-        life = self._lives
+        connection = self._connections
         read = 0
         try:
             while (end := stock.find(_END, at)) >= 0:
-                words = stock[at:end].split()
-                kind = words[0] if words else b""
+                fields = stock[at:end].split()
+                kind = fields[0] if fields else b""
                 if kind not in _MESSAGES:
                     line = stock[at : end + 2]
                     at = end + 2
@@ -74,82 +74,82 @@ class MessageParser(Parser):
                 else:
                     begin = end + 2
                     try:
-                        stop = begin + int(words[-1])
+                        stop = begin + int(fields[-1])
                         has_headers = kind == b"HMSG"
-                        body = begin + int(words[-2]) if has_headers else begin
-                        number = words[2]
+                        body = begin + int(fields[-2]) if has_headers else begin
+                        number = fields[2]
                     except (ValueError, IndexError):
                         raise nats_errors.ProtocolError("nats: malformed MSG") from None
                     if len(stock) < stop + 2:
                         self._needs = stop + 2 - at
                         break
                     at = stop + 2
-                    reply = words[3] if len(words) == (6 if has_headers else 5) else b""
+                    reply = fields[3] if len(fields) == (6 if has_headers else 5) else b""
                     take = self.takers.get(number)
                     headers = stock[begin:body] if has_headers else b""
                     if take is None:
                         await self.nc._process_msg(
-                            int(number), words[1], reply, stock[body:stop], headers or None
+                            int(number), fields[1], reply, stock[body:stop], headers or None
                         )
                     else:
-                        take(words[1], reply, headers, stock[body:stop])
+                        take(fields[1], reply, headers, stock[body:stop])
                     read += 1
                     if read % SLICE == 0:
-                        await self._rest()
-                if life != self._lives:
+                        await self._pause()
+                if connection != self._connections:
                     return
         finally:
-            if life == self._lives:
+            if connection == self._connections:
                 self.buf = bytearray(stock[at:])
-        if self.round_s and not self.awaited and len(data) < FULL_READ:
+        if self.round_s and not self.pending_answers and len(data) < FULL_READ:
             await self._let_gather(self.round_s)
 
     def await_answer(self) -> None:
-        """An answer is to come: read on at once. Call ``answered`` afterwards."""
-        self.awaited += 1
-        if self._called is not None and not self._called.done():
-            self._called.set_result(None)
+        """Read at once, since an answer is expected. Call ``end_answer`` afterwards."""
+        self.pending_answers += 1
+        if self._wake is not None and not self._wake.done():
+            self._wake.set_result(None)
 
-    def answered(self) -> None:
-        """The answer has come, or nobody waits for it any more."""
-        self.awaited -= 1
+    def end_answer(self) -> None:
+        """End ``await_answer``: the answer has come, or its request was given up."""
+        self.pending_answers -= 1
 
     async def _let_gather(self, round_s: float) -> None:
-        """Leave what comes with the system, which wakes nobody for it."""
+        """Leave new bytes in the kernel, so that they wake nothing."""
         writer = getattr(self.nc._transport, "_io_writer", None)
         if writer is None or writer.transport.is_closing():
             return
         transport, loop = writer.transport, asyncio.get_running_loop()
-        called = self._called = loop.create_future()
-        over = loop.call_later(round_s, _set, called)
+        wake = self._wake = loop.create_future()
+        timer = loop.call_later(round_s, _set, wake)
         transport.pause_reading()
         try:
-            await called
+            await wake
         finally:
-            over.cancel()
+            timer.cancel()
             if not transport.is_closing():
                 transport.resume_reading()
 
-    async def _rest(self) -> None:
-        rest_s = self.rest_s
-        if rest_s:
+    async def _pause(self) -> None:
+        pause_s = self.pause_s
+        if pause_s:
             now_s = asyncio.get_running_loop().time()
-            earned_s = RESTS_SHARE * (now_s - self._rested_at_s)
-            self._rests_left_s = min(RESTS_S, self._rests_left_s + earned_s)
-            self._rested_at_s = now_s
-            rest_s = rest_s if rest_s <= self._rests_left_s else 0.0
-            self._rests_left_s -= rest_s
-        await asyncio.sleep(rest_s)
+            earned_s = PAUSES_SHARE * (now_s - self._paused_at_s)
+            self._pauses_left_s = min(PAUSES_S, self._pauses_left_s + earned_s)
+            self._paused_at_s = now_s
+            pause_s = pause_s if pause_s <= self._pauses_left_s else 0.0
+            self._pauses_left_s -= pause_s
+        await asyncio.sleep(pause_s)
 
     async def _other(self, line: bytes) -> None:
         """One line that is no message: the library's own rules, of this line alone."""
-        life = self._lives
+        connection = self._connections
         self.buf = bytearray(line)
         await super().parse()
-        if life == self._lives and self.buf:
+        if connection == self._connections and self.buf:
             raise nats_errors.ProtocolError("nats: unknown protocol")
 
 
-def _set(called: "asyncio.Future[None]") -> None:
-    if not called.done():
-        called.set_result(None)
+def _set(wake: "asyncio.Future[None]") -> None:
+    if not wake.done():
+        wake.set_result(None)

@@ -34,12 +34,13 @@ class Decoded(NamedTuple):
 
 
 def event_subject(event: WorkloadEvent) -> str:
-    """Where an event belongs. Raises SubjectError."""
+    """Return the subject of an event. Raises SubjectError."""
     return subjects.workload_event(event.tenant, event.id, event_kind(event), event_cluster(event))
 
 
 def decode_event(subject: str, data: bytes) -> Decoded:
-    """Raises UNREADABLE, and SubjectError where the subject names no workload."""
+    """Decode an event of the workload that the subject names. Raises UNREADABLE, and SubjectError
+    where the subject names none."""
     event = EVENTS.decode(data)
     try:
         if event_subject(event) == subject:
@@ -51,7 +52,7 @@ def decode_event(subject: str, data: bytes) -> Decoded:
 
 
 def fact_subject(fact: FleetFact) -> str:
-    """Its subject. Raises SubjectError."""
+    """Return the subject of a fact about the fleet. Raises SubjectError."""
     match fact:
         case ClusterAlive():
             return subjects.alive(fact.cluster)

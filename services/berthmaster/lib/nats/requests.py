@@ -101,7 +101,7 @@ class Requests:
         self._waiting[question.token] = question
         reply = f"{self._inbox}.{question.token}"
         # After this process stood still, answers are there to be read: one more pause for them.
-        too_late = loop.call_at(deadline, loop.call_later, GRACE_S, _end_unanswered, answer)
+        timer = loop.call_at(deadline, loop.call_later, GRACE_S, _end_unanswered, answer)
         self._nc.message_parser.await_answer()
         try:
             await self._nc.publish(
@@ -109,8 +109,8 @@ class Requests:
             )
             return await answer
         finally:
-            self._nc.message_parser.answered()
-            too_late.cancel()
+            self._nc.message_parser.end_answer()
+            timer.cancel()
             del self._waiting[question.token]
             answer.cancel()
 
@@ -145,10 +145,10 @@ class Requests:
         if inbox_denied:
             self._inbox_denied = f"this user may not listen to its own inbox: {error}"
             error = NotPermitted(self._inbox_denied)
-        for asked in self._waiting.values():
-            concerned = inbox_denied or (kind == "publish" and asked.subject.lower() == subject)
-            if concerned and not asked.answer.done():
-                asked.answer.set_exception(error)
+        for question in self._waiting.values():
+            concerned = inbox_denied or (kind == "publish" and question.subject.lower() == subject)
+            if concerned and not question.answer.done():
+                question.answer.set_exception(error)
 
     def interrupted(self) -> None:
         """The connection broke: answers to what was asked before do not come to the next one."""
@@ -164,18 +164,18 @@ class Requests:
 
     def _fail(self, error: Exception) -> None:
         self._window.forget()
-        for asked in self._waiting.values():
-            if not asked.answer.done():
-                asked.answer.set_exception(error)
+        for question in self._waiting.values():
+            if not question.answer.done():
+                question.answer.set_exception(error)
 
     def _answer(self, subject: bytes, reply: bytes, headers: bytes, body: bytes) -> None:
         token = subject.rpartition(b".")[2].decode("utf-8", "replace")
         self._window.came(token)
-        asked = self._waiting.get(token)
-        if asked is not None and not asked.answer.done():
-            told = headers_of(headers) if headers else None
-            asked.answer.set_result(
-                Msg(self._nc, subject.decode("utf-8", "replace"), reply.decode(), body, told)
+        question = self._waiting.get(token)
+        if question is not None and not question.answer.done():
+            fields = headers_of(headers) if headers else None
+            question.answer.set_result(
+                Msg(self._nc, subject.decode("utf-8", "replace"), reply.decode(), body, fields)
             )
 
 
@@ -192,7 +192,7 @@ def _end_unanswered(answer: "asyncio.Future[Msg]") -> None:
 
 
 @asynccontextmanager
-async def _heeding() -> AsyncIterator[None]:
+async def _cancellable() -> AsyncIterator[None]:
     """Ends with CancelledError where the block swallowed a cancellation. The library connects under
     `asyncio.wait_for`: of a cancellation and a refused connection in one turn of the loop, that
     tells the refusal, and whoever closes while a server is away would be tried for, for ever."""
@@ -319,15 +319,15 @@ class PatientClient(NatsClient):
 
     async def _process_info(self, info: dict[str, Any], initial_connection: bool = False) -> None:
         server = self._current_server
-        asked = server is not None and server.uri.scheme == "tls"
-        if initial_connection and asked and not info.get("tls_required"):
+        is_tls = server is not None and server.uri.scheme == "tls"
+        if initial_connection and is_tls and not info.get("tls_required"):
             raise nats_errors.Error("nats: the URL says tls and the server offers none")
-        if not asked and not self.plaintext and (told := info.get("connect_urls")):
-            info = info | {"connect_urls": [each for each in told if not exposed(each)]}
+        if not is_tls and not self.plaintext and (urls := info.get("connect_urls")):
+            info = info | {"connect_urls": [each for each in urls if not exposed(each)]}
         await super()._process_info(info, initial_connection)
 
     async def _process_connect_init(self) -> None:
-        async with _heeding():
+        async with _cancellable():
             await super()._process_connect_init()
         # asyncio would warn at each end of a stream of which it does not know that it is TLS's.
         writer = getattr(self._transport, "_io_writer", None)
@@ -345,7 +345,7 @@ class PatientClient(NatsClient):
     async def _connect_to_server(self, s: Any) -> None:
         if self._transport:
             self._transport.close()  # type: ignore[no-untyped-call]
-        async with _heeding():
+        async with _cancellable():
             await super()._connect_to_server(s)
 
     async def _process_err(self, err_msg: str) -> None:

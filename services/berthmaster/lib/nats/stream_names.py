@@ -27,5 +27,5 @@ _STREAMS: Final = {
 
 
 def stream_of(subject: str) -> str:
-    """The stream that a subject of ours is stored in."""
+    """Return the stream that stores a subject of ours."""
     return _STREAMS.get(subject.split(".", 2)[1], subject)

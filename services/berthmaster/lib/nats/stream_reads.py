@@ -162,7 +162,7 @@ class BatchReader:
             raise NoAnswer(f"no batch of stream {self._stream} came in time") from error
         finally:
             self._outcome = None
-            self._conn.nc.message_parser.answered()
+            self._conn.nc.message_parser.end_answer()
         return self._batch, left
 
     def _take(self, subject: bytes, reply: bytes, headers: bytes, body: bytes) -> None:

@@ -215,9 +215,9 @@ def stream_configs(
 
 
 def _followed(config: dict[str, Any]) -> dict[str, Any]:
-    if (heard := FOLLOWED.get(config["name"])) is None:
+    if (followed := FOLLOWED.get(config["name"])) is None:
         return config
-    return config | {"subjects": list(heard), "republish": REPUBLISH}
+    return config | {"subjects": list(followed), "republish": REPUBLISH}
 
 
 class LostData(msgspec.Struct):
@@ -318,8 +318,8 @@ async def ensure_durable(conn: Connection, durable: Durable) -> None:
     except ApiError as error:
         if error.code != _NO_CONSUMER:
             raise
-    asked = {"stream_name": durable.stream, "config": durable.config()}
-    await conn.api(durable.create, asked, timeout_s=_CHANGE_TRY_S)
+    request = {"stream_name": durable.stream, "config": durable.config()}
+    await conn.api(durable.create, request, timeout_s=_CHANGE_TRY_S)
 
 
 async def _patiently(make: Callable[[], Awaitable[None]], name: str, deadline: float) -> None:

@@ -364,14 +364,14 @@ def asker(subject: str) -> str:
     return parts[2] if parts[1] == "api" else ""
 
 
-def kinds_in_lanes(asked: Iterable[str]) -> list[str]:
-    """Those kinds of requests of these subjects that come by lanes: "api", "agent"."""
-    return sorted({subject.split(".")[1] for subject in asked} & {"api", "agent"})
+def kinds_in_lanes(names: Iterable[str]) -> list[str]:
+    """Return the kinds of requests among these subjects that come by lanes: "api", "agent"."""
+    return sorted({name.split(".")[1] for name in names} & {"api", "agent"})
 
 
-def kind_and_verb(asked: str) -> tuple[str, str]:
-    """Who may ask ("api", "agent", "operator") and for what, of a request's subject."""
-    parts = asked.split(".")
+def kind_and_verb(subject: str) -> tuple[str, str]:
+    """Return the client's kind ("api", "agent", "operator") and the verb of a request's subject."""
+    parts = subject.split(".")
     return parts[1], parts[-1]
 
 
@@ -381,19 +381,18 @@ def lane(number: int, kind: str) -> str:
 
 
 def without_lanes(text: str) -> str:
-    """What a server says, with the subjects that were asked instead of those of lanes."""
+    """Return a server's text with the subjects of requests in place of those of lanes."""
     return _LANE.sub("berth.", text)
 
 
-def in_any_lane(asked: str) -> str:
-    """What a request's subject may become on its way to a service."""
-    return asked.replace("berth.", "berth.lane.*.", 1)
+def in_any_lane(subject: str) -> str:
+    """Return what a request's subject may become on its way to a service."""
+    return subject.replace("berth.", "berth.lane.*.", 1)
 
 
-def lane_of_subject(asked: str) -> str:
-    """What the server makes of the subject of a request to all tenants' or clusters' one verb,
-    in its own language for such mappings."""
-    berth, kind, _, verb = asked.split(".")
+def lane_of_subject(subject: str) -> str:
+    """Return the server's mapping of the subject of one verb of all tenants or clusters."""
+    berth, kind, _, verb = subject.split(".")
     return f"{berth}.lane.{{{{partition({LANES},1)}}}}.{kind}.{{{{wildcard(1)}}}}.{verb}"
 
 

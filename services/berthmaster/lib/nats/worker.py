@@ -110,20 +110,22 @@ class Worker:
         self._max_deliveries = max_deliveries
         self._handler_limit_s = handler_limit_s
         self.missing = ""  # why there is nothing to pull from
-        self._asked = 0  # messages asked for and not yet received
+        self._expected = 0  # messages asked for and not yet received
         self._tasks: dict[asyncio.Task[None], str] = {}  # with where to acknowledge
         self._failures = _Counts()
         self._setbacks = _Counts()  # failures, and whatever else made it wait for longer and longer
         self._look = asyncio.Event()  # whether to pull more, or to begin anew
         self._broken = False
-        self._heard_s = 0.0
+        self._received_s = 0.0
         self.handled = 0
-        self.buried = 0
+        self.dead_letters = 0
 
     async def run(self, stopping: asyncio.Event | None = None) -> None:
         """Work until cancelled, or until ``stopping`` is set; then what is in hand is finished."""
         pause_s = FIRST_PAUSE_S
-        telling = asyncio.create_task(self._tell_progress(), name=f"{self._durable}: progress")
+        progress_task = asyncio.create_task(
+            self._report_progress(), name=f"{self._durable}: progress"
+        )
         try:
             while stopping is None or not stopping.is_set():
                 if not self._conn.connected:
@@ -146,7 +148,7 @@ class Worker:
         finally:
             if self._tasks:
                 await asyncio.wait(self._tasks, timeout=DRAIN_S)
-            telling.cancel()
+            progress_task.cancel()
             await self._give_back()
 
     async def _give_back(self) -> None:
@@ -171,15 +173,15 @@ class Worker:
     async def _pull_until_broken(self, stopping: asyncio.Event | None) -> None:
         loop = asyncio.get_running_loop()
         inbox = self._conn.nc.new_inbox()
-        self._asked = 0
+        self._expected = 0
         self._broken = False
-        self._heard_s = loop.time()
-        forget = self._conn.when_reconnected(self._begin_anew)
+        self._received_s = loop.time()
+        forget = self._conn.when_reconnected(self._restart)
         subscription = await self._conn.subscribe_raw(inbox, self._each)
         try:
             while not self._broken and (stopping is None or not stopping.is_set()):
-                room = self._concurrency - len(self._tasks) - self._asked
-                if room >= max(1, self._concurrency // 4) or (room > 0 and self._asked == 0):
+                room = self._concurrency - len(self._tasks) - self._expected
+                if room >= max(1, self._concurrency // 4) or (room > 0 and self._expected == 0):
                     await self._pull(inbox, room)
                 self._look.clear()
                 looked_s = loop.time()
@@ -190,9 +192,9 @@ class Worker:
                     pass
                 if loop.time() - looked_s > PULL_HEARTBEAT_S or not self._conn.connected:
                     # This process stood still, not the server; or it is known to be away.
-                    self._heard_s = loop.time()
-                silent_s = loop.time() - self._heard_s
-                if self._asked and silent_s > 3 * PULL_HEARTBEAT_S:
+                    self._received_s = loop.time()
+                silent_s = loop.time() - self._received_s
+                if self._expected and silent_s > 3 * PULL_HEARTBEAT_S:
                     self._conn.log.info("pulling anew", consumer=self._durable)
                     return
         finally:
@@ -202,12 +204,12 @@ class Worker:
             except (nats_errors.Error, OSError):
                 pass  # the connection is gone, and the subscription with it
 
-    def _begin_anew(self) -> None:
+    def _restart(self) -> None:
         self._broken = True
         self._look.set()
 
     async def _pull(self, inbox: str, batch: int) -> None:
-        self._asked += batch
+        self._expected += batch
         await self._conn.publish(
             self._conn.api_subject(f"CONSUMER.MSG.NEXT.{self._stream}.{self._durable}"),
             b'{"batch":%d,"expires":%d,"idle_heartbeat":%d}'
@@ -218,13 +220,13 @@ class Worker:
     async def _each(self, msg: Msg) -> None:
         if self._broken:
             return  # of a pull that no longer counts: it is delivered again
-        self._heard_s = asyncio.get_running_loop().time()
+        self._received_s = asyncio.get_running_loop().time()
         headers = msg.headers
         if headers is not None and "Status" in headers and not msg.data:
             if headers["Status"] != "100":  # a pull is over
                 self._pull_ended(headers)
             return
-        self._asked = max(0, self._asked - 1)
+        self._expected = max(0, self._expected - 1)
         task = asyncio.create_task(self._work(msg), name=f"{self._durable}: {msg.subject}")
         self._tasks[task] = msg.reply
         task.add_done_callback(self._done)
@@ -237,17 +239,17 @@ class Worker:
                 consumer=self._durable,
                 why=headers.get("Description", headers["Status"]),
             )
-            self._begin_anew()
+            self._restart()
             return
-        self._asked = max(0, self._asked - int(left))  # what it did not bring was not sent
+        self._expected = max(0, self._expected - int(left))  # what it did not bring was not sent
         self._look.set()
 
     def _done(self, task: asyncio.Task[None]) -> None:
         self._tasks.pop(task, None)
-        if self._concurrency - len(self._tasks) - self._asked >= self._concurrency // 4:
+        if self._concurrency - len(self._tasks) - self._expected >= self._concurrency // 4:
             self._look.set()
 
-    async def _tell_progress(self) -> None:
+    async def _report_progress(self) -> None:
         """What is being worked on is not to be delivered to somebody else."""
         while True:
             await asyncio.sleep(self._ack_wait_s / 3)
@@ -266,7 +268,7 @@ class Worker:
             else:
                 await self._again(msg, sequence, later.pause_s)
         except Never as never:
-            await self._bury(msg, sequence, str(never))
+            await self._store_dead_letter(msg, sequence, str(never))
         except (NoAnswer, NotConnected):  # the bus is away, the message is not to blame
             await self._again(msg, sequence, None)
         except Exception as error:  # noqa: BLE001 # a message never ends a service
@@ -292,7 +294,7 @@ class Worker:
         failures = self._failures.count(sequence)
         enough = failures >= min(2, self._max_deliveries) and deliveries >= self._max_deliveries
         if failures >= self._max_deliveries or enough:
-            await self._bury(msg, sequence, f"after {deliveries} tries: {why}")
+            await self._store_dead_letter(msg, sequence, f"after {deliveries} tries: {why}")
         else:
             await self._again(msg, sequence, pause_s)
 
@@ -303,8 +305,8 @@ class Worker:
             pause_s = full_s * (1 - sequence % 8 / 32)  # many that failed at once do not return so
         await self._answer(msg.reply, b'-NAK {"delay": %d}' % int(pause_s * _NS))
 
-    async def _bury(self, msg: Msg, sequence: int, reason: str) -> None:
-        kept = await store_dead_letter(
+    async def _store_dead_letter(self, msg: Msg, sequence: int, reason: str) -> None:
+        is_stored = await store_dead_letter(
             self._conn,
             service=self._service,
             subject=msg.subject,
@@ -313,15 +315,15 @@ class Worker:
             stream=self._stream,
             sequence=sequence,
         )
-        if not kept:  # not lost for that: it comes again until the letter is kept
+        if not is_stored:  # not lost for that: it comes again until the letter is kept
             await self._answer(msg.reply, b'-NAK {"delay": %d}' % int(LONGEST_PAUSE_S * _NS))
             return
-        self.buried += 1
+        self.dead_letters += 1
         self._forget(sequence)
         await self._answer(msg.reply, b"+TERM")
 
-    async def _answer(self, reply: str, word: bytes) -> None:
+    async def _answer(self, reply: str, payload: bytes) -> None:
         try:
-            await self._conn.publish(reply, word)
+            await self._conn.publish(reply, payload)
         except BusError:
             pass  # it comes again after the acknowledgement's time limit

@@ -18,9 +18,9 @@ from berthmaster.lib.runtime.log import LogLike
 
 TROUBLE_AFTER_S: Final = 3.0  # an election is over by then
 FORGET_S: Final = 30.0
-TELL_EVERY_S: Final = 10.0
+LOG_EVERY_S: Final = 10.0
 # About the message, not about the store: its guard failed, it is too large.
-_ITS_OWN_FAULT: Final = frozenset({10054, 10071, 10164})
+_MESSAGE_ERRORS: Final = frozenset({10054, 10071, 10164})
 
 
 @dataclass
@@ -34,7 +34,7 @@ class _Failing:
 
 
 class WriteHealth:
-    """What became of the writes of one connection."""
+    """The results of the writes of one connection."""
 
     def __init__(self, log: LogLike, monotonic: Callable[[], float] = time.monotonic) -> None:
         self.failures = 0  # of all time
@@ -44,7 +44,7 @@ class WriteHealth:
         self._next_line_s: dict[str, float] = {}
 
     def began(self) -> float:
-        """The time at which a write begins; ``failed`` wants it back."""
+        """Return the time at which a write begins, for ``failed``."""
         return self._monotonic()
 
     def stored(self, subject: str) -> None:
@@ -56,10 +56,10 @@ class WriteHealth:
             self._log.info("the bus stores again", stream=stream)
 
     def failed(self, subject: str, error: BusError, began_s: float) -> None:
-        """A write was not stored, or nobody said that it was."""
+        """Note a write that was not stored, or not acknowledged."""
         if not isinstance(error, NoAnswer | ApiError):
             return  # without a connection, or a right, nothing is known of the store
-        if isinstance(error, ApiError) and error.code in _ITS_OWN_FAULT:
+        if isinstance(error, ApiError) and error.code in _MESSAGE_ERRORS:
             return
         self.failures += 1
         stream, now_s = stream_of(subject), self._monotonic()
@@ -69,7 +69,7 @@ class WriteHealth:
         failing.last_s, failing.why = now_s, str(error)
         failing.tries += 1
         if self._is_trouble(failing) and now_s >= self._next_line_s.get(stream, 0.0):
-            self._next_line_s[stream] = now_s + TELL_EVERY_S
+            self._next_line_s[stream] = now_s + LOG_EVERY_S
             for_s = round(now_s - failing.since_s, 1)
             self._log.warning(
                 "the bus does not store",
@@ -80,11 +80,11 @@ class WriteHealth:
             )
 
     def restarted(self) -> None:
-        """The connection is a new one, and the server perhaps, too."""
+        """Forget the failures after a reconnection: the server may be a new one."""
         self._failing.clear()
 
     def trouble(self, stream: str = "") -> str:
-        """Why nothing is stored, in this stream or in any that was written to; "" = it is."""
+        """Return why this stream, or any if "", stores nothing; "" = writes are stored."""
         for name, failing in self._failing.items():
             if stream in ("", name) and self._is_trouble(failing):
                 return f"the bus stores nothing in {name}, its disk may be full: {failing.why}"

@@ -116,8 +116,8 @@ class Log:
         if self._format == "text":
             trace = shown.pop("traceback", None)
             pairs = " ".join(f"{key}={_plain(value)}" for key, value in shown.items())
-            said = f"{visible(event, keep='')} {pairs}".rstrip()
-            head = f"{stamp[11:23]} {level:7} {self._service}: {said}"
+            body = f"{visible(event, keep='')} {pairs}".rstrip()
+            head = f"{stamp[11:23]} {level:7} {self._service}: {body}"
             return f"{head}\n{visible(trace)}" if isinstance(trace, str) else f"{head}\n"
         whole = {"time": stamp, "level": level, "service": self._service, "event": event, **shown}
         return _json(whole) + "\n"

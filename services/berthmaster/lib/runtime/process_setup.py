@@ -26,9 +26,9 @@ _LIBC: Final = ctypes.CDLL(None) if sys.platform == "linux" else None
 
 
 def end_with_parent() -> Callable[[], None]:
-    """What to give to subprocess as `preexec_fn`: the child gets SIGKILL when this process is gone.
+    """Return a `preexec_fn` for subprocess: the child gets SIGKILL when this process is gone.
 
-    Elsewhere than on Linux it does nothing, and a killed supervisor leaves its children behind.
+    Only Linux supports that. Elsewhere a killed supervisor leaves its children behind.
     """
     parent = os.getpid()
 
@@ -42,30 +42,31 @@ def end_with_parent() -> Callable[[], None]:
     return between_fork_and_exec
 
 
-MOST: Final = 1_048_576  # a "hard limit" may be none at all; what walks through all ends some time
+MAX_OPEN_FILES: Final = (
+    1_048_576  # a hard limit may be infinite; a walk through all descriptors must end
+)
 
 
 def raise_open_files() -> int:
-    """Raise the soft limit to the hard one, for this process and those that it starts; what it is
-    then."""
+    """Raise the soft limit to the hard one, for this process and its children. Return the limit."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    most = MOST if hard == resource.RLIM_INFINITY else min(hard, MOST)
+    most = MAX_OPEN_FILES if hard == resource.RLIM_INFINITY else min(hard, MAX_OPEN_FILES)
     if soft == resource.RLIM_INFINITY or soft >= most:
         return most
     try:
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
     except (OSError, ValueError):
-        return soft  # some systems allow less than the limit that they tell
+        return soft  # some systems permit less than their stated limit
     return most
 
 
-YOUNG: Final = 10_000  # objects made and not yet gone, after which the youngest are looked at
-MIDDLE: Final = 20  # such looks, after which those that outlived one are looked at too
-ALL: Final = 500  # such looks, after which all are: every hundred million objects
+YOUNG: Final = 10_000  # live objects made since the last scan of the youngest, which start one
+MIDDLE: Final = 20  # scans of the youngest for one scan of those that survived
+ALL: Final = 500  # scans of the survivors for one scan of all: every hundred million objects
 
 
 def reduce_garbage_scans() -> None:
-    """To be called once what was imported is there; that is not looked at again."""
+    """Make scans rare. Call this after the imports: their objects are never scanned again."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(YOUNG, MIDDLE, ALL)

@@ -177,8 +177,10 @@ class _Process(Generic[S]):
         self._watchdog: threading.Timer | None = None
         self._context: Context[S] | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._stop_told = False
-        self._asked = ""  # the signal that asked us to stop, which may come before the loop turns
+        self._is_stop_logged = False
+        self._stop_signal = (
+            ""  # the signal that asked us to stop, which may come before the loop turns
+        )
 
     def run(self) -> int:
         """Turn the loop until the service has ended."""
@@ -198,10 +200,10 @@ class _Process(Generic[S]):
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         # In the main thread between two steps of it, whatever the loop is doing. Asking twice is
         # harmless: a terminal's Ctrl-C and a supervisor's SIGTERM often come together.
-        self._asked = self._asked or signal.Signals(number).name
+        self._stop_signal = self._stop_signal or signal.Signals(number).name
         self._watch()
         if self._loop and self._context:
-            self._loop.call_soon_threadsafe(self._stop, self._context, self._asked)
+            self._loop.call_soon_threadsafe(self._stop, self._context, self._stop_signal)
 
     def _watch(self) -> None:
         """From now on the end is certain, even if the loop never turns again."""
@@ -212,8 +214,8 @@ class _Process(Generic[S]):
 
     def _stop(self, context: Context[S], why: str) -> None:
         """Say once why it ends, and only then let `main` see that it shall."""
-        if not self._stop_told:
-            self._stop_told = True
+        if not self._is_stop_logged:
+            self._is_stop_logged = True
             self._log.info("stopping", why=why)
         self._health.stop()
         context.stopping.set()
@@ -236,17 +238,17 @@ class _Process(Generic[S]):
         )
         loop.set_exception_handler(self._on_loop_error)
         self._loop, self._context = loop, context
-        if self._asked:
-            self._stop(context, self._asked)
+        if self._stop_signal:
+            self._stop(context, self._stop_signal)
         beat = asyncio.create_task(self._beat(), name="beat")
         main = asyncio.ensure_future(self._service.main(context))
-        asked = asyncio.create_task(context.stopping.wait(), name="stopping")
-        await asyncio.wait({main, asked}, return_when=asyncio.FIRST_COMPLETED)
+        stop_task = asyncio.create_task(context.stopping.wait(), name="stopping")
+        await asyncio.wait({main, stop_task}, return_when=asyncio.FIRST_COMPLETED)
         try:
             return await self._end(context, main)
         finally:
             beat.cancel()
-            asked.cancel()
+            stop_task.cancel()
 
     async def _end(self, context: Context[S], main: "asyncio.Future[None]") -> int:
         """Drain: main first, as it may still need its tasks; then what it left behind."""
@@ -300,9 +302,11 @@ class _Process(Generic[S]):
         self._log.error("main_died", error=error)
         return EXIT_DIED
 
-    def _on_loop_error(self, loop: asyncio.AbstractEventLoop, told: dict[str, Any]) -> None:
+    def _on_loop_error(self, loop: asyncio.AbstractEventLoop, details: dict[str, Any]) -> None:
         """Errors that nobody waited for, which asyncio would only have printed."""
-        self._log.error("loop_error", error=told.get("exception"), why=str(told.get("message")))
+        self._log.error(
+            "loop_error", error=details.get("exception"), why=str(details.get("message"))
+        )
 
     async def _beat(self) -> None:
         """Tell Health that the loop turns, and measure how late it does."""

@@ -306,7 +306,7 @@ class Shell:
                 await asyncio.sleep(_PAUSES.delay_s(failures, self._chance))
 
     async def _report(self, freeze: Freeze) -> None:
-        await self._door.bury(
+        await self._door.store_dead_letter(
             self._service,
             subject=subjects.aggregate(freeze.tenant, freeze.id),
             reason=freeze.why,

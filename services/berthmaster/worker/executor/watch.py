@@ -88,7 +88,7 @@ class JobMirrors:
         """An object that makes this raise is set aside until it changes; all others go on."""
         with self.aside.trying(Phase.HEARING, kind, metadata_of(change)):
             hear()
-        for odd in self.aside.take_untold():
+        for odd in self.aside.take_unreported():
             self._log.error(
                 "an object is set aside",
                 error=odd.error,

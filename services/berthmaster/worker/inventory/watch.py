@@ -43,7 +43,7 @@ class FactWatch(Watch):
         self._odd = metrics.gauge("set_aside", "Objects that cannot be handled")
         self._problem_kinds: set[str] = set()
 
-    def hear(self, one: Watched, change: Change[Any]) -> None:
+    def apply(self, one: Watched, change: Change[Any]) -> None:
         with self.aside.trying(Phase.HEARING, one.resource, metadata_of(change)):
             self._take(_kind_of(one), change)
 
@@ -135,7 +135,7 @@ class FactWatch(Watch):
         if len(new) > LOGGED_A_BEAT:
             self.log.warning("objects_not_usable", more=len(new) - LOGGED_A_BEAT)
         self._odd.set(len(self.aside))
-        for odd in self.aside.take_untold():
+        for odd in self.aside.take_unreported():
             about = f"{odd.metadata.namespace}/{odd.metadata.name}"
             self.log.error(
                 "an object is set aside", error=odd.error, kind=odd.resource.kind, about=about

@@ -596,7 +596,7 @@ def test_odd_check_is_set_aside_and_retried(monkeypatch: pytest.MonkeyPatch) -> 
     world.settle()
     assert world.state()[0] == "Ready", "the other check is as it should be"
     assert "odd" not in world.core.standings, "nobody passes there"
-    (oddity,) = world.core.aside.take_untold()
+    (oddity,) = world.core.aside.take_unreported()
     assert (oddity.event.metadata.name, oddity.event.reason) == ("odd", "CannotBeHandled")
     assert "RuntimeError in test_core.py" in oddity.event.note
     assert "nobody thought" not in oddity.event.note, "an error's text may hold a secret"
@@ -604,7 +604,7 @@ def test_odd_check_is_set_aside_and_retried(monkeypatch: pytest.MonkeyPatch) -> 
     # It is told once, however often it is come by, and well when it is put right.
     world.select("a", "a")
     world.settle()
-    assert world.core.aside.take_untold() == []
+    assert world.core.aside.take_unreported() == []
     cured = check("odd", named)
     meta = msgspec.structs.replace(cured.metadata, labels={"cured": "yes"})
     world.put(msgspec.structs.replace(cured, metadata=meta))
@@ -629,4 +629,4 @@ def test_odd_workload_is_set_aside(monkeypatch: pytest.MonkeyPatch) -> None:
         "Pending",
         "Ready",
     ]
-    assert [one.metadata.name for one in world.core.aside.take_untold()] == ["odd"]
+    assert [one.metadata.name for one in world.core.aside.take_unreported()] == ["odd"]

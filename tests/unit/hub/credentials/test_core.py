@@ -391,7 +391,7 @@ def test_an_odd_object_stops_nobody_else() -> None:
         core.touched(core.index.bootstrap(("ns", name), name, bootstrap()))
     core.index._registered["a"] = object()  # type: ignore[assignment]
     assert core.act(1.0) == [Prepare("b", bootstrap())]
-    [odd] = core.aside.take_untold()
+    [odd] = core.aside.take_unreported()
     assert (odd.metadata.name, odd.event.reason) == ("a", "CannotBeHandled")
     assert core.wake_at_s() == 61.0, "it is tried again now and then"
 

@@ -399,7 +399,7 @@ def test_an_error_of_ours_about_one_workload_stops_no_other(
     world.settle()
     assert world.nominated("good") == ("w1",)
     assert "it cannot be handled: ValueError in test_traps.py, line" in world.why(world.name("odd"))
-    (odd,) = world.core.aside.take_untold()
+    (odd,) = world.core.aside.take_unreported()
     assert (odd.metadata.name, odd.event.reason) == ("job-odd", "CannotBeHandled")
 
 

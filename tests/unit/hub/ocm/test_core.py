@@ -503,7 +503,7 @@ def test_raising_cluster_is_set_aside(monkeypatch: pytest.MonkeyPatch) -> None:
         story.sees(managed(cluster))
         story.tell(cluster)
     assert [type(each) for each in story.settle()] == [CreateScore, WriteScore]
-    [oddity] = story.hub.aside.take_untold()
+    [oddity] = story.hub.aside.take_unreported()
     assert (oddity.metadata.namespace, oddity.event.reason) == ("odd", "CannotBeHandled")
     # It is looked at again after a growing pause, and told of once.
     pauses_s = []
@@ -513,7 +513,7 @@ def test_raising_cluster_is_set_aside(monkeypatch: pytest.MonkeyPatch) -> None:
         story.now_s = due_s
         story.settle()
     assert pauses_s == [1, 2, 4, 8]
-    assert story.hub.aside.take_untold() == []
+    assert story.hub.aside.take_unreported() == []
     monkeypatch.undo()
     story.now_s += 16
     story.tell("odd")

@@ -802,7 +802,7 @@ def test_a_placement_that_makes_it_raise_is_set_aside_while_others_are_decided(
     monkeypatch.setattr("berthmaster.hub.placement.core.evaluator.schedule", odd)
     hub = Hub(*named("a"), placement("odd", numberOfClusters=3), placement("p"))
     assert hub.settle() == ["create p-decision-1", "status p"]
-    (oddity,) = hub.core.aside.take_untold()
+    (oddity,) = hub.core.aside.take_unreported()
     assert (oddity.metadata.name, oddity.event.reason) == ("odd", "CannotBeHandled")
     # It is tried again by itself after a growing pause, and is well when it is put right.
     pauses_s = []
@@ -811,7 +811,7 @@ def test_a_placement_that_makes_it_raise_is_set_aside_while_others_are_decided(
         hub.now_s = hub.core.wake_at_s()
         assert hub.settle() == []
     assert pauses_s == pytest.approx([0.05, 0.1, 0.2], abs=1e-6)
-    assert hub.core.aside.take_untold() == [], "it is told once"
+    assert hub.core.aside.take_unreported() == [], "it is told once"
     hub.edit(placement("odd", numberOfClusters=2))
     hub.now_s = hub.core.wake_at_s()
     assert hub.settle() == ["create odd-decision-1", "status odd"]

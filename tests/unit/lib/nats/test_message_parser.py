@@ -60,13 +60,13 @@ def heard(parser: Parser, cuts: list[int]) -> None:
 def test_rest_is_bounded_between_slices(monkeypatch: pytest.MonkeyPatch) -> None:
     many = b"MSG a.b 2 1\r\nx\r\n" * (3 * SLICE)
 
-    async def run(rest_s: float, rests_s: float) -> int:
-        monkeypatch.setattr(module, "RESTS_S", rests_s)
+    async def run(pause_s: float, rests_s: float) -> int:
+        monkeypatch.setattr(module, "PAUSES_S", rests_s)
         reading, taken = MessageParser(Told()), []
         reading.takers[b"2"] = lambda *message: taken.append(message)
-        reading.rest_s = rest_s
+        reading.pause_s = pause_s
         work = asyncio.create_task(reading.parse(many))
-        await asyncio.wait({work}, timeout=0.05 if rests_s > rest_s else 5)
+        await asyncio.wait({work}, timeout=0.05 if rests_s > pause_s else 5)
         work.cancel()
         return len(taken)
 
@@ -105,7 +105,7 @@ def test_parse_in_rounds_pauses_the_transport_until_an_answer_is_awaited() -> No
         await work
         await reading.parse(b"PING\r\n")  # an answer is awaited: no pause
         seen.append(list(transport.calls))
-        reading.answered()
+        reading.end_answer()
         await reading.parse(b"PING\r\n" * (FULL_READ // 6 + 1))  # a full read: there is more
         seen.append(list(transport.calls))
         return seen

@@ -46,7 +46,7 @@ def test_an_object_that_makes_the_core_raise_ends_nothing() -> None:
             await until(lambda: watch.ready)
             assert told == ["good", "unreadable unreadable"]
             assert watch.live() == ""
-            assert [one.metadata.name for one in watch.aside.take_untold()] == ["odd"]
+            assert [one.metadata.name for one in watch.aside.take_unreported()] == ["odd"]
             await stage.put("later")
             await until(lambda: told[-1] == "later")
             ctx.stopping.set()

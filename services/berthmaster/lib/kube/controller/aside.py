@@ -50,7 +50,7 @@ class Oddity(NamedTuple):
 class SetAside:
     def __init__(self) -> None:
         self._odd: dict[tuple[Phase, str, Key], Oddity] = {}
-        self._untold: dict[tuple[Phase, str, Key], None] = {}
+        self._unreported: dict[tuple[Phase, str, Key], None] = {}
 
     def __len__(self) -> int:
         return len(self._odd)
@@ -78,12 +78,12 @@ class SetAside:
         known = self._odd.get(key)
         self._odd[key] = Oddity(phase, resource, metadata, why, error)
         if known is None or known.why != why:
-            self._untold[key] = None
+            self._unreported[key] = None
 
     def clear(self, phase: Phase, resource: Resource, key: Key) -> None:
         """It is not odd, or not there any more."""
         self._odd.pop((phase, resource.plural, key), None)
-        self._untold.pop((phase, resource.plural, key), None)
+        self._unreported.pop((phase, resource.plural, key), None)
 
     def gone(self, resource: Resource, key: Key) -> None:
         for phase in Phase:
@@ -98,10 +98,10 @@ class SetAside:
         odd = self._odd.get((phase, resource.plural, key))
         return odd.why if odd is not None else ""
 
-    def take_untold(self) -> list[Oddity]:
+    def take_unreported(self) -> list[Oddity]:
         """What nobody was told of since the last call."""
-        untold, self._untold = self._untold, {}
-        return [self._odd[key] for key in untold]
+        unreported, self._unreported = self._unreported, {}
+        return [self._odd[key] for key in unreported]
 
     def keys(self, phase: Phase, resource: Resource) -> list[Key]:
         """Of one kind, those that failed there."""

@@ -64,8 +64,8 @@ class FleetFacts:
     @property
     def silent(self) -> bool:
         """Whether nothing is heard of the bus, so that nobody can hold a lease either."""
-        heard_s = self._mirror.last_heard_s if self._mirror is not None else 0.0
-        return self._now() - max(heard_s, self._began_s) > self._silent_s
+        received_s = self._mirror.last_heard_s if self._mirror is not None else 0.0
+        return self._now() - max(received_s, self._began_s) > self._silent_s
 
     def show(self) -> None:
         if self.conn is None:
@@ -80,10 +80,10 @@ class FleetFacts:
     def _gone(self, subject: str) -> None:
         self._guarded(subject, lambda: self._on_gone(subject))
 
-    def _guarded(self, subject: str, hear: Callable[[], None]) -> None:
+    def _guarded(self, subject: str, handle: Callable[[], None]) -> None:
         """One odd fact must not end the rest; the next under its subject is heard again."""
         try:
-            hear()
+            handle()
         except Exception as error:  # noqa: BLE001 - see above
             self._on_fault()
             self._ctx.log.error("a fact is not understood", error=error, subject=subject)

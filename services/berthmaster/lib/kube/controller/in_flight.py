@@ -31,14 +31,14 @@ class InFlight:
     def __init__(self) -> None:
         self._number = 0
         self._busy: dict[Key, str] = {}
-        self._asked: dict[str, tuple[Key, Any]] = {}
+        self._requests: dict[str, tuple[Key, Any]] = {}
         self._fold_first: dict[Key, tuple[int, float]] = {}  # sequence, and when to give up
         self._refusals: dict[Key, int] = {}  # in a row
 
     def forget(self) -> None:
         """Nothing is under way as far as this replica knows; what is, is guarded."""
         self._busy.clear()
-        self._asked.clear()
+        self._requests.clear()
         self._fold_first.clear()
         self._refusals.clear()
 
@@ -54,17 +54,17 @@ class InFlight:
     def append(self, name: Key, event: WorkloadEvent) -> Append:
         append = Append(ref=self.ref(), event=event)
         self._busy[name] = append.ref
-        self._asked[append.ref] = (name, append)
+        self._requests[append.ref] = (name, append)
         return append
 
     def write(self, name: Key, write: W) -> W:
         self._busy[name] = write.ref
-        self._asked[write.ref] = (name, write)
+        self._requests[write.ref] = (name, write)
         return write
 
     def landed(self, ref: str) -> tuple[Key, Any] | None:
         """What came back; None if nobody waits for it any more."""
-        found = self._asked.pop(ref, None)
+        found = self._requests.pop(ref, None)
         if found is None or self._busy.get(found[0]) != ref:
             return None
         del self._busy[found[0]]

@@ -108,8 +108,10 @@ class Controller(Generic[W]):
         """What became of a write, for figures and the log; the core has been told."""
         if answer.done:
             return
-        told = self.ctx.log.info if answer.outcome is Outcome.CONFLICT else self.ctx.log.warning
-        told(
+        log_answer = (
+            self.ctx.log.info if answer.outcome is Outcome.CONFLICT else self.ctx.log.warning
+        )
+        log_answer(
             "not written",
             write=type(write).__name__,
             about=self.about(write),
@@ -204,7 +206,7 @@ class Controller(Generic[W]):
             self.metrics.acting(acting)
             if acting:
                 await self.act()
-                self._tell_oddities()
+                self._report_oddities()
 
     async def _sleep(self) -> None:
         """Until something happened, or the time that the core named has come."""
@@ -239,8 +241,8 @@ class Controller(Generic[W]):
         self.wrote(write, answer)
         self.wake()
 
-    def _tell_oddities(self) -> None:
-        for odd in self._core.aside.take_untold():
+    def _report_oddities(self) -> None:
+        for odd in self._core.aside.take_unreported():
             if odd.phase is not Phase.READING:  # the watch has told the log
                 self.ctx.log.error(
                     "an object is set aside",

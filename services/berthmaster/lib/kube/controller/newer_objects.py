@@ -10,12 +10,12 @@ from typing import Final, NamedTuple
 
 from berthmaster.lib.kube.objects import Object, key_of, older
 
-AHEAD_S: Final = 60.0  # a watch has told by then; the versions of a restored server never get there
+AHEAD_S: Final = 60.0  # the watch has caught up by then; a restored server's versions never do
 _ObjectKey = tuple[str, str]
 
 
 class ObjectChange(NamedTuple):
-    """What the core is to be told: an object as it is, or as it was when it went."""
+    """A change for the core: an object as it is, or its last version if it is gone."""
 
     thing: Object
     gone: bool
@@ -27,16 +27,16 @@ class _Shown(NamedTuple):
 
 
 class NewerObjects:
-    """Of one mirror, the objects that are known better than it tells."""
+    """The objects of one mirror that are known in a newer version than its own."""
 
     def __init__(self) -> None:
         self._shown: dict[_ObjectKey, _Shown] = {}
 
-    def answered(
+    def on_answer(
         self, found: Object, mirrored: Mapping[_ObjectKey, Object], version: str, now_s: float
     ) -> list[ObjectChange]:
-        """An answer shows this; what of it is news. ``mirrored``, ``version``: what the mirror has,
-        and as of when: what it has no more by then is gone since."""
+        """Return the changes that an answer shows. ``mirrored``, ``version``: the mirror's objects,
+        and the version that it has reached. An object that it lacks was gone by then."""
         key = key_of(found.metadata)
         shown = self._shown.get(key)
         known = shown.thing if shown is not None else mirrored.get(key)
@@ -50,8 +50,8 @@ class NewerObjects:
             return [ObjectChange(known, True), *new]
         return new
 
-    def told(self, thing: Object, gone: bool, now_s: float) -> list[ObjectChange]:
-        """The mirror tells this; what of it is news."""
+    def on_watched(self, thing: Object, gone: bool, now_s: float) -> list[ObjectChange]:
+        """Return the changes that are new in a change of the mirror."""
         key, new = key_of(thing.metadata), [ObjectChange(thing, gone)]
         shown = self._shown.get(key)
         if shown is None:
@@ -65,8 +65,8 @@ class NewerObjects:
         same = meta.resource_version == known.resource_version
         return [] if same and not gone else new
 
-    def listed(self, mirrored: Mapping[_ObjectKey, Object], version: str) -> list[ObjectChange]:
-        """The mirror has listed all as of this version: what it lacks is gone."""
+    def on_listed(self, mirrored: Mapping[_ObjectKey, Object], version: str) -> list[ObjectChange]:
+        """Return the objects that are gone by a list of all as of this version."""
         reached = [
             key
             for key, shown in self._shown.items()
@@ -76,6 +76,6 @@ class NewerObjects:
         return [ObjectChange(thing, True) for key, thing in settled if key not in mirrored]
 
     def forget(self, now_s: float) -> None:
-        """What the mirror has not told in time, it will not tell."""
+        """Drop objects that the mirror has not confirmed in time."""
         for key in [key for key, shown in self._shown.items() if now_s >= shown.until_s]:
             del self._shown[key]

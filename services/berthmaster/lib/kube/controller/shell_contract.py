@@ -80,8 +80,8 @@ class Declined(Exception):
 def answer_to(error: KubernetesError | Declined) -> Answer:
     """What a failure means. Whether a ``Forbidden`` may pass is for ``Denials`` to say."""
     outcome = error.outcome if isinstance(error, Declined) else _outcome(error)
-    told_s = error.retry_after_s if isinstance(error, ApiError) else 0.0
-    pause_s = told_s if told_s and outcome is Outcome.LATER else None
+    server_pause_s = error.retry_after_s if isinstance(error, ApiError) else 0.0
+    pause_s = server_pause_s if server_pause_s and outcome is Outcome.LATER else None
     why = str(error)[:MAX_WHY_CHARS]
     of_object = isinstance(error, ApiError) and is_about_object(error)
     return Answer(outcome, type(error).__name__, why, pause_s, is_about_object=of_object)

@@ -107,7 +107,7 @@ class Watch:
             )
             for one in self.watched.values()
         }
-        self._ahead = {name: NewerObjects() for name in self.watched}
+        self._newer = {name: NewerObjects() for name in self.watched}
 
     def start(self) -> None:
         """Mirror until the service stops."""
@@ -141,8 +141,10 @@ class Watch:
     @property
     def trouble(self) -> str:
         """Why what is mirrored may be old, or ""."""
-        told = (one.faults.reason for name, one in self.reflectors.items() if not self.lacks(name))
-        return next((why for why in told if why), "")
+        reasons = (
+            one.faults.reason for name, one in self.reflectors.items() if not self.lacks(name)
+        )
+        return next((why for why in reasons if why), "")
 
     def show(self) -> None:
         now_s = self.now()
@@ -155,7 +157,7 @@ class Watch:
             self._bad.labels(name).set(len(reflector.unreadable))
             self._lists.labels(name).set(reflector.lists)
             self._age_s.labels(name).set(min(reflector.age_s(now_s), NEVER_S))
-            self._ahead[name].forget(now_s)
+            self._newer[name].forget(now_s)
         self._calls.show()
         self._forget_unreadable()
 
@@ -164,10 +166,10 @@ class Watch:
         more than is known of it."""
         if not isinstance(found, Object) or (one := self._holding(found)) is None:
             return
-        mirror, ahead = self.reflectors[one.name], self._ahead[one.name]
+        mirror, ahead = self.reflectors[one.name], self._newer[one.name]
         shed_long_annotations(found)
         version = mirror.resource_version
-        self._feed(one, ahead.answered(found, mirror.objects, version, self.now()))
+        self._feed(one, ahead.on_answer(found, mirror.objects, version, self.now()))
 
     def _holding(self, thing: Object) -> Watched | None:
         """What it is one of; None if it may be one of several parts of its kind, or of none."""
@@ -181,35 +183,35 @@ class Watch:
         return {key[1]: bad.why for key, bad in self.reflectors[name].unreadable.items()}
 
     def _on_one(self, one: Watched, change: Change[Any]) -> None:
-        self.hear(one, change)
+        self.apply(one, change)
         if self._on_change is not None:
             self._on_change()
 
-    def hear(self, one: Watched, change: Change[Any]) -> None:
+    def apply(self, one: Watched, change: Change[Any]) -> None:
         """One change that a mirror tells. Raises nothing."""
         match change:
             case Added() | Updated():
-                self._feed(one, self._news(one, change.object, gone=False))
+                self._feed(one, self._changes(one, change.object, gone=False))
             case Deleted():
                 last = _last(change.object, change.previous)
-                self._feed(one, self._news(one, last, gone=True))
+                self._feed(one, self._changes(one, last, gone=True))
                 self.aside.gone(one.resource, key_of(change.previous.metadata))
             case Unreadable():
                 self._set_aside(one, change)
             case Listed():
                 mirrored = self.reflectors[one.name].objects
-                self._feed(one, self._ahead[one.name].listed(mirrored, change.resource_version))
+                self._feed(one, self._newer[one.name].on_listed(mirrored, change.resource_version))
                 if self._on_listed is not None:
                     self._on_listed(one)
 
-    def _news(self, one: Watched, thing: Object, *, gone: bool) -> list[ObjectChange]:
+    def _changes(self, one: Watched, thing: Object, *, gone: bool) -> list[ObjectChange]:
         self.aside.clear(Phase.READING, one.resource, key_of(thing.metadata))
-        return self._ahead[one.name].told(thing, gone, self.now())
+        return self._newer[one.name].on_watched(thing, gone, self.now())
 
-    def _feed(self, one: Watched, news: Iterable[ObjectChange]) -> None:
+    def _feed(self, one: Watched, changes: Iterable[ObjectChange]) -> None:
         if self._on_object is None:
             return
-        for thing, gone in news:
+        for thing, gone in changes:
             with self.aside.trying(Phase.HEARING, one.resource, thing.metadata):
                 self._on_object(one, thing, gone)
 

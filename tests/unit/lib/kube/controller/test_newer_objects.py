@@ -32,7 +32,7 @@ class Reader:
             self.heard.append((found.metadata.resource_version, gone))
 
     def answer(self, found: Object) -> None:
-        self.hear(self.ahead.answered(found, self.mirror, self.version, self.now_s))
+        self.hear(self.ahead.on_answer(found, self.mirror, self.version, self.now_s))
 
     def tell(self, found: Object, *, gone: bool = False) -> None:
         self.version = found.metadata.resource_version
@@ -40,19 +40,19 @@ class Reader:
             self.mirror.pop(KEY, None)
         else:
             self.mirror[KEY] = found
-        self.hear(self.ahead.told(found, gone, self.now_s))
+        self.hear(self.ahead.on_watched(found, gone, self.now_s))
 
     def list_now(self, found: Object | None, version: int) -> None:
         """As the mirror tells a list: what differs, what is gone, and that it is complete."""
         before = self.mirror.get(KEY)
         if before is not None and (found is None or before.metadata.uid != found.metadata.uid):
             del self.mirror[KEY]
-            self.hear(self.ahead.told(before, True, self.now_s))
+            self.hear(self.ahead.on_watched(before, True, self.now_s))
         if found is not None and found != before:
             self.mirror[KEY] = found
-            self.hear(self.ahead.told(found, False, self.now_s))
+            self.hear(self.ahead.on_watched(found, False, self.now_s))
         self.version = str(version)
-        self.hear(self.ahead.listed(self.mirror, self.version))
+        self.hear(self.ahead.on_listed(self.mirror, self.version))
 
 
 def test_an_answer_is_heard_at_once_and_its_echo_is_no_news() -> None:

@@ -166,7 +166,7 @@ def test_an_object_that_cannot_be_read_is_logged_once_counted_and_told() -> None
                 assert service.figure("objects", "widgets") == 1
                 assert service.told == [("widgets", "good", False)]
                 assert service.listed == ["widgets"]
-                (oddity,) = service.aside.take_untold()
+                (oddity,) = service.aside.take_unreported()
                 assert (oddity.phase, oddity.metadata.name) == (Phase.READING, "odd")
                 assert oddity.why.startswith("Expected `int`, got `str`")
                 (line,) = service.lines()
@@ -194,7 +194,7 @@ def test_an_object_that_is_not_understood_is_set_aside_until_it_changes() -> Non
             await stage.put("odd")
             await stage.put("good")
             await until(lambda: service.told == [("widgets", "good", False)])
-            (oddity,) = service.aside.take_untold()
+            (oddity,) = service.aside.take_unreported()
             assert (oddity.phase, oddity.metadata.name) == (Phase.HEARING, "odd")
             assert oddity.why.startswith("KeyError in test_watch.py, line ")
             assert "its secret" not in oddity.event.note
