@@ -25,8 +25,8 @@ What the server cannot narrow, and which users therefore get it:
   restorers and dashboards may, each of some streams. What runs in a worker cluster asks the door.
 - A consumer delivers to any subject of STREAMS that its maker names, and no import changes that.
   Only "setup" and "restorer" make any (lib/nats/durables.py). All others hear what streams publish
-  again, and read all of a stream by DIRECT.GET (lib/nats/follower.py). Tenants read the past through
-  the gateway.
+  again, and read all of a stream by DIRECT.GET (lib/nats/follower.py). Tenants read the past
+  through the gateway.
 - A service that answers may write to inboxes of operators, and to `_R_.<random>`, which the server
   puts in the place of reply subjects from other accounts. Nothing else is written as an answer.
 """
