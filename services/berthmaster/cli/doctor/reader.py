@@ -15,6 +15,7 @@ from berthmaster.cli.doctor.facts import HubFacts, Mode, Right, Survey, Without,
 from berthmaster.cli.doctor.gates import MANAGER, find_argument
 from berthmaster.cli.doctor.rights import AGENT_ACCOUNT, HUB_ACCOUNT, agent_rights, hub_rights
 from berthmaster.cli.doctor.worker import queues_of
+from berthmaster.lib.jobs.kinds.table import KINDS
 from berthmaster.lib.kube import labels, resources
 from berthmaster.lib.kube.client import Client
 from berthmaster.lib.kube.config import from_kubeconfig
@@ -46,12 +47,6 @@ LEASE_NAMESPACES: Final = ("kube-system", "kube-node-lease")
 API_VERSIONS: Final = ("v1beta2", "v1beta1", "v1alpha1")
 AT_ONCE: Final = 8
 HELD_S: Final = 300.0  # an executor that runs lets go of an object within seconds
-_JOB_KINDS: Final = (
-    resources.JOBS,
-    resources.JOB_SETS,
-    resources.RAY_JOBS,
-    resources.VOLCANO_JOBS,
-)
 TELEMETRY_NAMESPACE: Final = "berth-telemetry"  # and the DaemonSet's name
 DAEMON_SETS: Final = Resource("apps", "v1", "daemonsets", "DaemonSet")
 DEPLOYMENTS: Final = Resource("apps", "v1", "deployments", "Deployment")
@@ -409,7 +404,7 @@ class _Reading:
     async def held(self, now_s: float) -> list[facts.HeldObject]:
         """Return job objects that somebody deleted a while ago and only our finalizer keeps."""
         found: list[facts.HeldObject] = []
-        for kind in _JOB_KINDS:
+        for kind in (each.resource for each in KINDS):
             for one in await self.all(kind, Object, selector=labels.EXECUTOR):
                 meta = one.metadata
                 left_s = seconds(meta.deletion_timestamp)

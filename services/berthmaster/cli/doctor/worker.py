@@ -25,9 +25,9 @@ from berthmaster.cli.doctor.rights import AGENT_ACCOUNT
 from berthmaster.lib.accelerators.labels import AMD_PRODUCT, INTEL_PRODUCT, PRODUCT
 from berthmaster.lib.accelerators.table import NVIDIA
 from berthmaster.lib.accelerators.tpu import ACCELERATOR_LABEL
+from berthmaster.lib.jobs.kinds.ray_job import RAY_JOB, ray_words
 from berthmaster.lib.kube.labels import FINALIZER
 from berthmaster.lib.kueue.names import MULTIKUEUE
-from berthmaster.lib.requests.ray_jobs import RAY_JOB, ray_words
 
 VOLCANO_INSTEAD: Final = (
     " Where executor and inventory have --jobs volcano, these are Jobs of Volcano's."
@@ -76,7 +76,7 @@ def findings(worker: WorkerFacts, survey: Survey) -> Iterator[Finding]:
             elif not worker.fails_to_show(*_QUEUE_KINDS):
                 yield from _queue(worker, queue)
         yield _sizes(worker)
-    ray = ray_words((RAY_JOB,) if worker.ray_jobs else ())
+    ray = ray_words((RAY_JOB.name,) if worker.ray_jobs else ())
     yield Finding(level="ok", where=worker.name, what=f"the runtime ray makes {ray}")
     if not worker.job_sets:
         yield Finding(

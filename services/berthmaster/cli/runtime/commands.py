@@ -12,10 +12,10 @@ from berthmaster.cli.output.complain import complain
 from berthmaster.cli.output.listing import Form, form_option, write_list
 from berthmaster.cli.session import Session, bus_command, usage
 from berthmaster.client import Client
+from berthmaster.lib.jobs.kinds.ray_job import ray_words
 from berthmaster.lib.messages.fleet import ClusterProfile
 from berthmaster.lib.messages.runtimes import RuntimeSetting
 from berthmaster.lib.requests.builtin_runtimes import BUILT_IN
-from berthmaster.lib.requests.ray_jobs import ray_words
 from berthmaster.lib.requests.templates import runtime_setting
 
 

@@ -98,6 +98,11 @@ def one_of(key: str, values: list[str]) -> Document:
     return {"key": key, "operator": "In", "values": values}
 
 
+def from_annotation(name: str) -> Document:
+    """The value of a variable that is an annotation of its pod."""
+    return {"fieldRef": {"fieldPath": f"metadata.annotations['{name}']"}}
+
+
 def use_claims(spec: Document, named: Sequence[Document]) -> None:
     """Have a pod use these claims, as ``resourceClaims`` has them."""
     if named:

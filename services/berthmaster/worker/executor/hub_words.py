@@ -31,7 +31,7 @@ from berthmaster.worker.executor.core.executor import (
     CHECKPOINT_SHARE,
     MAX_REFUSALS,
 )
-from berthmaster.worker.executor.core.kinds import PodObject
+from berthmaster.worker.executor.core.objects import PodObject
 from berthmaster.worker.executor.hub_jobs import HubJobs
 from berthmaster.worker.executor.logs import LogDesk
 from berthmaster.worker.executor.progress import ProgressReader

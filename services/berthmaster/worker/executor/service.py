@@ -12,24 +12,21 @@ from typing import Final, NamedTuple
 from berthmaster.lib.door_client.client import DoorClient
 from berthmaster.lib.door_client.facts import DoorMirror
 from berthmaster.lib.door_client.joining import at_the_door
+from berthmaster.lib.jobs.gangs import SERVED_BY, Gangs
+from berthmaster.lib.jobs.kinds.job import JOB
+from berthmaster.lib.jobs.kinds.kind import JobKind
+from berthmaster.lib.jobs.kinds.table import KINDS
+from berthmaster.lib.jobs.kinds.volcano_job import VOLCANO_JOB
 from berthmaster.lib.kube.client import Client
 from berthmaster.lib.kube.errors import Forbidden, KubernetesError
 from berthmaster.lib.kube.joining import reached
-from berthmaster.lib.kube.resources import (
-    JOB_SETS,
-    KAI_POD_GROUPS,
-    RAY_JOBS,
-    VOLCANO_JOBS,
-    VOLCANO_POD_GROUPS,
-    Resource,
-)
+from berthmaster.lib.kube.resources import KAI_POD_GROUPS, VOLCANO_POD_GROUPS, Resource
 from berthmaster.lib.messages.workload import Placed
 from berthmaster.lib.runtime.periodic import beats, stopped_within, unless_stopped
 from berthmaster.lib.runtime.service import Context, Service
 from berthmaster.worker.executor.core.cluster_protocol import Attempt
 from berthmaster.worker.executor.core.events import ClusterReached
 from berthmaster.worker.executor.core.executor import Executor
-from berthmaster.worker.executor.core.gangs import SERVED_BY, Gangs
 from berthmaster.worker.executor.core.limits import Limits
 from berthmaster.worker.executor.core.manifest import Style
 from berthmaster.worker.executor.core.offers import Offers
@@ -141,33 +138,30 @@ async def main(ctx: Context[ExecutorSettings]) -> None:
 class Served(NamedTuple):
     """What the cluster has that some have not."""
 
-    job_sets: bool
+    kinds: tuple[JobKind, ...]  # of job objects; those with a substitute only with all rights
     gangs: Gangs
-    volcano_jobs: bool = False  # and we may make and watch them everywhere
     groups: tuple[Resource, ...] = ()  # kinds of PodGroups that we may watch everywhere
-    ray_jobs: bool = False  # and we may make and watch them everywhere
-
-    @property
-    def kinds(self) -> tuple[Resource, ...]:
-        """Of job objects, beside Jobs."""
-        has = {JOB_SETS: self.job_sets, VOLCANO_JOBS: self.volcano_jobs}
-        has[RAY_JOBS] = self.ray_jobs
-        return tuple(kind for kind, yes in has.items() if yes)
 
 
 async def _served(ctx: Context[ExecutorSettings], client: Client) -> Served | None:
     """Asked until the cluster answers; None if told to stop before."""
     while not ctx.stopping.is_set():
         try:
-            job_sets = JOB_SETS.plural in await client.served(JOB_SETS.group_version)
-            jobs = await _may(ctx, client, VOLCANO_JOBS, *_OF_JOBS)
-            ray = await _may(ctx, client, RAY_JOBS, *_OF_JOBS)
+            kinds = [kind for kind in KINDS if await _makes(ctx, client, kind)]
             groups = [each for each in _TELLING if await _may(ctx, client, each, "watch")]
-            return Served(job_sets, await _gangs(ctx, client), jobs, tuple(groups), ray)
+            return Served(tuple(kinds), await _gangs(ctx, client), tuple(groups))
         except KubernetesError as error:
             ctx.health.ready("cluster", False, str(error))
         await stopped_within(LOOK_AGAIN_S, ctx.stopping)
     return None
+
+
+async def _makes(ctx: Context[ExecutorSettings], client: Client, kind: JobKind) -> bool:
+    """Whether the cluster serves a kind of job objects, and, where another would do in its place,
+    we may make and watch it everywhere. Raises KubernetesError."""
+    if kind.has_substitute:
+        return await _may(ctx, client, kind.resource, *_OF_JOBS)
+    return kind is JOB or kind.resource.plural in await client.served(kind.resource.group_version)
 
 
 async def _gangs(ctx: Context[ExecutorSettings], client: Client) -> Gangs:
@@ -253,21 +247,12 @@ class _Serving:
             run_as_non_root=settings.run_as_non_root,
             scheduler=settings.scheduler,
             gangs=served.gangs,
-            volcano_jobs=settings.jobs == "volcano" and served.volcano_jobs,
+            kinds=tuple(kind for kind in served.kinds if kind.setting in ("", settings.jobs)),
             kai_gangs=settings.gangs == "auto",
             volcano_scheduler=settings.volcano_scheduler,
-            kuberay=served.ray_jobs,
             volcano_queue=settings.volcano_queue,
         )
-        writer = JobWriter(
-            client,
-            core.name,
-            settings.namespaces,
-            offers,
-            style,
-            door.now,
-            job_sets=served.job_sets,
-        )
+        writer = JobWriter(client, core.name, settings.namespaces, offers, style, door.now)
         runtime = ClusterRuntime(
             client,
             writer,
@@ -366,7 +351,11 @@ class _Serving:
         ctx, writer = self._ctx, self._parts.runtime.writer
         ctx.log.info("gangs start together", by=writer.style.gangs.value)
         if ctx.settings.jobs == "volcano":
-            what = "Volcano's" if writer.style.volcano_jobs else "Kubernetes', as it has no other"
+            what = (
+                "Volcano's"
+                if VOLCANO_JOB in writer.style.kinds
+                else "Kubernetes', as it has no other"
+            )
             ctx.log.info("jobs are made", of=what)
         while not await stopped_within(GANGS_S, ctx.stopping):
             try:

@@ -1,5 +1,5 @@
-"""Mirrors of what is ours in a cluster: by namespace, Jobs, pods, and what is served of
-JobSets, RayJobs, Volcano's Jobs, and PodGroups of Volcano's and KAI's.
+"""Mirrors of what is ours in a cluster: by namespace, pods, and what is served of the kinds of job
+objects and of PodGroups of Volcano's and KAI's.
 
 A namespace in which we may not look is *closed*: nobody waits for its mirrors, nothing is made
 there, and what was made there before is taken to be as it was. The others are served meanwhile.
@@ -9,6 +9,8 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, TypeVar
 
+from berthmaster.lib.jobs.kinds.kind import JobKind
+from berthmaster.lib.jobs.objects import JobObject
 from berthmaster.lib.kube import labels
 from berthmaster.lib.kube.client import Client
 from berthmaster.lib.kube.controller.aside import Phase, SetAside
@@ -16,14 +18,14 @@ from berthmaster.lib.kube.controller.watch import metadata_of
 from berthmaster.lib.kube.denials import GRACE_S
 from berthmaster.lib.kube.objects import Object
 from berthmaster.lib.kube.reflector import Change, Reflector
-from berthmaster.lib.kube.resources import JOBS, KAI_POD_GROUPS, PODS, VOLCANO_POD_GROUPS, Resource
+from berthmaster.lib.kube.resources import KAI_POD_GROUPS, PODS, VOLCANO_POD_GROUPS, Resource
 from berthmaster.lib.runtime.log import LogLike
-from berthmaster.worker.executor.core.kinds import GroupObject, JobObject, KaiGroupObject, PodObject
+from berthmaster.worker.executor.core.objects import GroupObject, KaiGroupObject, PodObject
 
 ABSENT_S: Final = 10.0  # between two looks at a namespace that is closed
 STALE_S: Final = 180.0  # without a sign of the API server, which gives one every minute
 T = TypeVar("T", bound=Object)
-OnJob = Callable[[Resource, str, Change[JobObject]], None]  # kind, namespace
+OnJob = Callable[[JobKind, str, Change[JobObject]], None]  # kind, namespace
 OnPod = Callable[[Change[PodObject]], None]
 OnGroup = Callable[[Change[GroupObject]], None]
 OnKaiGroup = Callable[[Change[KaiGroupObject]], None]
@@ -38,7 +40,7 @@ class JobMirrors:
         namespaces: tuple[str, ...],
         *,
         executor: str,
-        kinds: Sequence[Resource],
+        kinds: Sequence[JobKind],
         groups: Sequence[Resource],
         on_job: OnJob,
         on_pod: OnPod,
@@ -51,11 +53,11 @@ class JobMirrors:
         self._on_job = on_job
         self.aside = SetAside()
         self._log = log
-        self._jobs: dict[tuple[Resource, str], Reflector[JobObject]] = {}
+        self._jobs: dict[tuple[JobKind, str], Reflector[JobObject]] = {}
         self._pods: dict[str, Reflector[PodObject]] = {}
         self._groups: dict[tuple[Resource, str], GroupMirror] = {}
         for namespace in namespaces:
-            for kind in (JOBS, *kinds):
+            for kind in kinds:
                 self._jobs[kind, namespace] = self._of_jobs(kind, namespace)
             self._pods[namespace] = self._mirror(PODS, PodObject, namespace, on_pod)
             if (volcanos := VOLCANO_POD_GROUPS) in groups:
@@ -65,9 +67,12 @@ class JobMirrors:
                 of_kai = self._mirror(kais, KaiGroupObject, namespace, on_kai_group)
                 self._groups[kais, namespace] = of_kai
 
-    def _of_jobs(self, kind: Resource, namespace: str) -> Reflector[JobObject]:
+    def _of_jobs(self, kind: JobKind, namespace: str) -> Reflector[JobObject]:
         return self._mirror(
-            kind, JobObject, namespace, lambda change: self._on_job(kind, namespace, change)
+            kind.resource,
+            kind.object_type,
+            namespace,
+            lambda change: self._on_job(kind, namespace, change),
         )
 
     def _mirror(
@@ -140,7 +145,7 @@ class JobMirrors:
         """When the API server was heard last."""
         return max(mirror.heard_at_s for mirror in self._all())
 
-    def jobs(self, kind: Resource, namespace: str) -> Mapping[tuple[str, str], JobObject]:
+    def jobs(self, kind: JobKind, namespace: str) -> Mapping[tuple[str, str], JobObject]:
         """What is there, by namespace and name."""
         return self._jobs[kind, namespace].objects
 
@@ -149,11 +154,11 @@ class JobMirrors:
         closed = self.all_closed(now_s)
         if len(closed) == len(self._pods):
             return next(iter(closed.values()))
-        named = [(f"{kind.plural} in", where, m) for (kind, where), m in self._jobs.items()]
-        for what, where, jobs in named:
-            if where not in closed and (jobs.trouble or jobs.age_s(now_s) > STALE_S):
-                return f"{what} {where}: {jobs.trouble or f'nothing heard for {STALE_S:g} s'}"
-        for where, pods in self._pods.items():
-            if where not in closed and (pods.trouble or pods.age_s(now_s) > STALE_S):
-                return f"pods in {where}: {pods.trouble or f'nothing heard for {STALE_S:g} s'}"
+        named: list[tuple[str, str, Mirror]] = [
+            *((f"{kind.resource.plural} in", where, m) for (kind, where), m in self._jobs.items()),
+            *(("pods in", where, pods) for where, pods in self._pods.items()),
+        ]
+        for what, where, mirror in named:
+            if where not in closed and (mirror.trouble or mirror.age_s(now_s) > STALE_S):
+                return f"{what} {where}: {mirror.trouble or f'nothing heard for {STALE_S:g} s'}"
         return ""

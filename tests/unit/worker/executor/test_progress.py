@@ -36,7 +36,7 @@ from berthmaster.worker.executor.core.cluster_protocol import (
 from berthmaster.worker.executor.core.events import HintSeen, Tick
 from berthmaster.worker.executor.core.executor import CHECKPOINT_EVERY_S, MAX_REFUSALS
 from berthmaster.worker.executor.core.instructions import Instruction
-from berthmaster.worker.executor.core.kinds import (
+from berthmaster.worker.executor.core.objects import (
     ContainerState,
     ContainerStatus,
     PodObject,

@@ -3,13 +3,13 @@
 Rules of this file:
 
 - Pods name a group by the name of their Job. The group itself is made after the Job and belongs to
-  it (writer.py); its scheduler lets pods wait for the group, so nobody has to hurry.
+  it; its scheduler lets pods wait for the group, so nobody has to hurry.
 - What the group is stands in an annotation of the Job: whoever finds the Job without it makes it.
 - KAI's scheduler groups the pods of a Job by itself, and is told how many there must be.
 - Volcano's groups are of a queue of Volcano's; where it starts the gangs it schedules all pods,
   those that are alone too, as two schedulers of one node would each count on the same room.
-- Where nothing is served pods start one by one: executor.py has one of two half-started gangs give
-  way.
+- Where nothing is served pods start one by one: the executor has one of two half-started gangs
+  give way.
 
 Pure.
 """
@@ -30,6 +30,7 @@ from berthmaster.lib.kube.resources import (
 GROUP: Final = "berthmaster.io/pod-group"  # annotation: "<way>:<pods>" or "<way>:<pods>:<queue>"
 KAI_MEMBERS: Final = "kai.scheduler/batch-min-member"  # annotation of a Job or JobSet
 COSCHEDULING_LABEL: Final = "scheduling.x-k8s.io/pod-group"
+VOLCANO_PREEMPTABLE: Final = "volcano.sh/preemptable"  # annotation of a pod, also of one alone
 VOLCANO_ANNOTATION: Final = "scheduling.k8s.io/group-name"  # of a pod, as Volcano reads it
 _POD_GROUP: Final = "gang"  # what a Workload of Kubernetes 1.35 calls its only group
 
