@@ -32,7 +32,7 @@ from berthmaster.worker.executor.core.manifest import Style
 from berthmaster.worker.executor.core.offers import Offers
 from berthmaster.worker.executor.hub_jobs import HubJobs
 from berthmaster.worker.executor.hub_words import HubWords
-from berthmaster.worker.executor.logs import KeepsEnds, LogDesk
+from berthmaster.worker.executor.logs import LogDesk
 from berthmaster.worker.executor.pod_logs import PodLogs
 from berthmaster.worker.executor.progress import ProgressReader
 from berthmaster.worker.executor.runtime import ClusterRuntime
@@ -272,15 +272,18 @@ class _Serving:
             bytes_per_s=LOG_BYTES_PER_S,
             pods_at_once=LOGS_AT_ONCE,
         )
-        self._keeping = KeepsEnds(runtime, self._desk)
-        self._progress = ProgressReader(
-            self._keeping,
-            source,
-            looks_per_s=PROGRESS_LOOKS_PER_S,
-            clock=door.now,
-        )
+        self._progress = ProgressReader(source, looks_per_s=PROGRESS_LOOKS_PER_S, clock=door.now)
         self._hub_words = HubWords(self._progress, self._desk, self._hub_jobs, door, core.name)
-        shell = Shell(door, core, self._hub_words, service=NAME, serves=self._serves)
+        shell = Shell(
+            door,
+            core,
+            runtime,
+            logs=self._desk,
+            progress=self._progress,
+            hub_words=self._hub_words,
+            service=NAME,
+            serves=self._serves,
+        )
         self._parts = _Parts(offers, runtime, shell)
         self._untold: set[Attempt] = set()  # claims of namespaces that are served no more
         self._told: Mapping[str, str] = {}  # namespaces that lack rights
@@ -312,7 +315,7 @@ class _Serving:
             ctx.health.ready("door", not self._door.silent, self._door.silent)
             self._tell_lacking(figures)
             figures.show(self._client, runtime, shell, self._progress)
-        await self._keeping.close()
+        await self._desk.close()
         await asyncio.wait({working, watching}, timeout=LAST_LIMIT_S)
 
     async def _watch_namespaces(self) -> None:
