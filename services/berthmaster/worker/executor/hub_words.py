@@ -30,6 +30,7 @@ from berthmaster.worker.executor.core.executor import (
     CHECKPOINT_SHARE,
     MAX_REFUSALS,
 )
+from berthmaster.worker.executor.core.log_events import counted_from
 from berthmaster.worker.executor.core.objects import PodObject
 from berthmaster.worker.executor.hub_jobs import HubJobs
 from berthmaster.worker.executor.logs import LogDesk
@@ -200,10 +201,8 @@ class HubWords:
         }
         if isinstance(words, Checkpoint):
             return Checkpointed(**head, checkpoint=words)  # type: ignore[arg-type]
-        if words.eta_s is not None:
-            left_s = max(0.0, words.eta_s - max(0.0, now_s - heard.said_at_s))
-            words = msgspec.structs.replace(words, eta_s=left_s)
-        return Progressed(**head, progress=words)  # type: ignore[arg-type]
+        progress = counted_from(words, heard.said_at_s, now_s)
+        return Progressed(**head, progress=progress)  # type: ignore[arg-type]
 
 
 def _is_told(heard: _Heard, words: Progress | Checkpoint, now_s: float) -> None:

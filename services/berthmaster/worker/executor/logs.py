@@ -15,6 +15,8 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple, Protocol
 
+import msgspec
+
 from berthmaster.lib.door_client.client import DoorClient
 from berthmaster.lib.jobs.lines import START, CursorError, Lines, advanced, parse_cursor
 from berthmaster.lib.jobs.pace import Pace
@@ -219,15 +221,7 @@ class LogDesk:
         reading = self._reading(key)
         async with reading.turn:
             if reading.last is not None and reading.last[0] == ask.after:
-                again = reading.last[1]
-                return LogChunk(
-                    ask=ask.ask,
-                    reader=ask.reader,
-                    data=again.data,
-                    cursor=again.cursor,
-                    pods=again.pods,
-                    ended=again.ended,
-                )
+                return msgspec.structs.replace(reading.last[1], ask=ask.ask, reader=ask.reader)
             try:
                 if reading.stream is None or str(reading.behind) != ask.after:
                     reading.close()

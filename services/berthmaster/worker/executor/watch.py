@@ -7,6 +7,7 @@ there, and what was made there before is taken to be as it was. The others are s
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, Final, TypeVar
 
 from berthmaster.lib.jobs.kinds.kind import JobKind
@@ -50,7 +51,6 @@ class JobMirrors:
     ) -> None:
         self._client = client
         self._selector = f"{labels.EXECUTOR}={labels.value(executor)}"
-        self._on_job = on_job
         self.aside = SetAside()
         self._log = log
         self._jobs: dict[tuple[JobKind, str], Reflector[JobObject]] = {}
@@ -58,7 +58,9 @@ class JobMirrors:
         self._groups: dict[tuple[Resource, str], GroupMirror] = {}
         for namespace in namespaces:
             for kind in kinds:
-                self._jobs[kind, namespace] = self._of_jobs(kind, namespace)
+                self._jobs[kind, namespace] = self._mirror(
+                    kind.resource, kind.object_type, namespace, partial(on_job, kind, namespace)
+                )
             self._pods[namespace] = self._mirror(PODS, PodObject, namespace, on_pod)
             if (volcanos := VOLCANO_POD_GROUPS) in groups:
                 mirror = self._mirror(volcanos, GroupObject, namespace, on_group)
@@ -66,14 +68,6 @@ class JobMirrors:
             if (kais := KAI_POD_GROUPS) in groups:
                 of_kai = self._mirror(kais, KaiGroupObject, namespace, on_kai_group)
                 self._groups[kais, namespace] = of_kai
-
-    def _of_jobs(self, kind: JobKind, namespace: str) -> Reflector[JobObject]:
-        return self._mirror(
-            kind.resource,
-            kind.object_type,
-            namespace,
-            lambda change: self._on_job(kind, namespace, change),
-        )
 
     def _mirror(
         self, kind: Resource, type_: type[T], namespace: str, hear: Callable[[Change[T]], None]

@@ -32,7 +32,7 @@ from berthmaster.lib.jobs.gangs import GROUP, SERVED_BY
 from berthmaster.lib.jobs.kinds.job import JOB
 from berthmaster.lib.jobs.kinds.table import kind_of
 from berthmaster.lib.jobs.objects import JobObject
-from berthmaster.lib.jobs.pods import Document
+from berthmaster.lib.jobs.pods import Document, Existing
 from berthmaster.lib.kube import labels
 from berthmaster.lib.kube.client import Client
 from berthmaster.lib.kube.denials import Denials, is_about_object
@@ -63,7 +63,7 @@ from berthmaster.lib.lifecycle.sizes import counts_of, is_set_elastic
 from berthmaster.worker.executor.attempts import Held, attempt_of
 from berthmaster.worker.executor.core import claims
 from berthmaster.worker.executor.core.attempt_status import FOREGROUND
-from berthmaster.worker.executor.core.claims import TEMPLATES, Existing
+from berthmaster.worker.executor.core.claims import TEMPLATES
 from berthmaster.worker.executor.core.cluster_protocol import CreatePods, ResizePods
 from berthmaster.worker.executor.core.manifest import (
     LEAVING,
@@ -351,18 +351,19 @@ class JobWriter:
         if told == counts_text(counts) and (held.kind is not JOB or _has(job, change["spec"])):
             return
         try:
-            job = await self._client.merge_patch(
-                held.path,
-                change,
-                held.kind.object_type,
-                resource_version=job.metadata.resource_version,
-                field_manager=FIELD_MANAGER,
-            )
+            await self._patch(held, job, change)
         except (Conflict, NotFound):
             await self.look(held)  # it has moved on: decide again on what it is now
             raise
-        held.see(held.kind, job)
         self.resized += 1
+
+    async def _patch(self, held: Held, job: JobObject, change: Document) -> None:
+        """Change its object as it was seen. Raises KubernetesError, Conflict if it is another."""
+        version, type_ = job.metadata.resource_version, held.kind.object_type
+        job = await self._client.merge_patch(
+            held.path, change, type_, resource_version=version, field_manager=FIELD_MANAGER
+        )
+        held.see(held.kind, job)
 
     async def _resize_part(self, held: Held, name: str, count: int) -> None:
         path = JOB.resource.path(namespace=held.namespace, name=name)
@@ -397,22 +398,14 @@ class JobWriter:
             held.scene.stopped = held.stop_reason
             return
         here = held.kind.stops_by_suspending and not held.scene.queued
-        change: dict[str, object] = {"metadata": {"annotations": {STOPPED: held.stop_reason}}}
+        change: Document = {"metadata": {"annotations": {STOPPED: held.stop_reason}}}
         if here:
             change["spec"] = {"suspend": True}
-        version = job.metadata.resource_version
         if STOPPED not in job.metadata.annotations:
             await self._warn(held)
         try:
             if STOPPED not in job.metadata.annotations or (here and not job.spec.suspend):
-                job = await self._client.merge_patch(
-                    held.path,
-                    change,
-                    held.kind.object_type,
-                    resource_version=version,
-                    field_manager=FIELD_MANAGER,
-                )
-                held.see(held.kind, job)
+                await self._patch(held, job, change)
             if not here:
                 await self._client.delete(held.path, uid=held.uid, propagation="Foreground")
         except (Conflict, NotFound):
@@ -464,20 +457,13 @@ class JobWriter:
             return
         others = [each for each in job.metadata.finalizers if each != labels.FINALIZER]
         try:
-            job = await self._client.merge_patch(
-                held.path,
-                {"metadata": {"uid": held.uid, "finalizers": others}},
-                held.kind.object_type,
-                resource_version=job.metadata.resource_version,
-                field_manager=FIELD_MANAGER,
-            )
+            await self._patch(held, job, {"metadata": {"uid": held.uid, "finalizers": others}})
         except NotFound:
             held.lose()
             return
         except Conflict:
             await self.look(held)  # it has moved on: decide again on what it is now
             raise
-        held.see(held.kind, job)
 
     async def is_leaving(self, namespace: str) -> bool:
         """Whether a namespace is being deleted. Raises KubernetesError."""

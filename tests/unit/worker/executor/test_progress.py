@@ -32,9 +32,8 @@ from berthmaster.worker.executor.core.cluster_protocol import (
     PodsSaid,
     StopPods,
 )
-from berthmaster.worker.executor.core.events import HintSeen, Tick
+from berthmaster.worker.executor.core.events import HintSeen, Instruction, Tick
 from berthmaster.worker.executor.core.executor import CHECKPOINT_EVERY_S, MAX_REFUSALS
-from berthmaster.worker.executor.core.instructions import Instruction
 from berthmaster.worker.executor.core.objects import (
     ContainerState,
     ContainerStatus,

@@ -42,7 +42,14 @@ from berthmaster.lib.jobs.kinds.job_set import JOB_SET
 from berthmaster.lib.jobs.kinds.kind import JobKind, JobPlan
 from berthmaster.lib.jobs.kinds.table import kind_of
 from berthmaster.lib.jobs.kinds.volcano_job import VOLCANO_JOB
-from berthmaster.lib.jobs.pods import OPENS_GPUS, Document, pod_spec
+from berthmaster.lib.jobs.pods import (
+    GPU_CLAIM,
+    OPENS_GPUS,
+    Document,
+    Existing,
+    pod_spec,
+    use_claims,
+)
 from berthmaster.lib.jobs.templates import apply as templates_apply
 from berthmaster.lib.kube import labels
 from berthmaster.lib.kueue.names import ELASTIC_JOB, EQUAL_COMPLETIONS, MIN_PARALLELISM, QUEUE_LABEL
@@ -52,7 +59,6 @@ from berthmaster.lib.messages.placement import PodBinding
 from berthmaster.lib.messages.workload import Part, PodSet
 from berthmaster.worker.executor.core import claims
 from berthmaster.worker.executor.core.affinity import placing
-from berthmaster.worker.executor.core.claims import Existing
 from berthmaster.worker.executor.core.cluster_protocol import Attempt, CreatePods
 from berthmaster.worker.executor.core.offers import Offers
 
@@ -140,7 +146,7 @@ def document(
         devices = _devices(order, pods, offers, style)
         template = ""
         if devices.claim is not None:
-            template = f"{kind.part_name(name, number)}-{claims.GPU}"
+            template = f"{kind.part_name(name, number)}-{GPU_CLAIM}"
             templates[template] = devices.claim
         named = {claim: existing.get(claim, "template") for claim in pods.claims}
         pod = _template(order, pods, devices, offers, style)
@@ -149,7 +155,7 @@ def document(
             templates_apply(pod["spec"], pods, request.runtime_used.template)
         if rendezvous.is_told(request, peers):
             rendezvous.join(pod["spec"], request, peers, number)
-        claims.refer(pod["spec"], template, named)
+        use_claims(pod["spec"], named, template)
         pod_templates.append(pod)
     scheduler = style.scheduler or style.volcano_scheduler
     spec = kind.spec(

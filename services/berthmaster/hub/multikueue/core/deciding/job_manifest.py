@@ -87,10 +87,7 @@ def _pod(
         devices[asked_resource(pods)] = str(pods.gpus)
     account = place.service_account
     spec = pod_spec(request.run, pods, tenant=tenant, account=account, devices=devices)
-    claims = enumerate(pods.claims)
-    use_claims(
-        spec, [{"name": f"claim-{n}", "resourceClaimTemplateName": name} for n, name in claims]
-    )
+    use_claims(spec, dict.fromkeys(pods.claims, "template"))
     affinity: dict[str, Any] = {}
     terms = []
     if pods.gpus and pods.gpu_models:
