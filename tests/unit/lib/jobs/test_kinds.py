@@ -5,6 +5,7 @@ import pytest
 from berthmaster.lib.jobs.kinds.job import JOB
 from berthmaster.lib.jobs.kinds.job_set import JOB_SET
 from berthmaster.lib.jobs.kinds.kind import JobKind
+from berthmaster.lib.jobs.kinds.ray_job import RAY_JOB
 from berthmaster.lib.jobs.kinds.table import KINDS, kind_of
 from berthmaster.lib.jobs.kinds.volcano_job import VOLCANO_JOB
 from berthmaster.lib.lifecycle.job_kinds import takes_pod_sets
@@ -12,19 +13,20 @@ from berthmaster.lib.messages.placement import Via
 from berthmaster.lib.messages.workload import JobRequest, PodSet
 
 TWO = (PodSet(name="a"), PodSet(name="b"))
+USABLE = (JOB, JOB_SET, RAY_JOB, VOLCANO_JOB)
 MAX_HOST_CHARS = 63
 
 
 @pytest.mark.parametrize(
     ("sets", "via", "usable", "kind"),
     [
-        ((PodSet(count=2),), "direct", KINDS, VOLCANO_JOB),
-        (TWO, "direct", KINDS, VOLCANO_JOB),
+        ((PodSet(count=2),), "direct", USABLE, VOLCANO_JOB),
+        (TWO, "direct", USABLE, VOLCANO_JOB),
         ((PodSet(count=2),), "direct", (JOB, JOB_SET), JOB),
-        ((PodSet(count=2, min_count=1),), "direct", KINDS, JOB),
-        ((PodSet(gpus=1, gpu_milli=500),), "direct", KINDS, JOB),
-        ((PodSet(),), "worker", KINDS, JOB),
-        (TWO, "worker", KINDS, JOB_SET),
+        ((PodSet(count=2, min_count=1),), "direct", USABLE, JOB),
+        ((PodSet(gpus=1, gpu_milli=500),), "direct", USABLE, JOB),
+        ((PodSet(),), "worker", USABLE, JOB),
+        (TWO, "worker", USABLE, JOB_SET),
         (TWO, "direct", (JOB,), JOB_SET),  # the executor refuses what its cluster does not serve
     ],
 )
