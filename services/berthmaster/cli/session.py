@@ -21,7 +21,7 @@ import click
 
 from berthmaster.cli.context.file import ContextsWrong
 from berthmaster.cli.context.target import BusTarget, find_target, tenants_beside
-from berthmaster.cli.output.complain import complain
+from berthmaster.cli.output.errors import complain
 from berthmaster.lib.runtime.plain_json import dumps, pretty
 from berthmaster.lib.runtime.printable import visible
 
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from rich.console import Console, RenderableType
 
     from berthmaster.client import Client
+    from berthmaster.lib.messages.api import OperatorReply
 
 P = ParamSpec("P")
 EXIT_FAILED: Final = 1
@@ -287,7 +288,7 @@ def run(work: Awaitable[int | None], output: Output, target: BusTarget | None = 
 
 def misspelt_tenant(target: BusTarget | None) -> str:
     """A hint, where the tenant that is asked as has no key and another of nearly its name has."""
-    from berthmaster.cli.nearest import did_you_mean
+    from berthmaster.cli.output.errors import did_you_mean
 
     if target is None or target.is_tenant:
         return ""
@@ -330,3 +331,29 @@ def kubernetes_work() -> Iterator[None]:
 def usage(text: str) -> NoReturn:
     """The command line is wrong."""
     raise click.UsageError(text)
+
+
+HELP = ("-h", "--help")
+
+
+class DefaultGroup(click.Group):
+    """A group that runs its first command where the command line names none.
+
+    Example: `berth demo --jobs 5` is the same as `berth demo run --jobs 5`.
+    """
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Put the default's name before arguments that begin with no command's name."""
+        first = args[0] if args else ""
+        completing = ctx.resilient_parsing and not args  # a shell lists the commands
+        if not completing and first not in self.commands and first not in HELP:
+            args = [next(iter(self.commands)), *args]
+        return super().parse_args(ctx, args)
+
+
+def operator_reply(session: Session, reply: "OperatorReply", text: str) -> None:
+    """Write that an operator action is stored, with the gateway's note if there is one."""
+    from berthmaster.cli.output.terminal import safe
+
+    note = f"; {reply.note}" if reply.note else ""
+    session.out.document(reply, lambda: safe(f"{text}{note}"))

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import click
 
-from berthmaster.cli.commands import berth
+from berthmaster.cli.main import berth
 
 
 def commands(group: click.Command, path: str = "berth") -> Iterator[tuple[str, click.Command]]:

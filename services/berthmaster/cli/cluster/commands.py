@@ -25,7 +25,7 @@ from berthmaster.cli.keys.folder import (
     show,
     unheard,
 )
-from berthmaster.cli.nearest import did_you_mean
+from berthmaster.cli.output.errors import did_you_mean
 from berthmaster.cli.output.listing import Form, form_option, write_list
 from berthmaster.cli.session import Output
 from berthmaster.lib.access.certificates import names_of

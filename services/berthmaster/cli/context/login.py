@@ -209,7 +209,7 @@ async def _login(
 
 async def _told(work: Awaitable[T]) -> T:
     """That one is not let in is no trouble with the bus."""
-    from berthmaster.cli.audit.command import read
+    from berthmaster.cli.audit.commands import read
     from berthmaster.client import BerthError, UnavailableError
     from berthmaster.lib.access.login import NotLetIn
 

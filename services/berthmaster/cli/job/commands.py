@@ -16,7 +16,7 @@ from berthmaster.cli.job.selection import (
     selection_of,
     selection_options,
 )
-from berthmaster.cli.output.complain import complain
+from berthmaster.cli.output.errors import complain
 from berthmaster.cli.output.listing import Form, form_option, write_list
 from berthmaster.cli.session import EXIT_FAILED, Session, bus_command, misspelt_tenant, usage
 
@@ -93,7 +93,7 @@ async def jobs(
 ) -> None:
     """List workloads, newest first. Of one that is divided over clusters `berth job` has the
     parts."""
-    from berthmaster.cli.job import screen as workloads
+    from berthmaster.cli.job import screen
     from berthmaster.cli.job.requests import WrongInput, parse_duration_s
 
     selected = selection_of(set_name, label)
@@ -119,10 +119,10 @@ async def jobs(
             return in_sort(reply, sort)
 
         def shown(reply: "ListReply", wide: bool) -> "RenderableType":
-            return workloads.jobs(reply, berth.now(), wide=wide, all_tenants=all_tenants)
+            return screen.jobs(reply, berth.now(), wide=wide, all_tenants=all_tenants)
 
         if watch:
-            lines = functools.partial(workloads.job_line, all_tenants=all_tenants)
+            lines = functools.partial(screen.job_line, all_tenants=all_tenants)
             wide = form == "wide"
             await watch_list(session, berth.now, listed, lambda r: shown(r, wide), lines)
             return
@@ -189,21 +189,22 @@ async def job(session: Session, workload: str, raw: bool) -> None:
     With --raw every message that the log has of it is shown, also one that no reader can decode,
     and what became of it.
     """
-    from berthmaster.cli.job import screen as workloads
+    from berthmaster.cli.job import screen
 
     async with session.client() as berth:
         if raw:
-            from berthmaster.cli.audit.command import read
+            from berthmaster.cli.audit.commands import read
             from berthmaster.cli.audit.story import inspect
+            from berthmaster.cli.job.events import raw_events
 
             tenant, _, name = workload.partition("/")
             if not (tenant and name):
                 usage("--raw takes TENANT/ID")
             lines = await read(inspect(berth.connection, tenant, name))
-            session.out.document(lines, lambda: workloads.raw_events(workload, lines))
+            session.out.document(lines, lambda: raw_events(workload, lines))
             return
         reply = await berth.get(workload, story=True)
-        session.out.document(reply, lambda: workloads.job(reply, berth.now()))
+        session.out.document(reply, lambda: screen.job(reply, berth.now()))
 
 
 @click.command()
@@ -221,7 +222,7 @@ async def watch(
     since: int | None,
 ) -> None:
     """Follow what happens to workloads, or to one, as it happens."""
-    from berthmaster.cli.job.screen import event_line
+    from berthmaster.cli.job.events import event_line
 
     selected = selection_of(set_name, label)
     if selected and (workload is not None or all_tenants):
@@ -252,7 +253,7 @@ async def watch(
 @bus_command
 async def why(session: Session, workload: str | None) -> None:
     """Say why a workload is where it is, or why it waits; without one, why those that wait do."""
-    from berthmaster.cli.job import why_screen as render
+    from berthmaster.cli.job import screen
     from berthmaster.client.errors import RefusedError
 
     async with session.client() as berth:
@@ -262,7 +263,7 @@ async def why(session: Session, workload: str | None) -> None:
             if workload is None or error.refusal.code != "not_found":
                 raise
             reply = ending_of((await berth.get(workload)).workload)
-        session.out.document(reply, lambda: render.why(reply, berth.now()))
+        session.out.document(reply, lambda: screen.why(reply, berth.now()))
 
 
 def ending_of(view: "WorkloadView") -> "WhyReply":

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from berthmaster.cli.completion import CLUSTER, MODEL, QUEUE, RUNTIME
-from berthmaster.cli.job.waiting import Waiting
-from berthmaster.cli.output.complain import complain
+from berthmaster.cli.job.wait import Waiting
+from berthmaster.cli.output.errors import complain
 from berthmaster.cli.session import EXIT_FAILED, Session, bus_command, usage
 from berthmaster.lib.engine.scoring.profiles import PARTS, PROFILES
 
@@ -278,7 +278,7 @@ async def _send(
 async def _unknown_models(berth: "Client", models: Sequence[str]) -> list[str]:
     """Of models that no cluster has: one may come yet, so that it is no error; most likely the name
     is wrong. Nothing if nobody says what there is."""
-    from berthmaster.cli.nearest import did_you_mean
+    from berthmaster.cli.output.errors import did_you_mean
     from berthmaster.client.errors import BerthError
     from berthmaster.lib.engine.fleet.models import is_model
 
@@ -297,16 +297,16 @@ async def _unknown_models(berth: "Client", models: Sequence[str]) -> list[str]:
 
 
 async def _dry_run(session: Session, berth: "Client", bodies: list[bytes]) -> int:
-    from berthmaster.cli.job import why_screen as why
+    from berthmaster.cli.job import screen
 
     placed = True
     for body in bodies:
         reply = await berth.dry_run_raw(body)
         placed &= reply.placed
         if len(bodies) == 1:
-            session.out.document(reply, lambda reply=reply: why.dry_run(reply))  # type: ignore[misc]
+            session.out.document(reply, lambda reply=reply: screen.dry_run(reply))  # type: ignore[misc]
         else:
-            session.out.screen(reply, lambda reply=reply: why.dry_run(reply))  # type: ignore[misc]
+            session.out.screen(reply, lambda reply=reply: screen.dry_run(reply))  # type: ignore[misc]
     return 0 if placed else EXIT_FAILED
 
 

@@ -17,7 +17,7 @@ import click
 import msgspec
 
 from berthmaster.cli.context.target import find_connection
-from berthmaster.cli.output.complain import complain
+from berthmaster.cli.output.errors import complain
 from berthmaster.cli.session import EXIT_FAILED, Output
 from berthmaster.lib.access import push
 from berthmaster.lib.access.certificates import CertificatesError

@@ -1,7 +1,7 @@
 import pytest
 
-from berthmaster.cli.fleet.commands import changed, queue_place
 from berthmaster.cli.job.requests import WrongInput
+from berthmaster.cli.queue.settings import changed, queue_place
 from berthmaster.lib.messages.control import QueuePlace, QueueSetting
 
 

@@ -151,7 +151,7 @@ async def job_report(session: Session, /, workload: str, page: str, **flags: Any
 @bus_command
 async def trends(session: Session, span: TrendSpan, until: str, cell: str, mine: bool) -> None:
     """How figures went over an hour, a day or a month."""
-    from berthmaster.cli.report import screen as render
+    from berthmaster.cli.report import screen
 
     async with session.client() as berth:
         request = TrendsRequest(
@@ -159,11 +159,11 @@ async def trends(session: Session, span: TrendSpan, until: str, cell: str, mine:
         )
         reply = await berth.trends(request, of_all=_of_all(session, mine))
         ascii_only = session.out.ascii_only
-        session.out.document(reply, lambda: render.trends(reply, ascii_only=ascii_only))
+        session.out.document(reply, lambda: screen.trends(reply, ascii_only=ascii_only))
 
 
 async def _show(session: Session, kind: ReportKind, flags: dict[str, Any]) -> None:
-    from berthmaster.cli.report import screen as render
+    from berthmaster.cli.report import screen
 
     form: Form | None = flags.pop("form")
     as_csv, mine = flags.pop("as_csv"), flags.pop("mine")
@@ -191,7 +191,7 @@ async def _show(session: Session, kind: ReportKind, flags: dict[str, Any]) -> No
         reply,
         items,
         lambda one: "/".join(getattr(one, key) for key in keys),
-        lambda _: render.report(reply),
+        lambda _: screen.report(reply),
     )
 
 

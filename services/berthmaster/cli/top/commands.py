@@ -13,10 +13,10 @@ import click
 import msgspec
 
 from berthmaster.cli.completion import CLUSTER
-from berthmaster.cli.fleet.top_rows import COLUMNS, Kind, column_named, in_order, job_rows, name_of
-from berthmaster.cli.output.complain import complain
+from berthmaster.cli.output.errors import complain
 from berthmaster.cli.output.listing import Form, form_option, write_list
 from berthmaster.cli.session import EXIT_FAILED, Session, bus_command, usage
+from berthmaster.cli.top.rows import COLUMNS, Kind, column_named, in_order, job_rows, name_of
 from berthmaster.client.errors import UnavailableError
 from berthmaster.lib.engine.fleetview.rows import FleetView
 from berthmaster.lib.messages.placement import MAIN_CELL
@@ -165,20 +165,19 @@ class _Table:
         return rows, msgspec.structs.replace(watching.quality, queues=tuple(rows))
 
     def _picture(self, rows: list[Any], document: Any, *, wide: bool = False) -> "RenderableType":
-        from berthmaster.cli.decisions import quality_screen as quality
-        from berthmaster.cli.fleet import screen as fleet
-        from berthmaster.cli.fleet import top_screen as top
+        from berthmaster.cli.fleet.screen import clusters, nodes
+        from berthmaster.cli.top import screen
 
         ascii_only = self._out.ascii_only
         match self._watching.kind:
             case "clusters":
-                return fleet.clusters(rows, ascii_only=ascii_only, wide=wide)
+                return clusters(rows, ascii_only=ascii_only, wide=wide)
             case "nodes":
-                return fleet.nodes(rows, ascii_only=ascii_only)
+                return nodes(rows, ascii_only=ascii_only)
             case "queues":
-                return quality.report(document)
+                return screen.quality(document)
             case _:
-                return top.jobs(rows, wide=wide)
+                return screen.jobs(rows, wide=wide)
 
 
 class _Watching:

@@ -12,7 +12,7 @@ from typing import Any
 
 import click
 
-from berthmaster.cli.output.complain import complain
+from berthmaster.cli.output.errors import complain
 from berthmaster.cli.session import EXIT_FAILED, EXIT_INTERRUPTED, Output, run, usage
 from berthmaster.lib.runtime.parse import EmptyMember, members
 from berthmaster.lib.runtime.ports import PAGE_PORT
@@ -235,7 +235,7 @@ def up(data: Path, ephemeral: bool, tenants: tuple[str, ...], as_json: bool, **f
 
 
 async def _up(options: UpOptions, output: Output) -> int:
-    from berthmaster.cli.up import screen as render
+    from berthmaster.cli.up import screen
 
     is_up = False
 
@@ -244,7 +244,7 @@ async def _up(options: UpOptions, output: Output) -> int:
         if watched.child.cluster and not watched.was_ready:
             return  # its cluster was left out by name; the first news of it is that it is ready
         if is_up and watched.condition not in ("starting", "stopped"):
-            output.item({"changed": view}, lambda: render.change(view))
+            output.item({"changed": view}, lambda: screen.change(view))
 
     async with until_signal() as stopping:
         try:
@@ -270,7 +270,7 @@ async def _up(options: UpOptions, output: Output) -> int:
             if output.as_json:
                 output.line({"up": view})
             else:
-                output.console.print(render.stack(view, hint=hint))
+                output.console.print(screen.stack(view, hint=hint))
                 sys.stdout.flush()
             is_up = True
             await stopping.wait()

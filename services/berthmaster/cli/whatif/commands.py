@@ -9,9 +9,10 @@ import click
 import msgspec
 
 from berthmaster.cli.completion import CLUSTER, MODEL
-from berthmaster.cli.fleet.commands import changed, queue_set
 from berthmaster.cli.job.requests import WrongInput, parse_duration_s, parse_memory_mib
 from berthmaster.cli.job.submit import bodies_of, request_flags
+from berthmaster.cli.queue.commands import queue_set
+from berthmaster.cli.queue.settings import changed
 from berthmaster.cli.session import Session, bus_command, usage
 from berthmaster.lib.messages.api import (
     AddedCluster,
@@ -196,8 +197,8 @@ whatif.add_command(
 
 
 async def _ask(session: Session, body: bytes, *, of_all: bool) -> None:
-    from berthmaster.cli.job import whatif_screen as render
+    from berthmaster.cli.whatif import screen
 
     async with session.client() as berth:
         reply = await berth.whatif_raw(body, of_all=of_all)
-        session.out.document(reply, lambda: render.whatif(reply, berth.now()))
+        session.out.document(reply, lambda: screen.whatif(reply, berth.now()))
