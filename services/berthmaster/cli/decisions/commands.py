@@ -82,7 +82,7 @@ async def replay_decisions(
 
 def time_of(text: str, now_s: float) -> float:
     """So long ago, or a moment with its time zone. A wrong one is a usage error."""
-    from berthmaster.cli.job.requests import WrongInput, parse_duration_s
+    from berthmaster.cli.values import WrongInput, parse_duration_s
 
     try:
         return now_s - parse_duration_s(text)

@@ -9,10 +9,10 @@ from typing import Final
 import click
 
 from berthmaster.cli.completion import CLUSTER, MODEL, QUEUE
-from berthmaster.cli.job.requests import WrongInput, parse_duration_s
 from berthmaster.cli.output.errors import complain, did_you_mean
 from berthmaster.cli.output.listing import Form, form_option, write_list
 from berthmaster.cli.session import EXIT_FAILED, Session, bus_command, caller, operator_reply, usage
+from berthmaster.cli.values import WrongInput, parse_duration_s
 from berthmaster.client import BerthError, Client
 from berthmaster.lib.messages.fleet import ClusterProfile, NodeReport
 

@@ -94,7 +94,7 @@ async def jobs(
     """List workloads, newest first. Of one that is divided over clusters `berth job` has the
     parts."""
     from berthmaster.cli.job import screen
-    from berthmaster.cli.job.requests import WrongInput, parse_duration_s
+    from berthmaster.cli.values import WrongInput, parse_duration_s
 
     selected = selection_of(set_name, label)
     if watch and form not in (None, "wide"):

@@ -125,7 +125,7 @@ async def wait(
     The exit code is 0 if all run or have succeeded, 1 if one failed or was cancelled, or if nobody
     could be told, 5 if the time was over before.
     """
-    from berthmaster.cli.job.requests import WrongInput, parse_duration_s
+    from berthmaster.cli.values import WrongInput, parse_duration_s
 
     selected = selection_of(set_name, label)
     if not (workloads or selected):

@@ -1,27 +1,24 @@
-"""Queues out of a file: what `berth queue apply` reads, and what it has to tell afterwards."""
+"""Settings of queues from flags and files, and warnings about guarantees that exceed the fleet."""
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
 
-from berthmaster.cli.job.requests import (
-    WrongInput,
-    exactly,
-    parse_duration_s,
-    parse_weights,
-    read_named,
-)
+from berthmaster.cli.completion import QUEUE
+from berthmaster.cli.flags import FieldOptions, Flag
+from berthmaster.cli.job.files import read_named
+from berthmaster.cli.values import WrongInput, parse_weights
 from berthmaster.lib.engine.queueing.ledger import node_amounts
 from berthmaster.lib.engine.queueing.queues import Amounts, overcommitted
 from berthmaster.lib.engine.queueing.tree import QueueTree
+from berthmaster.lib.engine.scoring.profiles import PROFILES
 from berthmaster.lib.messages.control import QueuePlace, QueueSetting
 from berthmaster.lib.messages.fleet import FleetFact, NodeReport
 from berthmaster.lib.requests.queue_tree import placing_fault
 from berthmaster.lib.requests.queues import NO_QUEUES
 from berthmaster.lib.requests.validation import queue_setting
-from berthmaster.lib.runtime.parse import EmptyMember, members
 
 
 def read_settings(data: bytes, where: str) -> list[QueueSetting]:
@@ -63,90 +60,9 @@ def in_order(settings: Sequence[QueueSetting], known: Iterable[QueueSetting]) ->
     return ordered
 
 
-_ALLOWED: Final = {
-    "allow_tolerations": "tolerations",
-    "allow_node_labels": "node_labels",
-    "allow_images": "images",
-    "allow_models": "gpu_models",
-    "allow_resources": "resources",
-}
-
-
-_AMOUNTS: Final = {
-    "guarantee": "guarantee_gpu_milli",
-    "deserved": "deserved_gpu_milli",
-    "limit": "capability_gpu_milli",
-    "max_job": "max_job_gpu_milli",
-}
-
-
-_AS_THEY_ARE: Final = ("priority", "weight", "held", "deleted", "via", "preempts", "rebalances")
-
-
-_YES_NO: Final = {"yes": True, "no": False, "none": None}
-
-
-_DEFAULTS: Final = {
-    "default_max_run": "max_run_s",
-    "default_checkpoint_every": "checkpoint_every_s",
-    "default_grace": "grace_s",
-}
-
-
 _PLACE: Final = re.compile(
     r"((?P<cluster>[^=]+)=)?(?P<namespace>[^=/@]+)(/(?P<queue>[^=/@]+))?(@(?P<account>[^=/@]+))?"
 )
-
-
-def _defaults(flags: dict[str, Any]) -> dict[str, Any]:
-    """Of jobs that do not say it. Raises WrongInput."""
-    found: dict[str, Any] = {}
-    for flag, field in _DEFAULTS.items():
-        if (text := flags.get(flag)) is not None:
-            zero = field == "grace_s"
-            found[field] = None if text == "none" else parse_duration_s(text, zero=zero)
-    if (text := flags.get("default_preemptible")) is not None:
-        found["preemptible"] = _YES_NO[text]
-    return found
-
-
-def changed(setting: QueueSetting, everybody: bool, flags: dict[str, Any]) -> QueueSetting:
-    """The setting with what the flags say. Raises WrongInput."""
-    new: dict[str, Any] = {
-        name: flags[name] for name in _AS_THEY_ARE if flags.get(name) is not None
-    }
-    if (text := flags.get("preempts_equals")) is not None:
-        new["preempts_equals"] = _YES_NO[text]
-    for flag, field in _AMOUNTS.items():
-        if flags.get(flag) is not None:
-            new[field] = _gpu_milli(f"--{flag.replace('_', '-')}", flags[flag])
-    for flag in ("max_running", "max_waiting"):
-        if flags.get(flag) is not None:
-            new[f"{flag}_jobs"] = _jobs(f"--{flag.replace('_', '-')}", flags[flag])
-    if flags.get("max_evictions") is not None:
-        new["max_evictions_per_hour"] = _jobs("--max-evictions", flags["max_evictions"])
-    if defaults := _defaults(flags):
-        new["defaults"] = msgspec.structs.replace(setting.defaults, **defaults)
-    if flags.get("max_priority") is not None:
-        new["max_priority"] = _priority(flags["max_priority"])
-    if allows := {
-        field: _listed(f"--{flag.replace('_', '-')}", flags[flag])
-        for flag, field in _ALLOWED.items()
-        if flags.get(flag) is not None
-    }:
-        new["allows"] = msgspec.structs.replace(setting.allows, **allows)
-    if everybody or flags.get("allow"):
-        new["tenants"] = () if everybody else tuple(flags["allow"])
-    if flags.get("parent") is not None:
-        new["parent"] = "" if flags["parent"] == "none" else flags["parent"]
-    if flags.get("profile") is not None:
-        new["profile"] = "" if flags["profile"] == "none" else flags["profile"]
-    if flags.get("score_weights"):
-        texts = [text for text in flags["score_weights"] if text != "none"]
-        new["weights"] = parse_weights(texts)
-    if flags.get("places"):
-        new["places"] = dict(map(queue_place, flags["places"]))
-    return msgspec.structs.replace(setting, set_by="", set_at_s=0.0, **new)
 
 
 def queue_place(text: str) -> tuple[str, QueuePlace]:
@@ -162,36 +78,46 @@ def queue_place(text: str) -> tuple[str, QueuePlace]:
     return found["cluster"] or "*", place
 
 
-def _listed(flag: str, text: str) -> tuple[str, ...] | None:
-    if text == "any":
-        return None
-    try:
-        return members(text)
-    except EmptyMember as error:
-        raise WrongInput(f"{flag} {text!r}: {error}; right is A,B, '' or 'any'") from error
+def parse_places(texts: Sequence[str]) -> dict[str, QueuePlace]:
+    """Return the places of a queue's jobs by cluster. Raises WrongInput."""
+    return dict(map(queue_place, texts))
 
 
-def _priority(text: str) -> int | None:
-    if text == "none":
-        return None
-    try:
-        return int(text)
-    except ValueError:
-        raise WrongInput(f"--max-priority {text!r}: right is a number, or 'none'") from None
+def _parse_weights(texts: Sequence[str]) -> dict[str, float]:
+    return parse_weights([text for text in texts if text != "none"])
 
 
-def _jobs(flag: str, text: str) -> int | None:
-    if text == "none":
-        return None
-    if not text.isdecimal() or not text.isascii():
-        raise WrongInput(f"{flag} {text!r}: right is a number of jobs, or 'none'")
-    return int(text)
+OPTIONS: Final = FieldOptions(
+    QueueSetting,
+    {
+        "queue": None,
+        "tenants": Flag(
+            "--allow", metavar="TENANT", help="Tenants that may use the queue, instead of all."
+        ),
+        "parent": Flag(type=QUEUE, metavar="QUEUE"),
+        "capability_gpu_milli": Flag("--limit"),
+        "resources": None,  # `berth queue apply` sets them
+        "allows": Flag("--allow"),
+        "allows.gpu_models": Flag("--allow-models"),
+        "profile": Flag(metavar="NAME", note=f"Profiles: {', '.join(PROFILES)}."),
+        "weights": Flag("--score-weight", metavar="PART=N", read=_parse_weights),
+        "places": Flag(
+            "--place", metavar="[CLUSTER=]NAMESPACE[/LOCALQUEUE][@ACCOUNT]", read=parse_places
+        ),
+        "defaults": Flag("--default"),
+        "held": Flag("--hold/--release"),
+        "deleted": Flag("--delete/--restore"),
+        "set_by": None,
+        "set_at_s": None,
+    },
+    edits=True,
+)
 
 
-def _gpu_milli(flag: str, text: str) -> int | None:
-    if text == "none":
-        return None
-    milli = exactly(text, 1000)
-    if milli is None:
-        raise WrongInput(f"{flag} {text!r}: right is a number of GPUs such as 8 or 2.5, or 'none'")
-    return milli
+def changed(setting: QueueSetting, everybody: bool, flags: Mapping[str, Any]) -> QueueSetting:
+    """Return the setting with the fields that flags give. Raises WrongInput."""
+    fields = OPTIONS.values(flags) | ({"tenants": ()} if everybody else {})
+    for name in ("allows", "defaults"):
+        if name in fields:
+            fields[name] = msgspec.structs.replace(getattr(setting, name), **fields[name])
+    return msgspec.structs.replace(setting, set_by="", set_at_s=0.0, **fields)

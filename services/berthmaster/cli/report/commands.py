@@ -41,7 +41,7 @@ def moment(text: str, now_s: float) -> float:
     """Seconds since 1970 of what a person writes. Raises WrongMoment."""
     if text == "now":
         return now_s
-    from berthmaster.cli.job.requests import WrongInput, parse_duration_s
+    from berthmaster.cli.values import WrongInput, parse_duration_s
 
     if text[-1:].isalpha():
         try:

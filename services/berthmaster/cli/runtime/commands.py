@@ -7,10 +7,11 @@ import click
 from msgspec.structs import replace
 
 from berthmaster.cli.completion import RUNTIME
-from berthmaster.cli.job.requests import WrongInput, read_named
+from berthmaster.cli.job.files import read_named
 from berthmaster.cli.output.errors import complain
 from berthmaster.cli.output.listing import Form, form_option, write_list
 from berthmaster.cli.session import Session, bus_command, operator_reply, usage
+from berthmaster.cli.values import WrongInput
 from berthmaster.client import Client
 from berthmaster.lib.jobs.kinds.ray_job import ray_words
 from berthmaster.lib.messages.fleet import ClusterProfile

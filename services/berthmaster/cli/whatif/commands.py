@@ -9,11 +9,12 @@ import click
 import msgspec
 
 from berthmaster.cli.completion import CLUSTER, MODEL
-from berthmaster.cli.job.requests import WrongInput, parse_duration_s, parse_memory_mib
-from berthmaster.cli.job.submit import bodies_of, request_flags
+from berthmaster.cli.job.requests import ARRAY, OPTIONS
+from berthmaster.cli.job.submit import bodies_of
 from berthmaster.cli.queue.commands import queue_set
 from berthmaster.cli.queue.settings import changed
 from berthmaster.cli.session import Session, bus_command, usage
+from berthmaster.cli.values import WrongInput, parse_duration_s, parse_memory_mib
 from berthmaster.lib.messages.api import (
     AddedCluster,
     CordonRequest,
@@ -38,7 +39,8 @@ def whatif() -> None:
 
 @whatif.command("submit")
 @click.argument("words", nargs=-1, metavar="[FILE] [-- COMMAND]")
-@request_flags
+@OPTIONS
+@ARRAY
 @bus_command
 async def submit(session: Session, /, words: tuple[str, ...], **flags: Any) -> None:
     """One job were submitted: where would it go, or why would it wait, and whom would it push back?
@@ -94,7 +96,8 @@ async def drain(session: Session, cluster: str, node: str | None, mine: bool) ->
 
 @whatif.command("preempt")
 @click.argument("words", nargs=-1, metavar="WORKLOAD | [FILE] [-- COMMAND]")
-@request_flags
+@OPTIONS
+@ARRAY
 @bus_command
 async def preempt(session: Session, /, words: tuple[str, ...], **flags: Any) -> None:
     """Room were made for a job that waits, or for one as `berth submit` takes it: who would be

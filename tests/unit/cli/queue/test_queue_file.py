@@ -8,9 +8,9 @@ import pytest
 from msgspec.structs import replace
 from rich.console import Console, RenderableType
 
-from berthmaster.cli.job.requests import WrongInput
 from berthmaster.cli.queue import screen as queues
 from berthmaster.cli.queue.settings import changed, in_order, overcommitted_in, read_settings
+from berthmaster.cli.values import WrongInput
 from berthmaster.lib.messages.api import QueueStanding
 from berthmaster.lib.messages.control import QueueAllows, QueueAmounts, QueueSetting
 from berthmaster.lib.messages.families import encode
@@ -102,16 +102,16 @@ def test_flags_change_what_they_name_and_keep_the_rest() -> None:
 
 
 def test_flags_say_how_clusters_rank_for_a_queue_and_take_it_back() -> None:
-    flags = {"profile": "spread", "score_weights": ("fit=0", "idle=2.5")}
+    flags = {"profile": "spread", "score_weight": ("fit=0", "idle=2.5")}
     ranked = changed(RESEARCH, False, flags)
     assert ranked == replace(RESEARCH, profile="spread", weights={"fit": 0.0, "idle": 2.5})
-    again = changed(ranked, False, {"score_weights": ("room=1",)})
+    again = changed(ranked, False, {"score_weight": ("room=1",)})
     assert again == replace(ranked, weights={"room": 1.0})
     assert changed(again, False, {"priority": 6}) == replace(again, priority=6)
-    back = {"profile": "none", "score_weights": ("none",)}
+    back = {"profile": "none", "score_weight": ("none",)}
     assert changed(again, False, back) == RESEARCH
     with pytest.raises(WrongInput, match="'fit' is no weight; right is PART=N"):
-        changed(RESEARCH, False, {"score_weights": ("fit",)})
+        changed(RESEARCH, False, {"score_weight": ("fit",)})
 
 
 def test_a_file_says_how_clusters_rank_for_a_queue() -> None:
