@@ -22,8 +22,8 @@ from berthmaster.cli.keys.folder import (
     FolderFailed,
     days_option,
     folder_command,
+    no_server,
     show,
-    unheard,
 )
 from berthmaster.cli.output.errors import did_you_mean
 from berthmaster.cli.output.listing import Form, form_option, write_list
@@ -154,11 +154,11 @@ def add(folder: Folder, output: Output, *, name: str, days: float, **flags: Any)
 @folder_command
 def renew(folder: Folder, output: Output, *, name: str, days: float, **flags: Any) -> int:
     """Sign a cluster's credentials anew, for the same key, and make the Secret with them."""
-    _there(folder, name)
+    _require_key(folder, name)
     return _hand_over(folder, output, name, days, again=True, **flags)
 
 
-def _there(folder: Folder, name: str) -> None:
+def _require_key(folder: Folder, name: str) -> None:
     users = folder.users(AGENT)
     if name not in users:
         known = ", ".join(sorted(users)) or "none"
@@ -200,7 +200,7 @@ def _hand_over(
         )
     if again or not creds.exists():
         sign_user(folder.keys, user, days=days)
-    told = folder.tell(user)
+    notified = folder.notify(user)
     ca = folder.ca_file.read_text()
     if nodes:
         manifest = secret.manifest_of_nodes(cluster=name, url=where, creds=creds.read_text(), ca=ca)
@@ -234,10 +234,10 @@ def _hand_over(
         file="" if stdout else str(file),
         ends=folder.ends(user),
         apply=apply,
-        server_told=told,
+        server_told=notified,
     )
     if stdout:
-        output.say(f"{name} may connect to {where}.{unheard(told)}")
+        output.say(f"{name} may connect to {where}.{no_server(notified)}")
     else:
         show(output, added, lambda: added_screen(added))
     return 0
@@ -248,11 +248,11 @@ def _hand_over(
 @folder_command
 def remove(folder: Folder, output: Output, *, name: str) -> int:
     """Take a cluster's key back: its agent is disconnected at once and comes in no more."""
-    _there(folder, name)
+    _require_key(folder, name)
     user = f"{AGENT}.{token(name)}"
     remove_user(folder.keys, f"{NODES}.{token(name)}")
     remove_user(folder.keys, user)
-    removed = Removed(cluster=name, server_told=folder.tell(user))
+    removed = Removed(cluster=name, server_told=folder.notify(user))
     show(output, removed, lambda: removed_screen(removed))
     return 0
 
@@ -283,7 +283,7 @@ def added_screen(added: Added) -> "RenderableType":
 
     until = added.ends or "they are removed"
     lines = [
-        f"{added.cluster} may connect to {added.url}.{unheard(added.server_told)}",
+        f"{added.cluster} may connect to {added.url}.{no_server(added.server_told)}",
         f"Its credentials are in {added.file}, readable by you alone, until {until}. There:",
         "",
         *(f"  {command}" for command in added.apply),
@@ -295,7 +295,7 @@ def removed_screen(removed: Removed) -> "RenderableType":
     from berthmaster.cli.output.terminal import safe
 
     return safe(
-        f"{removed.cluster} comes in no more.{unheard(removed.server_told)} Jobs that run "
+        f"{removed.cluster} comes in no more.{no_server(removed.server_told)} Jobs that run "
         f"there keep running, unseen: `berth lost {removed.cluster}` gives them up."
     )
 

@@ -199,11 +199,11 @@ async def _login(
             shown(made)
             return made
 
-        def told(trouble: str) -> None:
+        def report(trouble: str) -> None:
             if trouble:
                 output.say(f"berth: {trouble}; tried again")
 
-        await keep_logged_in(again, path, asyncio.Event(), told=told)
+        await keep_logged_in(again, path, asyncio.Event(), told=report)
     return 0
 
 

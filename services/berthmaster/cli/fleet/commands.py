@@ -18,7 +18,7 @@ from berthmaster.lib.messages.fleet import ClusterProfile, NodeReport
 
 
 async def _warn_if_unknown(berth: Client, cluster: str, node: str | None = None) -> None:
-    """Whatever it is may come later, so that it is no error; most likely the name is wrong."""
+    """Warn about an unknown name. A cluster may register later, so this is no error."""
     try:
         facts = [seen.fact for seen in await berth.fleet(nodes=node is not None, cluster=cluster)]
         if node is None:
@@ -26,7 +26,7 @@ async def _warn_if_unknown(berth: Client, cluster: str, node: str | None = None)
         else:
             known = {each.node for each in facts if isinstance(each, NodeReport)}
     except BerthError:
-        return  # the order was carried out; that we may not look does not change that
+        return  # the action is stored, though its target cannot be checked
     name = cluster if node is None else node
     if name not in known:
         where = "" if node is None else f" {cluster}"
@@ -40,10 +40,10 @@ async def _warn_if_unknown(berth: Client, cluster: str, node: str | None = None)
 @click.command()
 @click.argument("cluster", type=CLUSTER)
 @click.argument("node", required=False)
-@click.option("--reason", default="", help="Why, for those who wonder.")
+@click.option("--reason", default="", help="Reason, which `berth problems cordons` shows.")
 @bus_command
 async def cordon(session: Session, cluster: str, node: str | None, reason: str) -> None:
-    """Put nothing new on a cluster or a node; what runs there goes on."""
+    """Allow no new jobs on a cluster or node; running jobs continue."""
     async with session.client() as berth:
         reply = await berth.cordon(cluster, node, reason=reason, who=caller())
         operator_reply(session, reply, f"{place_of(cluster, node)} is cordoned")
@@ -53,7 +53,7 @@ async def cordon(session: Session, cluster: str, node: str | None, reason: str) 
 @click.command()
 @click.argument("cluster", type=CLUSTER)
 @click.argument("node", required=False)
-@click.option("--reason", default="", help="Why, for those who wonder.")
+@click.option("--reason", default="", help="Reason, which `berth problems cordons` shows.")
 @bus_command
 async def uncordon(session: Session, cluster: str, node: str | None, reason: str) -> None:
     """Remove a cordon and end a drain. Jobs already being evicted still leave."""
@@ -68,12 +68,16 @@ def place_of(cluster: str, node: str | None) -> str:
 
 @click.command()
 @click.argument("cluster", type=CLUSTER)
-@click.option("--reason", required=True, help="How you know; it is kept.")
-@click.option("--yes", is_flag=True, help="Do not ask.")
-@click.option("--undo", is_flag=True, help="Take the declaration back: the cluster is there.")
+@click.option(
+    "--reason",
+    required=True,
+    help="Evidence that the cluster is gone; stored with the declaration.",
+)
+@click.option("--yes", is_flag=True, help="Skip the question.")
+@click.option("--undo", is_flag=True, help="Undo the declaration: the cluster exists.")
 @bus_command
 async def lost(session: Session, cluster: str, reason: str, yes: bool, undo: bool) -> None:
-    """Declare a cluster lost: jobs that it claimed are placed again elsewhere."""
+    """Declare a cluster lost: jobs that it claimed are placed again in other clusters."""
     if undo:
         async with session.client() as berth:
             reply = await berth.found(cluster, reason)
@@ -97,9 +101,9 @@ async def lost(session: Session, cluster: str, reason: str, yes: bool, undo: boo
     type=click.IntRange(1, 64),
     default=1,
     show_default=True,
-    help="How long one waits for so many on one node.",
+    help="GPUs on one node that the expected wait is for.",
 )
-@click.option("--queue", type=QUEUE, default="", help="Only what may be had through this queue.")
+@click.option("--queue", type=QUEUE, default="", help="Show only models that this queue may use.")
 @form_option
 @bus_command
 async def gpus(
@@ -107,8 +111,8 @@ async def gpus(
 ) -> int:
     """List the models of GPUs: free and in all, the expected wait, the price of an hour.
 
-    Whoever may submit may ask. What is free is told for the whole fleet; a queue's own limits come
-    on top of that (`berth queue list`).
+    Every tenant may run this. Free GPUs are those of the whole fleet; a queue's own limits apply
+    in addition (`berth queue list`).
     """
     from msgspec.structs import replace
 
@@ -122,8 +126,8 @@ async def gpus(
         if not any(is_model(model, one) for one in known):
             usage(f"no cluster has GPUs of model {model}{did_you_mean(model, known)}")
     if models:
-        kept = [one for one in reply.models if any(is_model(name, one.model) for name in models)]
-        reply = replace(reply, models=tuple(kept))
+        found = [one for one in reply.models if any(is_model(name, one.model) for name in models)]
+        reply = replace(reply, models=tuple(found))
     write_list(
         session.out,
         form,
@@ -157,11 +161,11 @@ def parse_time_s(text: str, now_s: float) -> float:
 
 
 async def require_known(berth: Client, cluster: str, node: str | None, what: str) -> None:
-    """A drain or a move of what nobody has heard of is a slip: say what may have been meant."""
+    """Refuse a drain or move of an unknown cluster or node, with the nearest known name."""
     try:
         seen = [each.fact for each in await berth.fleet(nodes=node is not None)]
     except BerthError:
-        return  # who may not look is answered by those who decide
+        return  # the gateway answers a caller that may not read the fleet
     clusters = {f.cluster for f in seen if isinstance(f, ClusterProfile | NodeReport)}
     if cluster not in clusters:
         usage(f"{what}: nothing is known of cluster {cluster}{did_you_mean(cluster, clusters)}")
@@ -174,14 +178,16 @@ async def require_known(berth: Client, cluster: str, node: str | None, what: str
 @click.argument("cluster", type=CLUSTER)
 @click.argument("node", required=False)
 @click.option(
-    "--by", metavar="TIME", help="When all must be gone: 2h, 18:30, 2026-12-01T18:30. Else never."
+    "--by",
+    metavar="TIME",
+    help="Time by which all jobs must be gone: 2h, 18:30 or 2026-12-01T18:30. [default: none]",
 )
-@click.option("--reason", default="", help="Why, for those who are moved.")
+@click.option("--reason", default="", help="Reason, which the moved jobs show.")
 @bus_command
 async def drain(
     session: Session, cluster: str, node: str | None, by: str | None, reason: str
 ) -> None:
-    """Put nothing new on a cluster or a node, and move away what runs there at the least cost."""
+    """Cordon a cluster or node, and move its running jobs away at the least cost."""
     from berthmaster.cli.fleet import screen
     from berthmaster.cli.output.terminal import safe
 

@@ -113,11 +113,11 @@ def _notes(row: ClusterRow) -> list[Text]:
     if row.lost is not None:
         notes.append(safe(f"{row.cluster} is declared lost: {row.lost}", style="red"))
     if row.same_as:
-        told = f"{row.cluster} is the API server of {row.same_as}, which counts"
-        notes.append(safe(told, style="red"))
+        text = f"{row.cluster} is the API server of {row.same_as}, which counts"
+        notes.append(safe(text, style="red"))
     for one in row.unlisted:
-        told = f"{row.cluster}: its API server cannot list {one.kind}: {one.why}"
-        notes.append(safe(told, style="red"))
+        text = f"{row.cluster}: its API server cannot list {one.kind}: {one.why}"
+        notes.append(safe(text, style="red"))
     if row.cordoned is not None:
         notes.append(safe(f"{row.cluster} is cordoned: {row.cordoned}", style="yellow"))
     if row.cordoned_nodes:

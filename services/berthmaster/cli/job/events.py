@@ -74,7 +74,7 @@ NAME_COLUMNS = 24  # of a line of events; longer names push the rest to the righ
 BELOW = " " * 14  # under the name, past the clock
 
 
-def story(events: Sequence[RecordedEvent]) -> RenderableType:
+def history(events: Sequence[RecordedEvent]) -> RenderableType:
     """All events in their order, with the time that passed between them."""
     zone = amounts.zone(events[0].stored_at_s if events else 0.0)
     head = ("SEQ", f"TIME ({zone})", "AFTER", "EVENT", "WHAT")

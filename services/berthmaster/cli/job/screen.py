@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from berthmaster.cli.job.events import NAME_COLUMNS, places, progress_text, request_line, story
+from berthmaster.cli.job.events import NAME_COLUMNS, history, places, progress_text, request_line
 from berthmaster.cli.output import amounts
 from berthmaster.cli.output.terminal import plain_table, safe
 from berthmaster.lib.engine.scoring.profiles import BALANCED
@@ -118,8 +118,8 @@ def job(reply: GetReply, now_s: float) -> RenderableType:
     fact("cluster", view.cluster)
     fact("part of", view.part_of)
     for number, part in enumerate(view.parts):
-        told = f"{part.id}: {amounts.many(part.pods, 'pod')} on {part.cluster}"
-        fact("" if number else "parts", told)
+        line = f"{part.id}: {amounts.many(part.pods, 'pod')} on {part.cluster}"
+        fact("" if number else "parts", line)
     ended = view.state in ("succeeded", "failed", "cancelled")
     fact("reason" if ended or not view.evictions else "evicted", view.reason)
     fact("queue", f"{view.queue or '-'}, priority {view.priority}")
@@ -127,10 +127,10 @@ def job(reply: GetReply, now_s: float) -> RenderableType:
         f", evicted {amounts.many(view.evictions, 'time')}" if view.evictions else ""
     )
     fact("attempts", attempts if view.attempt else "none yet")
-    asked = (
+    submitted = (
         f"{amounts.moment(view.submitted_at_s)} ({amounts.since(view.submitted_at_s, now_s)} ago)"
     )
-    fact("submitted", asked)
+    fact("submitted", submitted)
     fact("changed", f"{amounts.since(view.changed_at_s, now_s)} ago (event {view.sequence})")
     if reply.request is not None:
         fact("asks for", request_line(reply.request))
@@ -146,7 +146,7 @@ def job(reply: GetReply, now_s: float) -> RenderableType:
         fact("" if number else "GPUs", line)
     parts: list[RenderableType] = [facts]
     if reply.story:
-        parts += [safe(), story(reply.story)]
+        parts += [safe(), history(reply.story)]
     return Group(*parts)
 
 
@@ -208,7 +208,7 @@ def why(reply: WhyReply, now_s: float) -> RenderableType:
     lines.append(safe(reply.summary))
     if reply.position is not None:
         lines.append(safe(_position(reply)))
-    lines += [safe(line) for line in _room(reply)]
+    lines += [safe(line) for line in _reservation(reply)]
     if reply.account is not None:
         lines.append(safe(queue_line(reply.account)))
         lines += [safe(f"Above it: {queue_line(each)}") for each in reply.account.parents]
@@ -236,15 +236,15 @@ def _position(reply: WhyReply) -> str:
     return f"{text}."
 
 
-def _room(reply: WhyReply) -> list[str]:
-    """What is kept for it, in one line."""
-    kept = reply.reservation
-    if kept is None:
+def _reservation(reply: WhyReply) -> list[str]:
+    """Return the line about the capacity reserved for the job, if there is some."""
+    found = reply.reservation
+    if found is None:
         return []
-    when = f", about {amounts.moment(kept.expected_at_s)}" if kept.expected_at_s else ""
-    nodes = ", ".join(held.node for held in kept.held[:3])
-    more = f" and {len(kept.held) - 3} more" if len(kept.held) > 3 else ""
-    return [f"Room is kept for it on {kept.cluster}: {nodes}{more}{when}."]
+    when = f", about {amounts.moment(found.expected_at_s)}" if found.expected_at_s else ""
+    nodes = ", ".join(held.node for held in found.held[:3])
+    more = f" and {len(found.held) - 3} more" if len(found.held) > 3 else ""
+    return [f"Room is kept for it on {found.cluster}: {nodes}{more}{when}."]
 
 
 def queue_line(account: QueueStanding) -> str:

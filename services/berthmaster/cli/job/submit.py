@@ -1,4 +1,4 @@
-"""`berth submit`: requests from files, standard input or flags; and, if asked, to their end."""
+"""`berth submit`: requests from files, standard input or flags, followed to their end by --wait."""
 
 import asyncio
 import secrets
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from berthmaster.lib.messages.api import SubmitReply
 
 MAX_FILE_BYTES = 64 * 1024 * 1024
-MODELS_LIMIT_S = 0.5  # a job is not kept waiting for whoever knows the models
+MODELS_LIMIT_S = 0.5  # a submit does not wait longer for the list of models
 
 
 @click.command(epilog="Flags after -- are the command to run: berth submit --gpus 1 -- python t.py")
@@ -32,10 +32,12 @@ MODELS_LIMIT_S = 0.5  # a job is not kept waiting for whoever knows the models
     "files",
     multiple=True,
     metavar="FILE",
-    help="The same as naming it; may be repeated.",
+    help="File of jobs, as FILE; may be repeated.",
 )
-@click.option("--dry-run", is_flag=True, help="Show where it would go; submit nothing.")
-@click.option("--wait", is_flag=True, help="Follow it to its end; exit code 1 if it fails.")
+@click.option("--dry-run", is_flag=True, help="Show where the job would be placed; submit nothing.")
+@click.option(
+    "--wait", is_flag=True, help="Follow the jobs to their end; exit code 1 if one fails."
+)
 @bus_command
 async def submit(
     session: Session,
@@ -124,8 +126,8 @@ async def _send(
 
 
 async def _unknown_models(berth: "Client", models: Sequence[str]) -> list[str]:
-    """Of models that no cluster has: one may come yet, so that it is no error; most likely the name
-    is wrong. Nothing if nobody says what there is."""
+    """Return warnings about models that no cluster has. A cluster may register later, so these are
+    no errors. Nothing where the gateway does not answer in time."""
     from berthmaster.cli.output.errors import did_you_mean
     from berthmaster.client.errors import BerthError
     from berthmaster.lib.engine.fleet.models import is_model
@@ -159,7 +161,7 @@ async def _dry_run(session: Session, berth: "Client", bodies: list[bytes]) -> in
 
 
 async def _submit(session: Session, berth: "Client", bodies: list[bytes], *, wait: bool) -> int:
-    """Submit all, an answer each; one that is refused does not keep the others back."""
+    """Submit all and write an answer for each; a refused one does not stop the others."""
     from berthmaster.cli.job.files import id_of
     from berthmaster.cli.output.terminal import safe
     from berthmaster.client.errors import RefusedError, TooLargeError, describe
@@ -189,7 +191,7 @@ async def _submit(session: Session, berth: "Client", bodies: list[bytes], *, wai
     if wait and accepted:
         waiting = Waiting(session, berth, set(accepted))
         for name in sorted(existing):
-            await waiting.there(name)  # if it had ended, no event will come
+            await waiting.check(name)  # if it had ended, no event will come
         refused += await waiting.follow_all(since)
     elif len(accepted) == 1 and not refused and sys.stderr.isatty():
         session.out.say(f"berth why {accepted[0]} says where it goes, or why not yet")

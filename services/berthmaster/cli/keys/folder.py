@@ -59,7 +59,7 @@ FAILURES: Final = (
 )
 DAYS: Final = 30.0
 MOST_DAYS: Final = 3650
-UNHEARD: Final = " No server runs on this folder now: it learns of it when it starts."
+NO_SERVER: Final = " No server runs on this folder now: it learns of it when it starts."
 
 
 class FolderFailed(Exception):
@@ -113,8 +113,8 @@ class Folder:
         """Until when its JWT is taken; "" = for ever."""
         return ends(jwts.parse_creds(creds_file(self.keys, user).read_text()).jwt)
 
-    def tell(self, user: str) -> bool:
-        """Tell the servers of a user's account; whether one was there. Raises BusError."""
+    def notify(self, user: str) -> bool:
+        """Push a user's account to the running servers; False = none runs. Raises BusError."""
         urls = self._urls()
         if not urls:
             return False
@@ -124,7 +124,7 @@ class Folder:
             inbox_prefix(PUSHER),
             self.ca_file if urls[0].startswith("tls") else None,
         )
-        asyncio.run(self._tell(settings, account_of(user)))
+        asyncio.run(self._notify(settings, account_of(user)))
         return True
 
     def _urls(self) -> list[str]:
@@ -147,7 +147,7 @@ class Folder:
         except FileNotFoundError:
             return ConnectionFile(url="")
 
-    async def _tell(self, settings: _Settings, account: str) -> None:
+    async def _notify(self, settings: _Settings, account: str) -> None:
         log = Log("berth", level="error", format="text")
         async with await push.open_pusher(settings, log) as conn:
             if jwt := account_jwts(self.keys).get(account):
@@ -162,9 +162,9 @@ def ends(jwt: str) -> str:
     return datetime.fromtimestamp(at_s, UTC).isoformat(timespec="seconds") if at_s else ""
 
 
-def unheard(told: bool) -> str:
-    """What to say if no server was there."""
-    return "" if told else UNHEARD
+def no_server(notified: bool) -> str:
+    """Return the sentence for a change that no running server was notified of, or ""."""
+    return "" if notified else NO_SERVER
 
 
 def days_option(function: Callable[..., Any]) -> Callable[..., Any]:

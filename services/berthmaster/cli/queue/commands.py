@@ -27,7 +27,7 @@ ACCOUNTS_LIMIT_S: Final = 3.0
 
 @click.group()
 def queue() -> None:
-    """Set queues, or list them."""
+    """Set or list queues."""
 
 
 @queue.command("list")
@@ -36,7 +36,7 @@ def queue() -> None:
 async def queue_list(session: Session, form: Form | None) -> None:
     """List the queues that operators have set, each below its parent, and what they have now.
 
-    A tenant is told of those that are open to it.
+    A tenant sees the queues that it may use.
     """
     from berthmaster.cli.queue import screen
 
@@ -44,14 +44,14 @@ async def queue_list(session: Session, form: Form | None) -> None:
         try:
             found = [fact for fact in await berth.control() if isinstance(fact, QueueSetting)]
         except NotAllowedError:
-            told = (await berth.why()).accounts
+            standings = (await berth.why()).accounts
             write_list(
                 session.out,
                 form,
-                told,
-                told,
+                standings,
+                standings,
                 lambda each: each.queue,
-                lambda _: screen.standings(told),
+                lambda _: screen.standings(standings),
             )
             return
         accounts: tuple[QueueStanding, ...] = ()
@@ -68,7 +68,7 @@ async def queue_list(session: Session, form: Form | None) -> None:
 
 
 async def _accounts(berth: Client) -> tuple[QueueStanding, ...]:
-    """What queues have now; nothing if nobody says it, or to us."""
+    """Return what queues use now; nothing where the caller may not ask or no service answers."""
     try:
         async with asyncio.timeout(ACCOUNTS_LIMIT_S):
             return (await berth.why()).accounts
@@ -77,16 +77,16 @@ async def _accounts(berth: Client) -> tuple[QueueStanding, ...]:
 
 
 async def _warn_if_overcommitted(berth: Client) -> None:
-    """Of guarantees beyond what the fleet has: it may grow, so that it is no error."""
+    """Warn about guarantees beyond the fleet's capacity. A fleet may grow, so this is no error."""
     known = [fact for fact in await berth.control() if isinstance(fact, QueueSetting)]
     if not any(setting.guarantee_gpu_milli or setting.resources for setting in known):
         return
     try:
         nodes = [seen.fact for seen in await berth.fleet(nodes=True)]
     except BerthError:
-        return  # the order was carried out; that we may not look does not change that
-    for told in overcommitted_in(known, nodes):
-        complain(f"warning: {told}")
+        return  # the setting is stored, though the fleet cannot be read
+    for warning in overcommitted_in(known, nodes):
+        complain(f"warning: {warning}")
 
 
 @queue.command("set")
@@ -95,7 +95,7 @@ async def _warn_if_overcommitted(berth: Client) -> None:
 @click.option("--everybody", is_flag=True, help="Let all tenants use the queue.")
 @bus_command
 async def queue_set(session: Session, /, name: str, everybody: bool, **flags: Any) -> None:
-    """Make a queue, or change what is given and keep the rest."""
+    """Create a queue, or change the fields that options give and keep the others."""
     async with session.client() as berth:
         known = [fact for fact in await berth.control() if isinstance(fact, QueueSetting)]
         setting = next((fact for fact in known if fact.queue == name), QueueSetting(queue=name))
@@ -118,7 +118,7 @@ async def queue_set(session: Session, /, name: str, everybody: bool, **flags: An
 )
 @bus_command
 async def queue_apply(session: Session, file: IO[bytes]) -> None:
-    """Set queues as a file says; a field that it leaves out is as it is by default.
+    """Set queues from a file; a field that it leaves out gets its default.
 
     All are checked before the first is set. `berth queue list --json` writes such a file.
     """

@@ -16,8 +16,8 @@ from berthmaster.cli.keys.folder import (
     days_option,
     ends,
     folder_command,
+    no_server,
     show,
-    unheard,
 )
 from berthmaster.cli.output.errors import did_you_mean
 from berthmaster.cli.output.listing import Form, form_option, write_list
@@ -62,7 +62,7 @@ def _user(name: str) -> str:
     return f"{TENANT}.{token(name)}"
 
 
-def _there(folder: Folder, name: str) -> None:
+def _require_key(folder: Folder, name: str) -> None:
     users = folder.users(TENANT)
     if name not in users:
         known = ", ".join(sorted(users)) or "none"
@@ -73,9 +73,9 @@ def _there(folder: Folder, name: str) -> None:
 def _sign(folder: Folder, output: Output, name: str, days: float, *, again: bool = False) -> int:
     user = _user(name)
     made = sign_user(folder.keys, user, days=days, again=again)
-    told = folder.tell(user)
+    notified = folder.notify(user)
     file = str(creds_file(folder.keys, user))
-    signed = Signed(tenant=name, file=file, ends=ends(made.jwt), server_told=told)
+    signed = Signed(tenant=name, file=file, ends=ends(made.jwt), server_told=notified)
     show(output, signed, lambda: signed_screen(signed))
     return 0
 
@@ -107,7 +107,7 @@ def add(folder: Folder, output: Output, *, name: str, days: float, again: bool) 
 @folder_command
 def renew(folder: Folder, output: Output, *, name: str, days: float) -> int:
     """Sign a tenant's credentials anew, for the same key."""
-    _there(folder, name)
+    _require_key(folder, name)
     return _sign(folder, output, name, days)
 
 
@@ -117,11 +117,11 @@ def renew(folder: Folder, output: Output, *, name: str, days: float) -> int:
 def remove(folder: Folder, output: Output, *, name: str) -> int:
     """Take a tenant's keys back, its viewers' too: whoever has one is cut off at once and comes in
     no more."""
-    _there(folder, name)
+    _require_key(folder, name)
     user = _user(name)
     for role in OF_TENANTS:
         remove_user(folder.keys, f"{role}.{token(name)}")
-    removed = Removed(tenant=name, server_told=folder.tell(user))
+    removed = Removed(tenant=name, server_told=folder.notify(user))
     show(output, removed, lambda: removed_screen(removed))
     return 0
 
@@ -150,7 +150,7 @@ def signed_screen(signed: Signed) -> "RenderableType":
 
     until = f"until {signed.ends}" if signed.ends else "for ever"
     return safe(
-        f"{signed.tenant} may connect {until}.{unheard(signed.server_told)}\n"
+        f"{signed.tenant} may connect {until}.{no_server(signed.server_told)}\n"
         f"Its credentials are {Path(signed.file)}, readable by you alone: hand over a copy."
     )
 
@@ -159,7 +159,7 @@ def removed_screen(removed: Removed) -> "RenderableType":
     from berthmaster.cli.output.terminal import safe
 
     return safe(
-        f"{removed.tenant} comes in no more.{unheard(removed.server_told)} Its jobs keep running: "
+        f"{removed.tenant} comes in no more.{no_server(removed.server_told)} Its jobs keep running: "
         f"`berth cancel --tenant {removed.tenant}` ends them. They stay under its name: "
         "give that to no other team."
     )

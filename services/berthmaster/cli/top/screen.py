@@ -64,22 +64,22 @@ def _percent(value: float | None) -> str:
 SHOWN = 20
 
 
-def quality(told: QualityReport) -> RenderableType:
+def quality(report: QualityReport) -> RenderableType:
     """One report: the whole, then the queues."""
-    deciding = f", {told.decide_ms:.2g} ms each" if told.decide_ms is not None else ""
-    at = f"{amounts.clock(told.observed_at_s)[:8]} {amounts.zone(told.observed_at_s)}"
+    deciding = f", {report.decide_ms:.2g} ms each" if report.decide_ms is not None else ""
+    at = f"{amounts.clock(report.observed_at_s)[:8]} {amounts.zone(report.observed_at_s)}"
     lines: list[RenderableType] = [
-        safe(f"{told.decider} at {at}", style="bold"),
+        safe(f"{report.decider} at {at}", style="bold"),
         safe(
-            f"{told.live:,} placed, {told.waiting:,} wait; GPUs {_share(told.allocation_percent)}"
-            f" taken, {_share(told.fragmentation_percent)} of the rest fragmented;"
-            f" fairness {told.fairness:.2f}; {told.placements_per_s:,g} placements/s{deciding}"
+            f"{report.live:,} placed, {report.waiting:,} wait; "
+            f"GPUs {_share(report.allocation_percent)} taken, {_share(report.fragmentation_percent)} of the rest fragmented;"
+            f" fairness {report.fairness:.2f}; {report.placements_per_s:,g} placements/s{deciding}"
         ),
     ]
-    if told.queues:
+    if report.queues:
         columns = ("PLACED", "WAIT", "GPUS", "MEAN WAIT", "DONE", "MEAN TIME", "EVICTED")
         table = plain_table("QUEUE", *columns, right=columns)
-        for queue in told.queues[:SHOWN]:
+        for queue in report.queues[:SHOWN]:
             table.add_row(
                 safe(queue.queue),
                 f"{queue.live:,}",
@@ -91,8 +91,8 @@ def quality(told: QualityReport) -> RenderableType:
                 f"{queue.evicted:,}",
             )
         lines.append(table)
-        if len(told.queues) > SHOWN:
-            lines.append(safe(f"and {len(told.queues) - SHOWN:,} more queues"))
+        if len(report.queues) > SHOWN:
+            lines.append(safe(f"and {len(report.queues) - SHOWN:,} more queues"))
     return Group(*lines)
 
 

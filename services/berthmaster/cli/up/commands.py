@@ -239,7 +239,7 @@ async def _up(options: UpOptions, output: Output) -> int:
 
     is_up = False
 
-    def told(watched: Supervised) -> None:
+    def announce(watched: Supervised) -> None:
         view = process_view(watched)
         if watched.child.cluster and not watched.was_ready:
             return  # its cluster was left out by name; the first news of it is that it is ready
@@ -255,7 +255,7 @@ async def _up(options: UpOptions, output: Output) -> int:
             return 0
         if away:
             say_slow(LeftOut(away))
-        bringing = Stack(options, told, start_limit_s=NO_LIMIT_S, slow=say_slow, away=away)
+        bringing = Stack(options, announce, start_limit_s=NO_LIMIT_S, slow=say_slow, away=away)
         output.say(f"Starting in {options.folder} …")
         try:
             stack = await unless(stopping, bringing.__aenter__())
@@ -319,7 +319,7 @@ async def until_signal() -> AsyncGenerator[asyncio.Event, None]:
     stopping = asyncio.Event()
     first_s = 0.0
 
-    def asked() -> None:
+    def stop() -> None:
         nonlocal first_s
         if not stopping.is_set():
             first_s = loop.time()
@@ -328,7 +328,7 @@ async def until_signal() -> AsyncGenerator[asyncio.Event, None]:
             os._exit(EXIT_INTERRUPTED)
 
     for number in SIGNALS:
-        loop.add_signal_handler(number, asked)
+        loop.add_signal_handler(number, stop)
     try:
         yield stopping
     finally:

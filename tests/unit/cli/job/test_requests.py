@@ -89,9 +89,6 @@ def test_flags_say_how_pods_stand_to_each_other_and_which_gpus_they_would_rather
     assert from_flags(flags, [], "job-1").pod_sets == (
         PodSet(count=8, gpus=4, prefer_gpu_models=("H100", "A100"), topology=topology),
     )
-    assert from_flags({"gpus": "4", "fewest_nodes": False}, [], "job-1").pod_sets == (
-        PodSet(gpus=4),
-    )
 
 
 def test_a_part_of_a_gpu_is_asked_for_by_share_memory_or_mig_profile() -> None:
