@@ -159,8 +159,8 @@ def removed_screen(removed: Removed) -> "RenderableType":
     from berthmaster.cli.output.terminal import safe
 
     return safe(
-        f"{removed.tenant} comes in no more.{no_server(removed.server_told)} Its jobs keep running: "
-        f"`berth cancel --tenant {removed.tenant}` ends them. They stay under its name: "
+        f"{removed.tenant} comes in no more.{no_server(removed.server_told)} Its jobs keep "
+        f"running: `berth cancel --tenant {removed.tenant}` ends them. They stay under its name: "
         "give that to no other team."
     )
 

@@ -72,7 +72,8 @@ def quality(report: QualityReport) -> RenderableType:
         safe(f"{report.decider} at {at}", style="bold"),
         safe(
             f"{report.live:,} placed, {report.waiting:,} wait; "
-            f"GPUs {_share(report.allocation_percent)} taken, {_share(report.fragmentation_percent)} of the rest fragmented;"
+            f"GPUs {_share(report.allocation_percent)} taken, "
+            f"{_share(report.fragmentation_percent)} of the rest fragmented;"
             f" fairness {report.fairness:.2f}; {report.placements_per_s:,g} placements/s{deciding}"
         ),
     ]
