@@ -22,6 +22,7 @@ from typing import Annotated, Any, Final, Literal, NamedTuple, TypeVar, get_args
 import click
 import msgspec
 
+from berthmaster.cli.session import option_group
 from berthmaster.cli.values import (
     WrongInput,
     exactly,
@@ -124,6 +125,10 @@ UNITS: Final = (
 _NUMBER: Final = Unit("", "N", _number)
 
 
+# From a field to the settings of its option and to how it is read: _create or _edit.
+Style = Callable[[str, FieldType, Flag, Unit | None, Any], tuple[dict[str, Any], Read]]
+
+
 class FieldOptions:
     """The options of a struct's fields, and of those of structs in it, in their order."""
 
@@ -141,9 +146,7 @@ class FieldOptions:
 
     def __call__(self, function: F) -> F:
         """Add the options to a command."""
-        for option in reversed(self._options):
-            function = option.decorate(function)
-        return function
+        return option_group(*(option.decorate for option in self._options))(function)
 
     def values(self, flags: Mapping[str, Any]) -> dict[str, Any]:
         """Return the fields that are given; those of an inner struct are a dictionary. Raises
@@ -163,9 +166,6 @@ class FieldOptions:
         path = tuple(re.sub(r"\[.*?\]", "", field).split("."))
         names = (each.name for each in self._options if each.path == path[: len(each.path)])
         return next(names, f"--{path[-1]}")
-
-
-Style = Callable[[str, FieldType, Flag, Unit | None, Any], tuple[dict[str, Any], Read]]
 
 
 def _options_of(
@@ -227,8 +227,9 @@ def _create(
     repeated = _is_repeated(field)
     found: dict[str, Any] = {"multiple": True} if repeated else {}
     read: Read = list if repeated else lambda value: value
-    if flag.switch is not None:
-        found, read = {"is_flag": True, "default": None}, lambda _: flag.switch
+    if flag.switch is not None or field.kind is bool:
+        found = {"is_flag": True, "default": None}
+        read = lambda _: not default if flag.switch is None else flag.switch  # noqa: E731
     elif get_origin(field.kind) in (dict, Mapping):
         is_weights = _type_of(get_args(field.kind)[1]).kind is float
         found["metavar"] = flag.metavar or ("PART=N" if is_weights else "K=V")
@@ -241,12 +242,12 @@ def _create(
     elif int in (field.kind, _type_of((get_args(field.kind) or (str,))[0]).kind):
         found |= {"type": flag.type or int, "metavar": flag.metavar or "N"}
     text = flag.help or field.text
+    shown = ""
     if meaning := _MEANING.search(text):
         text = text.replace(meaning[0], "", 1)
         shown = meaning[2]
-    else:
-        is_value = isinstance(default, int | float | str) and not (flag.help or default is True)
-        shown = (unit.shown if unit else str)(default) if is_value else ""
+    elif isinstance(default, int | float | str) and not (flag.help or field.kind is bool):
+        shown = (unit.shown if unit else str)(default)
     sentences = (text, flag.note, _example(unit), "May be repeated." if repeated else "")
     found["help"] = " ".join(filter(None, (*sentences, f"[default: {shown}]" if shown else "")))
     return found, read
@@ -293,14 +294,11 @@ def _example(unit: Unit | None) -> str:
 
 
 def _range(field: FieldType) -> Any:
-    if not field.bounds:
-        return field.kind
-    low, high = (field.bounds.get(strict, field.bounds.get(loose)) for strict, loose in _ENDS)
+    least, most = field.bounds.get("ge"), field.bounds.get("le")
     ranges: Any = click.IntRange if field.kind is int else click.FloatRange
-    return ranges(low, high, min_open="gt" in field.bounds, max_open="lt" in field.bounds)
-
-
-_ENDS: Final = (("gt", "ge"), ("lt", "le"))
+    strict = {"min_open": "gt" in field.bounds, "max_open": "lt" in field.bounds}
+    low, high = field.bounds.get("gt", least), field.bounds.get("lt", most)
+    return ranges(low, high, **strict) if field.bounds else field.kind
 
 
 def _listed(name: str, text: str) -> tuple[str, ...] | None:

@@ -15,13 +15,13 @@ import sys
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Concatenate, Final, NoReturn, ParamSpec
+from typing import TYPE_CHECKING, Any, Concatenate, Final, NoReturn, ParamSpec, TypeVar
 
 import click
 
 from berthmaster.cli.context.file import ContextsWrong
 from berthmaster.cli.context.target import BusTarget, find_target, tenants_beside
-from berthmaster.cli.output.errors import complain
+from berthmaster.cli.output.errors import complain, did_you_mean
 from berthmaster.lib.runtime.plain_json import dumps, pretty
 from berthmaster.lib.runtime.printable import visible
 
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from berthmaster.lib.messages.api import OperatorReply
 
 P = ParamSpec("P")
+F = TypeVar("F", bound=Callable[..., Any])
 EXIT_FAILED: Final = 1
 EXIT_USAGE: Final = 2
 EXIT_ABSENT: Final = 3
@@ -139,50 +140,51 @@ class Session:
             raise click.UsageError(str(error)) from error
 
 
-def bus_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The flags of every command that talks to the bus."""
-    options = [
-        click.option(
-            "--server",
-            metavar="URL",
-            help="NATS server; else BERTH_NATS_URL, else a `berth up` on this machine.",
-        ),
-        click.option(
-            "--context",
-            metavar="NAME",
-            help="One of `berth context list`; else BERTH_CONTEXT, else the one in use.",
-        ),
-        click.option("--tenant", metavar="NAME", help="Act as this tenant; else BERTH_TENANT."),
-        click.option(
-            "--creds-file",
-            metavar="FILE",
-            help="Credentials (JWT and seed); else BERTH_NATS_CREDS_FILE.",
-        ),
-        click.option(
-            "--ca-file",
-            metavar="FILE",
-            help="Authority of a tls:// server; else BERTH_NATS_CA_FILE, else the system's.",
-        ),
-        click.option(
-            "--data",
-            type=click.Path(path_type=Path),
-            metavar="FOLDER",
-            help="Data folder of the `berth up` to talk to; else BERTH_DATA.",
-        ),
-        click.option(
-            "--timeout",
-            "timeout_s",
-            type=click.FloatRange(0.1, 600),
-            metavar="S",
-            default=REQUEST_TIMEOUT_S,
-            show_default=True,
-            help="Seconds until a request without an answer is given up.",
-        ),
-        click.option("--json", "as_json", is_flag=True, help="JSON instead of text."),
-    ]
-    for option in reversed(options):
-        function = option(function)
-    return function
+def option_group(*options: Callable[[Any], Any]) -> Callable[[F], F]:
+    """Return a decorator that adds options to a command, in this order."""
+    return lambda function: functools.reduce(lambda made, add: add(made), options[::-1], function)
+
+
+# The flags of every command that talks to the bus.
+bus_options = option_group(
+    click.option(
+        "--server",
+        metavar="URL",
+        help="NATS server; else BERTH_NATS_URL, else a `berth up` on this machine.",
+    ),
+    click.option(
+        "--context",
+        metavar="NAME",
+        help="One of `berth context list`; else BERTH_CONTEXT, else the one in use.",
+    ),
+    click.option("--tenant", metavar="NAME", help="Act as this tenant; else BERTH_TENANT."),
+    click.option(
+        "--creds-file",
+        metavar="FILE",
+        help="Credentials (JWT and seed); else BERTH_NATS_CREDS_FILE.",
+    ),
+    click.option(
+        "--ca-file",
+        metavar="FILE",
+        help="Authority of a tls:// server; else BERTH_NATS_CA_FILE, else the system's.",
+    ),
+    click.option(
+        "--data",
+        type=click.Path(path_type=Path),
+        metavar="FOLDER",
+        help="Data folder of the `berth up` to talk to; else BERTH_DATA.",
+    ),
+    click.option(
+        "--timeout",
+        "timeout_s",
+        type=click.FloatRange(0.1, 600),
+        metavar="S",
+        default=REQUEST_TIMEOUT_S,
+        show_default=True,
+        help="Seconds until a request without an answer is given up.",
+    ),
+    click.option("--json", "as_json", is_flag=True, help="JSON instead of text."),
+)
 
 
 def bus_command(
@@ -288,8 +290,6 @@ def run(work: Awaitable[int | None], output: Output, target: BusTarget | None = 
 
 def misspelt_tenant(target: BusTarget | None) -> str:
     """A hint, where the tenant that is asked as has no key and another of nearly its name has."""
-    from berthmaster.cli.output.errors import did_you_mean
-
     if target is None or target.is_tenant:
         return ""
     known = tenants_beside(target.creds_file)

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 import msgspec
 
-from berthmaster.cli.session import EXIT_FAILED, Session, bus_command, usage
+from berthmaster.cli.session import EXIT_FAILED, Session, bus_command, option_group, usage
 from berthmaster.client import BerthError, Client
 from berthmaster.lib.accelerators.table import NVIDIA
 from berthmaster.lib.engine.fleetview.rows import ClusterRow, FleetView
@@ -105,23 +105,19 @@ def tour() -> None:
     """Show on real clusters where jobs go, and why."""
 
 
-def _flags(function: Any) -> Any:
-    options = [
-        click.option("--hub", required=True, metavar="CLUSTER", help="As for `berth up`."),
-        click.option("--namespace", required=True, metavar="NS", help="For the tour's Jobs."),
-        click.option("--local-queue", required=True, metavar="NAME", help="A LocalQueue in it."),
-        click.option(
-            "--annotation",
-            "annotations",
-            multiple=True,
-            metavar="KEY=VALUE",
-            help="Of the Jobs' pods, where your clusters want some.",
-        ),
-        click.option("--jobs", type=click.IntRange(1, 50), default=4, show_default=True),
-    ]
-    for option in reversed(options):
-        function = option(function)
-    return function
+_flags = option_group(
+    click.option("--hub", required=True, metavar="CLUSTER", help="As for `berth up`."),
+    click.option("--namespace", required=True, metavar="NS", help="For the tour's Jobs."),
+    click.option("--local-queue", required=True, metavar="NAME", help="A LocalQueue in it."),
+    click.option(
+        "--annotation",
+        "annotations",
+        multiple=True,
+        metavar="KEY=VALUE",
+        help="Of the Jobs' pods, where your clusters want some.",
+    ),
+    click.option("--jobs", type=click.IntRange(1, 50), default=4, show_default=True),
+)
 
 
 @tour.command()

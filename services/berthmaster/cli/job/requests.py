@@ -118,9 +118,7 @@ OPTIONS: Final = FieldOptions(
         "runtime.name": Flag("--runtime", type=RUNTIME, metavar="NAME"),
         "runtime.parameters": Flag("--param", read=parse_parameters),
         "runtime_used": None,
-        "preemptible": Flag(
-            "--not-preemptible", switch=False, help="Do not preempt the job once it is claimed."
-        ),
+        "preemptible": Flag("--not-preemptible", help="Do not preempt the job once it is claimed."),
         "profile": Flag(metavar="NAME", note=f"Profiles: {', '.join(PROFILES)}."),
         "weights": Flag(note=f"Parts: {', '.join(PARTS)}."),
         "data": Flag("--data-at", metavar="PLACE"),

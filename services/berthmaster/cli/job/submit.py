@@ -9,10 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from berthmaster.cli.job.requests import ARRAY, OPTIONS
+from berthmaster.cli.job.arrays import array_of, in_order
+from berthmaster.cli.job.files import id_of, read_jobs
+from berthmaster.cli.job.requests import ARRAY, OPTIONS, from_flags
 from berthmaster.cli.job.wait import Waiting
-from berthmaster.cli.output.errors import complain
+from berthmaster.cli.output.errors import complain, did_you_mean
 from berthmaster.cli.session import EXIT_FAILED, Session, bus_command, usage
+from berthmaster.cli.values import WrongInput
+from berthmaster.lib.messages.families import encode
 
 if TYPE_CHECKING:
     from berthmaster.client import Client
@@ -55,8 +59,6 @@ async def submit(
     after those. Jobs that wait for each other in a circle are refused with that circle, before any
     is submitted. Submitting the same id with the same content again is harmless.
     """
-    from berthmaster.cli.values import WrongInput
-
     models = (*flags["model"], *flags["prefer_model"])
     if files and _any_given(flags):
         usage("-f: give files or flags, not both")
@@ -72,12 +74,6 @@ async def submit(
 
 def bodies_of(words: tuple[str, ...], flags: dict[str, Any]) -> list[bytes]:
     """Requests as JSON, of files or of flags. Raises WrongInput."""
-    from berthmaster.cli.job.arrays import array_of, in_order
-    from berthmaster.cli.job.files import read_jobs
-    from berthmaster.cli.job.requests import from_flags
-    from berthmaster.cli.values import WrongInput
-    from berthmaster.lib.messages.families import encode
-
     if _any_given(flags):
         if words and (words[0] == "-" or words[0].endswith((".json", ".yaml", ".yml"))):
             raise WrongInput("give files or flags, not both; a command to run stands after --")
@@ -94,8 +90,6 @@ def _any_given(flags: dict[str, Any]) -> bool:
 
 
 def _read(word: str) -> bytes:
-    from berthmaster.cli.values import WrongInput
-
     try:
         if word == "-":
             data = sys.stdin.buffer.read(MAX_FILE_BYTES + 1)
@@ -128,7 +122,6 @@ async def _send(
 async def _unknown_models(berth: "Client", models: Sequence[str]) -> list[str]:
     """Return warnings about models that no cluster has. A cluster may register later, so these are
     no errors. Nothing where the gateway does not answer in time."""
-    from berthmaster.cli.output.errors import did_you_mean
     from berthmaster.client.errors import BerthError
     from berthmaster.lib.engine.fleet.models import is_model
 
@@ -162,7 +155,6 @@ async def _dry_run(session: Session, berth: "Client", bodies: list[bytes]) -> in
 
 async def _submit(session: Session, berth: "Client", bodies: list[bytes], *, wait: bool) -> int:
     """Submit all and write an answer for each; a refused one does not stop the others."""
-    from berthmaster.cli.job.files import id_of
     from berthmaster.cli.output.terminal import safe
     from berthmaster.client.errors import RefusedError, TooLargeError, describe
 

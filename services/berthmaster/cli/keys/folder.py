@@ -8,7 +8,7 @@ import asyncio
 import functools
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -17,7 +17,7 @@ import click
 import msgspec
 
 from berthmaster.cli.context.target import find_connection
-from berthmaster.cli.output.errors import complain
+from berthmaster.cli.output.errors import complain, did_you_mean
 from berthmaster.cli.session import EXIT_FAILED, Output
 from berthmaster.lib.access import push
 from berthmaster.lib.access.certificates import CertificatesError
@@ -104,6 +104,14 @@ class Folder:
         return {
             text(user.removeprefix(start)): key for user, key in users if user.startswith(start)
         }
+
+    def require_key(self, role: str, name: str) -> None:
+        """Raise FolderFailed where no user of a role has this name."""
+        users = self.users(role)
+        if name not in users:
+            known, hint = ", ".join(sorted(users)) or "none", did_you_mean(name, users)
+            what = "cluster" if role == "agent" else role
+            raise FolderFailed(f"no {what} {name!r} has a key here{hint}; those that have: {known}")
 
     def account(self, user: str) -> str:
         """The public key of the account that it is in."""
@@ -203,6 +211,19 @@ def folder_command(function: Callable[..., int]) -> Callable[..., None]:
         sys.exit(code)
 
     return command
+
+
+def key_table(what: str, keys: Mapping[str, Any]) -> "RenderableType":
+    """Return the table of keys by name, each with ``connected``, ``ends`` and ``key``."""
+    from berthmaster.cli.output.terminal import plain_table, safe
+
+    if not keys:
+        return safe(f"No {what} has a key yet: berth {what} add NAME")
+    table = plain_table(what.upper(), "CONNECTED", "ENDS", "PUBLIC KEY", right=())
+    for name, each in keys.items():
+        connected = "yes" if each.connected else "no"
+        table.add_row(safe(name), connected, each.ends or "never", safe(each.key))
+    return table
 
 
 def show(output: Output, value: object, screen: "Callable[[], RenderableType]") -> None:

@@ -6,7 +6,6 @@ in UTC, since that is how sums are kept.
 
 import csv
 import io
-from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final, get_args
 
@@ -15,7 +14,7 @@ import msgspec
 
 from berthmaster.cli.completion import CLUSTER, MODEL, QUEUE
 from berthmaster.cli.output.listing import Form, cell_text, form_option, write_list
-from berthmaster.cli.session import Session, bus_command, usage
+from berthmaster.cli.session import Session, bus_command, option_group, usage
 from berthmaster.lib.messages.usage import (
     MOST_ROWS,
     ReportGroup,
@@ -71,25 +70,21 @@ def whole(text: str) -> tuple[float, float]:
     raise WrongMoment(f"{text!r} is not right, expected 2026-11 or 2026-11-24")
 
 
-def _flags(function: Callable[..., Any]) -> Callable[..., Any]:
-    """What every kind of report takes."""
-    options: list[Callable[..., Any]] = [
-        click.option("--since", default="30d", metavar="WHEN", help=f"From then on: {RIGHT}."),
-        click.option("--until", default="now", metavar="WHEN", help="Until then, which is out."),
-        click.option("--period", metavar="DAY|MONTH", help="All of 2026-11-24 or 2026-11."),
-        click.option("--queue", type=QUEUE, default="", help="Of this queue only."),
-        click.option("--owner", default="", help="Of this owner only."),
-        click.option("--model", type=MODEL, default="", help="On GPUs of this model only."),
-        click.option("--cluster", type=CLUSTER, default="", help="In this cluster only."),
-        click.option("--of", "of_tenant", default="", metavar="TENANT", help="Of this tenant."),
-        click.option("--mine", is_flag=True, help="Ask as a tenant: its own jobs."),
-        click.option("--limit", type=click.IntRange(1, MOST_ROWS), default=100, show_default=True),
-        click.option("--csv", "as_csv", is_flag=True, help="The same as -o csv."),
-        form_option,
-    ]
-    for option in reversed(options):
-        function = option(function)
-    return function
+# What every kind of report takes.
+_flags = option_group(
+    click.option("--since", default="30d", metavar="WHEN", help=f"From then on: {RIGHT}."),
+    click.option("--until", default="now", metavar="WHEN", help="Until then, which is out."),
+    click.option("--period", metavar="DAY|MONTH", help="All of 2026-11-24 or 2026-11."),
+    click.option("--queue", type=QUEUE, default="", help="Of this queue only."),
+    click.option("--owner", default="", help="Of this owner only."),
+    click.option("--model", type=MODEL, default="", help="On GPUs of this model only."),
+    click.option("--cluster", type=CLUSTER, default="", help="In this cluster only."),
+    click.option("--of", "of_tenant", default="", metavar="TENANT", help="Of this tenant."),
+    click.option("--mine", is_flag=True, help="Ask as a tenant: its own jobs."),
+    click.option("--limit", type=click.IntRange(1, MOST_ROWS), default=100, show_default=True),
+    click.option("--csv", "as_csv", is_flag=True, help="The same as -o csv."),
+    form_option,
+)
 
 
 _BY = click.option(

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from berthmaster.cli.completion import RUNTIME
 from berthmaster.cli.job.files import read_named
-from berthmaster.cli.output.errors import complain
+from berthmaster.cli.output.errors import complain, did_you_mean
 from berthmaster.cli.output.listing import Form, form_option, write_list
 from berthmaster.cli.session import Session, bus_command, operator_reply, usage
 from berthmaster.cli.values import WrongInput
@@ -116,8 +116,6 @@ async def _known(berth: Client) -> Mapping[str, RuntimeSetting]:
 
 
 async def _of(berth: Client, name: str) -> RuntimeSetting:
-    from berthmaster.cli.output.errors import did_you_mean
-
     found = await _known(berth)
     if name not in found or found[name].deleted:
         names = [one.runtime for one in found.values() if not one.deleted]

@@ -16,10 +16,10 @@ from berthmaster.cli.keys.folder import (
     days_option,
     ends,
     folder_command,
+    key_table,
     no_server,
     show,
 )
-from berthmaster.cli.output.errors import did_you_mean
 from berthmaster.cli.output.listing import Form, form_option, write_list
 from berthmaster.cli.session import Output
 from berthmaster.lib.access.keys import creds_file, remove_user, sign_user
@@ -62,14 +62,6 @@ def _user(name: str) -> str:
     return f"{TENANT}.{token(name)}"
 
 
-def _require_key(folder: Folder, name: str) -> None:
-    users = folder.users(TENANT)
-    if name not in users:
-        known = ", ".join(sorted(users)) or "none"
-        hint = did_you_mean(name, users)
-        raise FolderFailed(f"no tenant {name!r} has a key here{hint}; those that have: {known}")
-
-
 def _sign(folder: Folder, output: Output, name: str, days: float, *, again: bool = False) -> int:
     user = _user(name)
     made = sign_user(folder.keys, user, days=days, again=again)
@@ -107,7 +99,7 @@ def add(folder: Folder, output: Output, *, name: str, days: float, again: bool) 
 @folder_command
 def renew(folder: Folder, output: Output, *, name: str, days: float) -> int:
     """Sign a tenant's credentials anew, for the same key."""
-    _require_key(folder, name)
+    folder.require_key(TENANT, name)
     return _sign(folder, output, name, days)
 
 
@@ -117,7 +109,7 @@ def renew(folder: Folder, output: Output, *, name: str, days: float) -> int:
 def remove(folder: Folder, output: Output, *, name: str) -> int:
     """Take a tenant's keys back, its viewers' too: whoever has one is cut off at once and comes in
     no more."""
-    _require_key(folder, name)
+    folder.require_key(TENANT, name)
     user = _user(name)
     for role in OF_TENANTS:
         remove_user(folder.keys, f"{role}.{token(name)}")
@@ -141,7 +133,14 @@ def list_(folder: Folder, output: Output, *, form: Form | None) -> int:
         )
         for name, key in sorted(folder.users(TENANT).items())
     ]
-    write_list(output, form, keys, keys, lambda one: one.tenant, lambda _: list_screen(keys))
+    write_list(
+        output,
+        form,
+        keys,
+        keys,
+        lambda one: one.tenant,
+        lambda _: key_table("tenant", {one.tenant: one for one in keys}),
+    )
     return 0
 
 
@@ -163,15 +162,3 @@ def removed_screen(removed: Removed) -> "RenderableType":
         f"running: `berth cancel --tenant {removed.tenant}` ends them. They stay under its name: "
         "give that to no other team."
     )
-
-
-def list_screen(keys: list[TenantKey]) -> "RenderableType":
-    from berthmaster.cli.output.terminal import plain_table, safe
-
-    if not keys:
-        return safe("No tenant has a key yet: berth tenant add NAME")
-    table = plain_table("TENANT", "CONNECTED", "ENDS", "PUBLIC KEY", right=())
-    for key in keys:
-        connected = "yes" if key.connected else "no"
-        table.add_row(safe(key.tenant), connected, key.ends or "never", safe(key.key))
-    return table

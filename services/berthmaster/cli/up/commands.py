@@ -13,7 +13,7 @@ from typing import Any
 import click
 
 from berthmaster.cli.output.errors import complain
-from berthmaster.cli.session import EXIT_FAILED, EXIT_INTERRUPTED, Output, run, usage
+from berthmaster.cli.session import EXIT_FAILED, EXIT_INTERRUPTED, Output, option_group, run, usage
 from berthmaster.lib.runtime.parse import EmptyMember, members
 from berthmaster.lib.runtime.ports import PAGE_PORT
 from berthmaster.lib.supervisor import plan
@@ -100,18 +100,8 @@ _FLAGS: list[Callable[[Any], Any]] = [
 ]  # fmt: skip
 
 
-def stack_flags(function: Any) -> Any:
-    """The flags that say what to run; `berth demo` has them too."""
-    for option in reversed(_FLAGS):
-        function = option(function)
-    return function
-
-
-def cluster_flags(function: Any) -> Any:
-    """The flags that name real clusters."""
-    for option in reversed(_CLUSTER_FLAGS):
-        function = option(function)
-    return function
+stack_flags = option_group(*_FLAGS)  # `berth demo` has them too
+cluster_flags = option_group(*_CLUSTER_FLAGS)  # of real clusters
 
 
 def options_of(folder: Path, flags: dict[str, Any], tenants: tuple[str, ...] = ()) -> UpOptions:
