@@ -42,7 +42,7 @@ _MEANING: Final = re.compile(r'[;.] (None|""|empty|0) = ([^.;]+)')
 
 
 class Flag(NamedTuple):
-    """What an option has otherwise than its field says."""
+    """Settings of an option that do not follow from its field."""
 
     name: str = ""  # such as --limit or --hold/--release; of a struct, the prefix of its options
     type: click.ParamType[Any] | None = None

@@ -13,20 +13,10 @@ _DURATION: Final = re.compile(
     r"(?:(\d+(?:\.\d+)?)m)?(?:(\d+(?:\.\d+)?)s)?(?:(\d+(?:\.\d+)?)ms)?",
     re.ASCII,
 )
-
-
 _UNITS_S: Final = (604_800, 86_400, 3600, 60, 1, 0.001)  # of the groups, the largest first
-
-
 _NUMBER: Final = re.compile(r"\d{1,15}(?:\.\d{1,15})?", re.ASCII)
-
-
 _MOST_S: Final = 36_525 * 86_400.0  # a century: longer is a slip, and no clock has it
-
-
 SIZE: Final = re.compile(r"(\d{1,15}(?:\.\d{1,15})?)\s*(?:([KMGT]i?)B?)", re.ASCII)
-
-
 _MIB: Final = {
     "K": Fraction(1, 1024),
     "M": Fraction(1),

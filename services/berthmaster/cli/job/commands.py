@@ -44,8 +44,6 @@ STATES: "tuple[WorkloadStateName, ...]" = (
     "failed",
     "cancelled",
 )
-
-
 WATCH_EVERY_S: Final = 1.0
 SORTS: "Final[Mapping[str, Callable[[WorkloadView], Any]]]" = {
     "age": lambda view: -view.submitted_at_s,

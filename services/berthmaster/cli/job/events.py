@@ -63,14 +63,8 @@ KIND_STYLES = {
     "move_requested": "yellow",
     "held": "yellow",
 }
-
-
 SHOWN_PODS = 4
-
-
 NAME_COLUMNS = 24  # of a line of events; longer names push the rest to the right
-
-
 BELOW = " " * 14  # under the name, past the clock
 
 

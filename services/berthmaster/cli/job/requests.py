@@ -137,8 +137,6 @@ OPTIONS: Final = FieldOptions(
         "part": None,
     },
 )
-
-
 ARRAY: Final = click.option(
     "--array",
     metavar="0-99%8",

@@ -193,8 +193,6 @@ def _gib(mib: int) -> str:
 
 
 SHOWN_CLUSTERS = 10
-
-
 SHOWN_PARTS = 3
 
 

@@ -21,11 +21,7 @@ if TYPE_CHECKING:
 
 
 Goal = Literal["running", "ended"]
-
-
 _SOON_S: Final = 10.0
-
-
 _PAUSE_S: Final = 0.05
 
 

@@ -47,8 +47,6 @@ def _of(number: int, most: int | None) -> str:
 
 
 _PREEMPTS = {"never": "nobody", "all": "in all queues"}
-
-
 _REBALANCES = {"queue": "its own jobs", "all": "all queues' jobs"}
 
 

@@ -85,8 +85,6 @@ _flags = option_group(
     click.option("--csv", "as_csv", is_flag=True, help="The same as -o csv."),
     form_option,
 )
-
-
 _BY = click.option(
     "--by",
     "group",

@@ -98,8 +98,6 @@ _FLAGS: list[Callable[[Any], Any]] = [
         "--log-level", type=click.Choice(["debug", "info", "warning", "error"]), default="info"
     ),
 ]  # fmt: skip
-
-
 stack_flags = option_group(*_FLAGS)  # `berth demo` has them too
 cluster_flags = option_group(*_CLUSTER_FLAGS)  # of real clusters
 
