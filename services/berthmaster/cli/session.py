@@ -45,7 +45,7 @@ REQUEST_TIMEOUT_S: Final = 2.5
 
 
 def caller() -> str:
-    """As the log shall name whoever sits here."""
+    """Return the user's name for the event log."""
     try:
         return getpass.getuser()
     except (KeyError, OSError):
@@ -79,7 +79,7 @@ class Output:
 
     @property
     def width(self) -> int | None:
-        """Columns of the terminal; None where nobody looks, and a line may be as long as it is."""
+        """Columns of the terminal; None where output is no terminal and lines are not cut."""
         return self.console.width if self.console.is_terminal else None
 
     def item(self, value: object, shown: Callable[[], "RenderableType"]) -> None:

@@ -70,7 +70,7 @@ class Removed(msgspec.Struct, frozen=True, kw_only=True):
 
 @click.group()
 def cluster() -> None:
-    """Which worker clusters may connect to this bus."""
+    """Manage the keys of worker clusters, with which they connect to this bus."""
 
 
 cluster.add_command(bootstrap)
@@ -105,27 +105,33 @@ _secret_options = option_group(
         default="default",
         show_default=True,
         metavar="A,B,…",
-        help="Namespaces there that jobs may be made in.",
+        help="Namespaces of the cluster in which jobs may be created.",
     ),
     click.option(
-        "--namespace", default=NAMESPACE, show_default=True, metavar="NS", help="Of its agent."
+        "--namespace",
+        default=NAMESPACE,
+        show_default=True,
+        metavar="NS",
+        help="Namespace of the cluster's agent.",
     ),
     click.option(
-        "--url", metavar="URL", help="tls://HOST:PORT; else what --external of the bus says."
+        "--url",
+        metavar="URL",
+        help="Address of the bus, tls://HOST:PORT. [default: --external of the bus]",
     ),
     click.option(
         "--login",
         is_flag=True,
-        help="No credentials in the Secret: the agent logs in with its pod's token.",
+        help="Write no credentials: the agent logs in with its pod's token.",
     ),
     click.option(
         "--nodes",
         is_flag=True,
-        help="Instead, the Secret of the telemetry agents on its nodes: a key of their own.",
+        help="Write the Secret of the telemetry agents on its nodes, with their own key, instead.",
     ),
     click.option("--output", "file", type=click.Path(path_type=Path), metavar="FILE"),
     click.option(
-        "--stdout", is_flag=True, help="The Secret to standard output, for kubectl apply."
+        "--stdout", is_flag=True, help="Write the Secret to standard output, for kubectl apply."
     ),
     days_option,
 )
@@ -148,7 +154,7 @@ def add(folder: Folder, output: Output, *, name: str, days: float, **flags: Any)
 @_secret_options
 @folder_command
 def renew(folder: Folder, output: Output, *, name: str, days: float, **flags: Any) -> int:
-    """Sign a cluster's credentials anew, for the same key, and make the Secret with them."""
+    """Sign a cluster's credentials again, for the same key, and write the Secret with them."""
     folder.require_key(AGENT, name)
     return _hand_over(folder, output, name, days, again=True, **flags)
 
@@ -234,7 +240,7 @@ def _hand_over(
 @click.argument("name")
 @folder_command
 def remove(folder: Folder, output: Output, *, name: str) -> int:
-    """Take a cluster's key back: its agent is disconnected at once and comes in no more."""
+    """Revoke a cluster's key; its agent is disconnected at once."""
     folder.require_key(AGENT, name)
     user = f"{AGENT}.{token(name)}"
     remove_user(folder.keys, f"{NODES}.{token(name)}")

@@ -1,4 +1,4 @@
-"""Files of jobs: JSON as it is, or YAML documents; `after` says whom one waits for. Pure."""
+"""Files of jobs and settings: JSON or YAML in, bodies of requests out. Pure."""
 
 import math
 from collections.abc import Callable, Mapping

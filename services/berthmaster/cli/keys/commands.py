@@ -1,4 +1,4 @@
-"""`berth keys sign | revoke`: make credentials for who looks, and cut users off."""
+"""`berth keys sign | revoke`: make credentials of watchers, viewers and stewards; revoke keys."""
 
 import click
 
@@ -42,8 +42,8 @@ def revoke(folder: Folder, output: Output, *, user: str) -> int:
 @days_option
 @folder_command
 def sign(folder: Folder, output: Output, *, user: str, days: float) -> int:
-    """Make or renew credentials for who looks: watcher (at all), viewer.TENANT (at a tenant's), for
-    steward (who ends anybody's jobs, and cordons), or for a dashboard that runs elsewhere."""
+    """Make or renew credentials. watcher reads all, viewer.TENANT reads one tenant, steward ends
+    jobs and sets cordons, dashboard is for a dashboard that runs elsewhere."""
     role, _, part = user.partition(".")
     if user not in ("watcher", "steward", "dashboard") and not (role == "viewer" and part):
         raise FolderFailed(

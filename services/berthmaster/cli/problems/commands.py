@@ -33,8 +33,8 @@ def problems() -> None:
 @form_option
 @bus_command
 async def list_(session: Session, form: Form | None) -> int:
-    """List what is broken, or not as it should be: silent clusters, messages that nobody could
-    handle, streams that have lost something.
+    """List problems: silent clusters, messages that no service could handle, streams with data
+    loss.
 
     Exit code 1: something is broken. Alerts say the same by themselves (docs/runbooks.md).
     """

@@ -51,7 +51,7 @@ async def runtime_list(session: Session, form: Form | None) -> None:
 async def runtime_show(session: Session, name: str) -> None:
     """Show one runtime as JSON, as `berth runtime apply` takes it.
 
-    For one of Ray's, what its pods are made by in each cluster is told on standard error.
+    For a runtime of Ray, standard error names what creates its pods in each cluster.
     """
     import msgspec
 
@@ -79,7 +79,7 @@ async def runtime_show(session: Session, name: str) -> None:
 )
 @bus_command
 async def runtime_apply(session: Session, file: IO[bytes]) -> None:
-    """Set runtimes as a file says. Jobs that were submitted keep the version that they got.
+    """Set runtimes from a file. Submitted jobs keep the version that they got.
 
     All are checked before the first is set.
     """
@@ -98,7 +98,7 @@ async def runtime_apply(session: Session, file: IO[bytes]) -> None:
 @click.argument("name", type=RUNTIME)
 @bus_command
 async def runtime_remove(session: Session, name: str) -> None:
-    """Let no new request name a runtime; jobs that were submitted go on."""
+    """Remove a runtime from new requests; submitted jobs continue."""
     async with session.client() as berth:
         setting = replace(await _of(berth, name), deleted=True, set_by="", set_at_s=0.0)
         reply = await berth.set_runtime(setting)

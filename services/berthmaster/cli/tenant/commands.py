@@ -55,7 +55,7 @@ class Removed(msgspec.Struct, frozen=True, kw_only=True):
 
 @click.group()
 def tenant() -> None:
-    """Which tenants may connect to this bus."""
+    """Manage the keys of tenants, with which they connect to this bus."""
 
 
 def _user(name: str) -> str:
@@ -98,7 +98,7 @@ def add(folder: Folder, output: Output, *, name: str, days: float, again: bool) 
 @days_option
 @folder_command
 def renew(folder: Folder, output: Output, *, name: str, days: float) -> int:
-    """Sign a tenant's credentials anew, for the same key."""
+    """Sign a tenant's credentials again, for the same key."""
     folder.require_key(TENANT, name)
     return _sign(folder, output, name, days)
 
@@ -107,8 +107,7 @@ def renew(folder: Folder, output: Output, *, name: str, days: float) -> int:
 @click.argument("name")
 @folder_command
 def remove(folder: Folder, output: Output, *, name: str) -> int:
-    """Take a tenant's keys back, its viewers' too: whoever has one is cut off at once and comes in
-    no more."""
+    """Revoke a tenant's keys and those of its viewers; their connections end at once."""
     folder.require_key(TENANT, name)
     user = _user(name)
     for role in OF_TENANTS:
