@@ -12,8 +12,8 @@ from typing import Any
 
 import click
 
-from berthmaster.cli.output.complain import complain
-from berthmaster.cli.session import EXIT_FAILED, EXIT_INTERRUPTED, Output, run, usage
+from berthmaster.cli.output.errors import complain
+from berthmaster.cli.session import EXIT_FAILED, EXIT_INTERRUPTED, Output, option_group, run, usage
 from berthmaster.lib.runtime.parse import EmptyMember, members
 from berthmaster.lib.runtime.ports import PAGE_PORT
 from berthmaster.lib.supervisor import plan
@@ -98,20 +98,8 @@ _FLAGS: list[Callable[[Any], Any]] = [
         "--log-level", type=click.Choice(["debug", "info", "warning", "error"]), default="info"
     ),
 ]  # fmt: skip
-
-
-def stack_flags(function: Any) -> Any:
-    """The flags that say what to run; `berth demo` has them too."""
-    for option in reversed(_FLAGS):
-        function = option(function)
-    return function
-
-
-def cluster_flags(function: Any) -> Any:
-    """The flags that name real clusters."""
-    for option in reversed(_CLUSTER_FLAGS):
-        function = option(function)
-    return function
+stack_flags = option_group(*_FLAGS)  # `berth demo` has them too
+cluster_flags = option_group(*_CLUSTER_FLAGS)  # of real clusters
 
 
 def options_of(folder: Path, flags: dict[str, Any], tenants: tuple[str, ...] = ()) -> UpOptions:
@@ -235,16 +223,16 @@ def up(data: Path, ephemeral: bool, tenants: tuple[str, ...], as_json: bool, **f
 
 
 async def _up(options: UpOptions, output: Output) -> int:
-    from berthmaster.cli.up import screen as render
+    from berthmaster.cli.up import screen
 
     is_up = False
 
-    def told(watched: Supervised) -> None:
+    def announce(watched: Supervised) -> None:
         view = process_view(watched)
         if watched.child.cluster and not watched.was_ready:
             return  # its cluster was left out by name; the first news of it is that it is ready
         if is_up and watched.condition not in ("starting", "stopped"):
-            output.item({"changed": view}, lambda: render.change(view))
+            output.item({"changed": view}, lambda: screen.change(view))
 
     async with until_signal() as stopping:
         try:
@@ -255,7 +243,7 @@ async def _up(options: UpOptions, output: Output) -> int:
             return 0
         if away:
             say_slow(LeftOut(away))
-        bringing = Stack(options, told, start_limit_s=NO_LIMIT_S, slow=say_slow, away=away)
+        bringing = Stack(options, announce, start_limit_s=NO_LIMIT_S, slow=say_slow, away=away)
         output.say(f"Starting in {options.folder} …")
         try:
             stack = await unless(stopping, bringing.__aenter__())
@@ -270,7 +258,7 @@ async def _up(options: UpOptions, output: Output) -> int:
             if output.as_json:
                 output.line({"up": view})
             else:
-                output.console.print(render.stack(view, hint=hint))
+                output.console.print(screen.stack(view, hint=hint))
                 sys.stdout.flush()
             is_up = True
             await stopping.wait()
@@ -319,7 +307,7 @@ async def until_signal() -> AsyncGenerator[asyncio.Event, None]:
     stopping = asyncio.Event()
     first_s = 0.0
 
-    def asked() -> None:
+    def stop() -> None:
         nonlocal first_s
         if not stopping.is_set():
             first_s = loop.time()
@@ -328,7 +316,7 @@ async def until_signal() -> AsyncGenerator[asyncio.Event, None]:
             os._exit(EXIT_INTERRUPTED)
 
     for number in SIGNALS:
-        loop.add_signal_handler(number, asked)
+        loop.add_signal_handler(number, stop)
     try:
         yield stopping
     finally:

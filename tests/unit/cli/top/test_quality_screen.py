@@ -1,6 +1,6 @@
 """What `berth top --queues` shows; unknown is not zero."""
 
-from berthmaster.cli.decisions.quality_screen import report
+from berthmaster.cli.top.screen import quality
 from berthmaster.lib.messages.quality import QualityReport, QueueQuality
 from tests.unit.cli.screens import screen
 
@@ -32,7 +32,7 @@ def test_a_report_shows_the_whole_and_its_queues() -> None:
             QueueQuality(queue="new", live=1),
         ),
     )
-    assert screen(report(told)) == (
+    assert screen(quality(told)) == (
         "resolver/h/1 at 22:13:20 UTC\n"
         "30 placed, 12 wait; GPUs 93.5% taken, 4.0% of the rest fragmented; fairness\n"
         "0.88; 120.5 placements/s, 0.23 ms each\n"
@@ -44,7 +44,7 @@ def test_a_report_shows_the_whole_and_its_queues() -> None:
 
 def test_what_is_not_known_is_not_shown_as_zero() -> None:
     told = QualityReport(cell="all", decider="r", observed_at_s=0.0)
-    assert "GPUs ?% taken, ?% of the rest" in screen(report(told))
+    assert "GPUs ?% taken, ?% of the rest" in screen(quality(told))
 
 
 def test_at_80_columns_long_names_are_folded_and_figures_stay_whole() -> None:
@@ -60,7 +60,7 @@ def test_at_80_columns_long_names_are_folded_and_figures_stay_whole() -> None:
         evicted=12_345,
     )
     told = QualityReport(cell="all", decider="r", observed_at_s=0.0, queues=(busy,))
-    lines = screen(report(told)).splitlines()
+    lines = screen(quality(told)).splitlines()
     titles = next(at for at, line in enumerate(lines) if line.startswith("QUEUE"))
     rows = lines[titles + 1 :]
     figures = ["12,345", "123,456", "12345.5", "1d03h", "1,234,567", "11d13h", "12,345"]

@@ -13,10 +13,10 @@ import click
 import msgspec
 
 from berthmaster.cli.completion import CLUSTER
-from berthmaster.cli.fleet.top_rows import COLUMNS, Kind, column_named, in_order, job_rows, name_of
-from berthmaster.cli.output.complain import complain
+from berthmaster.cli.output.errors import complain
 from berthmaster.cli.output.listing import Form, form_option, write_list
 from berthmaster.cli.session import EXIT_FAILED, Session, bus_command, usage
+from berthmaster.cli.top.rows import COLUMNS, Kind, column_named, in_order, job_rows, name_of
 from berthmaster.client.errors import UnavailableError
 from berthmaster.lib.engine.fleetview.rows import FleetView
 from berthmaster.lib.messages.placement import MAIN_CELL
@@ -34,8 +34,8 @@ JOBS_INTERVAL_S: Final = 2.0
 FIRST_LIMIT_S: Final = 12.0  # a resolver reports every five seconds
 TELEMETRY_ROUND_S: Final = 1.2
 OLD_FIGURES_S: Final = 3 * FIGURES_S
-MOST_JOBS: Final = 1_000
-MOST_ASKED: Final = 64  # jobs whose figures are asked for at once
+MAX_JOBS: Final = 1_000
+MAX_REQUESTS: Final = 64  # figures requested at once
 OPEN: Final = ("queued", "placed", "claimed", "admitted", "running")
 
 
@@ -165,27 +165,26 @@ class _Table:
         return rows, msgspec.structs.replace(watching.quality, queues=tuple(rows))
 
     def _picture(self, rows: list[Any], document: Any, *, wide: bool = False) -> "RenderableType":
-        from berthmaster.cli.decisions import quality_screen as quality
-        from berthmaster.cli.fleet import screen as fleet
-        from berthmaster.cli.fleet import top_screen as top
+        from berthmaster.cli.fleet.screen import clusters, nodes
+        from berthmaster.cli.top import screen
 
         ascii_only = self._out.ascii_only
         match self._watching.kind:
             case "clusters":
-                return fleet.clusters(rows, ascii_only=ascii_only, wide=wide)
+                return clusters(rows, ascii_only=ascii_only, wide=wide)
             case "nodes":
-                return fleet.nodes(rows, ascii_only=ascii_only)
+                return nodes(rows, ascii_only=ascii_only)
             case "queues":
-                return quality.report(document)
+                return screen.quality(document)
             case _:
-                return top.jobs(rows, wide=wide)
+                return screen.jobs(rows, wide=wide)
 
 
 class _Watching:
     """What is known of the rows of one kind, kept up to date."""
 
     def __init__(self, berth: "Client", kind: Kind, cluster: str, *, sees_all: bool) -> None:
-        """``cluster``: of nodes. ``sees_all``: figures of all tenants' jobs, not only of one's."""
+        """``cluster``: of the nodes. ``sees_all``: figures of all tenants, not of one alone."""
         self.berth = berth
         self.kind = kind
         self._cluster = cluster
@@ -195,8 +194,8 @@ class _Watching:
         self._fleet = FleetView()
         self._views: Sequence[WorkloadView] = ()
         self._figures: dict[tuple[str, str], JobFigures] = {}
-        self._heard_s: dict[tuple[str, str], float] = {}
-        self._asked: set[tuple[str, str]] = set()
+        self._received_s: dict[tuple[str, str], float] = {}
+        self._requested: set[tuple[str, str]] = set()
 
     def work(self, cell: str) -> Iterator[Any]:
         """Yield the coroutines that have to run for these rows."""
@@ -228,7 +227,9 @@ class _Watching:
     def _recent_figures(self) -> dict[tuple[str, str], JobFigures]:
         """Return figures without those of jobs of which none came for OLD_FIGURES_S."""
         since_s = asyncio.get_running_loop().time() - OLD_FIGURES_S
-        return {name: one for name, one in self._figures.items() if self._heard_s[name] > since_s}
+        return {
+            name: one for name, one in self._figures.items() if self._received_s[name] > since_s
+        }
 
     async def _follow_quality(self, cell: str) -> None:
         async with aclosing(self.berth.quality(cell)) as reports:
@@ -255,37 +256,37 @@ class _Watching:
 
     async def _list_jobs(self) -> None:
         while True:
-            reply = await self.berth.list(states=OPEN, limit=MOST_JOBS, parts=True)
+            reply = await self.berth.list(states=OPEN, limit=MAX_JOBS, parts=True)
             # The parts of a divided job report its GPUs, cluster by cluster.
             self._views = tuple(view for view in reply.workloads if not view.parts)
-            await self._ask_figures()
+            await self._request_figures()
             self.known.set()
             await asyncio.sleep(JOBS_INTERVAL_S)
 
-    async def _ask_figures(self) -> None:
-        """Of jobs that run and that nothing was heard of: it may be half a minute until it is."""
+    async def _request_figures(self) -> None:
+        """Request the figures of running jobs that published none yet, which may take 30 s."""
         names = [(view.tenant, view.id) for view in self._views if view.state == "running"]
-        new = [name for name in names if name not in self._figures and name not in self._asked]
-        new = new[:MOST_ASKED]
-        self._asked |= set(new)
+        new = [name for name in names if name not in self._figures and name not in self._requested]
+        new = new[:MAX_REQUESTS]
+        self._requested |= set(new)
         found = await asyncio.gather(
             *(self.berth.get(workload) for _, workload in new), return_exceptions=True
         )
         for reply in found:
             if isinstance(reply, BaseException):
                 continue  # it ended meanwhile, or the gateway has much to do
-            for told in reply.figures:
-                self._take(told)
+            for figures in reply.figures:
+                self._take(figures)
 
-    def _take(self, told: JobFigures) -> None:
-        name = (told.tenant, job_key(told))
-        if told.ended:
+    def _take(self, figures: JobFigures) -> None:
+        name = (figures.tenant, job_key(figures))
+        if figures.ended:
             self._figures.pop(name, None)
         else:
-            self._figures[name] = told
-            self._heard_s[name] = asyncio.get_running_loop().time()
+            self._figures[name] = figures
+            self._received_s[name] = asyncio.get_running_loop().time()
 
     async def _follow_figures(self) -> None:
         async with aclosing(self.berth.job_figures(every_tenant=self._sees_all)) as source:
-            async for told in source:
-                self._take(told)
+            async for figures in source:
+                self._take(figures)

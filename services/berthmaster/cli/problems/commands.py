@@ -8,9 +8,8 @@ import click
 import msgspec
 
 from berthmaster.cli.completion import CLUSTER
-from berthmaster.cli.default_group import DefaultGroup
 from berthmaster.cli.output.listing import Form, form_option, write_list
-from berthmaster.cli.session import EXIT_FAILED, Session, bus_command
+from berthmaster.cli.session import EXIT_FAILED, DefaultGroup, Session, bus_command
 
 if TYPE_CHECKING:
     from berthmaster.client import Client
@@ -34,12 +33,12 @@ def problems() -> None:
 @form_option
 @bus_command
 async def list_(session: Session, form: Form | None) -> int:
-    """List what is broken, or not as it should be: silent clusters, messages that nobody could
-    handle, streams that have lost something.
+    """List problems: silent clusters, messages that no service could handle, streams with data
+    loss.
 
     Exit code 1: something is broken. Alerts say the same by themselves (docs/runbooks.md).
     """
-    from berthmaster.cli.fleet.problems_screen import table
+    from berthmaster.cli.problems import screen
 
     async with session.client() as berth:
         found, unknown = await _found(berth)
@@ -51,7 +50,7 @@ async def list_(session: Session, form: Form | None) -> int:
         found,
         found,
         lambda one: one.text,
-        lambda _: table(found, unknown, now_s),
+        lambda _: screen.problem_lines(found, unknown, now_s),
     )
     return EXIT_FAILED if any(one.level == "broken" for one in found) else 0
 
@@ -62,7 +61,7 @@ async def list_(session: Session, form: Form | None) -> int:
 @bus_command
 async def dead(session: Session, limit: int, form: Form | None) -> None:
     """List dead letters: messages that a service could not read or handle, and the reason."""
-    from berthmaster.cli.fleet import screen as fleet
+    from berthmaster.cli.problems import screen
 
     async with session.client() as berth:
         letters = await berth.dead(limit)
@@ -73,7 +72,7 @@ async def dead(session: Session, limit: int, form: Form | None) -> None:
             letters,
             [DeadRow.of(seen) for seen in letters],
             lambda row: str(row.sequence),
-            lambda wide: fleet.dead(letters, now_s, wide=wide),
+            lambda wide: screen.dead(letters, now_s, wide=wide),
         )
 
 
@@ -83,13 +82,19 @@ async def dead(session: Session, limit: int, form: Form | None) -> None:
 @bus_command
 async def cordons(session: Session, cluster: str, form: Form | None) -> None:
     """List cordons and drains: place, author, time, reason, jobs still there, unknown names."""
-    from berthmaster.cli.job.moving_screen import cordons as render
-    from berthmaster.cli.job.moving_screen import place
+    from berthmaster.cli.fleet import screen
 
     async with session.client() as berth:
         reply = await berth.cordons(cluster)
         now_s = berth.now()
-        write_list(session.out, form, reply, reply.cordons, place, lambda _: render(reply, now_s))
+        write_list(
+            session.out,
+            form,
+            reply,
+            reply.cordons,
+            screen.place,
+            lambda _: screen.cordons(reply, now_s),
+        )
 
 
 class DeadRow(msgspec.Struct, frozen=True, kw_only=True):

@@ -3,7 +3,7 @@
 from collections import Counter
 
 from berthmaster.cli.demo.load import LoadResult, account
-from berthmaster.cli.job.stats import Latency, WorkloadStats, WorkloadSummary
+from berthmaster.cli.demo.stats import Latency, WorkloadStats, WorkloadSummary
 from berthmaster.client.following import SeenEvent
 from berthmaster.lib.messages.workload import (
     Cancelled,

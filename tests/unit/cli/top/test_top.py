@@ -1,7 +1,7 @@
 """The rows of `berth top`: sorted, and with the figures of jobs."""
 
-from berthmaster.cli.fleet.top_rows import JobRow, column_named, in_order, job_rows
-from berthmaster.cli.fleet.top_screen import jobs
+from berthmaster.cli.top.rows import JobRow, column_named, in_order, job_rows
+from berthmaster.cli.top.screen import jobs
 from berthmaster.lib.engine.fleetview.rows import ClusterRow
 from berthmaster.lib.messages.api import WorkloadView
 from berthmaster.lib.messages.quality import QueueQuality

@@ -25,7 +25,7 @@ class JobRow(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     queue: str = ""
     priority: int = 0
     cluster: str = ""
-    gpus: float = 0.0  # asked for; of a job that did not come through us, held
+    gpus: float = 0.0  # requested; of an unmanaged job, allocated
     age_s: float | None = None  # since its submission
     utilization_percent: float | None = None  # mean of its GPUs over half a minute
     utilization_max_percent: float | None = None  # the busiest of them
@@ -34,15 +34,15 @@ class JobRow(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     memory_total_mib: int | None = None
     power_w: float | None = None
     idle_s: float | None = None  # since when none of its GPUs did anything; None = busy
-    step: int | None = None  # as the job said last
+    step: int | None = None  # as the job last reported
     loss: float | None = None
-    left_s: float | None = None  # until it ends, as it said last
+    left_s: float | None = None  # until it ends, as it last reported
 
 
 def job_rows(
     views: Sequence[WorkloadView], figures: Mapping[tuple[str, str], JobFigures], now_s: float
 ) -> list[JobRow]:
-    """The jobs that are listed, and those that only their GPUs' figures tell of."""
+    """Return a row for each listed job, and for each job of which only GPU figures are known."""
     rows = []
     listed = set()
     for view in views:
@@ -63,33 +63,37 @@ def job_rows(
                 figures.get((view.tenant, view.id)),
             )
         )
-    for name, told in figures.items():
+    for name, report in figures.items():
         if name not in listed:
             row = JobRow(
-                tenant=told.tenant,
+                tenant=report.tenant,
                 id=name[1],
                 state="running",
-                cluster=told.cluster,
-                gpus=float(told.use.gpus),
+                cluster=report.cluster,
+                gpus=float(report.use.gpus),
             )
-            rows.append(_with(row, told))
+            rows.append(_with(row, report))
     return rows
 
 
 def _progress(view: WorkloadView, now_s: float) -> dict[str, Any]:
-    told = view.progress
-    if told is None or view.state != "running":
+    report = view.progress
+    if report is None or view.state != "running":
         return {}
     age_s = max(0.0, now_s - view.progress_at_s)
-    left_s = None if told.eta_s is None else max(0.0, told.eta_s - age_s)
-    return {"step": told.step, "loss": told.loss, "left_s": left_s}
+    left_s = None if report.eta_s is None else max(0.0, report.eta_s - age_s)
+    return {"step": report.step, "loss": report.loss, "left_s": left_s}
 
 
-def _with(row: JobRow, told: JobFigures | None) -> JobRow:
-    if told is None:
+def _with(row: JobRow, report: JobFigures | None) -> JobRow:
+    if report is None:
         return row
-    use = told.use
-    idle = None if told.idle_since_s is None else max(0.0, told.observed_at_s - told.idle_since_s)
+    use = report.use
+    idle = (
+        None
+        if report.idle_since_s is None
+        else max(0.0, report.observed_at_s - report.idle_since_s)
+    )
     return msgspec.structs.replace(
         row,
         utilization_percent=use.utilization_percent,

@@ -6,7 +6,7 @@ from typing import TypeVar
 
 import click
 
-from berthmaster.cli.audit.command import read
+from berthmaster.cli.audit.commands import read
 from berthmaster.cli.session import Session, bus_command
 from berthmaster.client import BerthError
 

@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from berthmaster.cli.commands import COMMANDS, berth
 from berthmaster.cli.completion import SHELLS
-from berthmaster.cli.nearest import did_you_mean
+from berthmaster.cli.main import COMMANDS, berth
+from berthmaster.cli.output.errors import did_you_mean
 from berthmaster.lib.messages.explain import nearest
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 import msgspec
 
-from berthmaster.cli.audit.command import read
+from berthmaster.cli.audit.commands import read
 from berthmaster.cli.session import EXIT_FAILED, Session, bus_command, usage
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ async def replay_decisions(
     With --set or --profile, show what would have been different instead: each decision anew, on
     what had really happened until then.
     """
-    from berthmaster.cli.decisions import screen as render
+    from berthmaster.cli.decisions import screen
     from berthmaster.control.resolver.replay import read_inputs, replay
 
     named = (*settings, *((f"profile={profile}",) if profile is not None else ()))
@@ -76,13 +76,13 @@ async def replay_decisions(
             last=last,
             progress=progress,
         )
-    session.out.document(report, lambda: render.repeated(report))
+    session.out.document(report, lambda: screen.repeated(report))
     return EXIT_FAILED if report.different or not report.repeated else 0
 
 
 def time_of(text: str, now_s: float) -> float:
     """So long ago, or a moment with its time zone. A wrong one is a usage error."""
-    from berthmaster.cli.job.requests import WrongInput, parse_duration_s
+    from berthmaster.cli.values import WrongInput, parse_duration_s
 
     try:
         return now_s - parse_duration_s(text)

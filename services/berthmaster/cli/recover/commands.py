@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from berthmaster.cli.audit.command import read
+from berthmaster.cli.audit.commands import read
 from berthmaster.cli.session import EXIT_FAILED, Session, bus_command
 from berthmaster.client import BerthError
 

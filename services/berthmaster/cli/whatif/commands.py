@@ -1,4 +1,4 @@
-"""`berth whatif`: what would move if one thing were otherwise. Nothing is changed by asking.
+"""`berth whatif`: which jobs a change would move. A question changes nothing.
 
 Each kind of change takes the arguments of the command that would really make it.
 """
@@ -9,10 +9,12 @@ import click
 import msgspec
 
 from berthmaster.cli.completion import CLUSTER, MODEL
-from berthmaster.cli.fleet.commands import changed, queue_set
-from berthmaster.cli.job.requests import WrongInput, parse_duration_s, parse_memory_mib
-from berthmaster.cli.job.submit import bodies_of, request_flags
+from berthmaster.cli.job.requests import ARRAY, OPTIONS
+from berthmaster.cli.job.submit import bodies_of
+from berthmaster.cli.queue.commands import queue_set
+from berthmaster.cli.queue.settings import changed
 from berthmaster.cli.session import Session, bus_command, usage
+from berthmaster.cli.values import WrongInput, parse_duration_s, parse_memory_mib
 from berthmaster.lib.messages.api import (
     AddedCluster,
     CordonRequest,
@@ -26,21 +28,22 @@ from berthmaster.lib.messages.families import encode
 from berthmaster.lib.requests.validation import is_name
 
 _MINE = click.option(
-    "--mine", is_flag=True, help="Ask as a tenant: others' workloads are counted, not named."
+    "--mine", is_flag=True, help="Ask as a tenant: jobs of other tenants are counted, not named."
 )
 
 
 @click.group()
 def whatif() -> None:
-    """Ask what would move if one thing were otherwise; nothing is changed."""
+    """Show which jobs one change would move; nothing is changed."""
 
 
 @whatif.command("submit")
 @click.argument("words", nargs=-1, metavar="[FILE] [-- COMMAND]")
-@request_flags
+@OPTIONS
+@ARRAY
 @bus_command
 async def submit(session: Session, /, words: tuple[str, ...], **flags: Any) -> None:
-    """One job were submitted: where would it go, or why would it wait, and whom would it push back?
+    """Show where a new job would run, or why it would wait, and which jobs it would delay.
 
     Takes what `berth submit` takes, for one job.
     """
@@ -64,7 +67,7 @@ def _one_job(words: tuple[str, ...], flags: dict[str, Any]) -> bytes:
 @_MINE
 @bus_command
 async def cordon(session: Session, cluster: str, node: str | None, mine: bool) -> None:
-    """A cluster or a node were cordoned: who could go elsewhere, who would have nothing left?"""
+    """Show which jobs could use other clusters after a cordon, and which would have none left."""
     request = WhatifRequest(cordon=CordonRequest(cluster=cluster, node=node))
     await _ask(session, encode(request), of_all=not mine)
 
@@ -75,7 +78,7 @@ async def cordon(session: Session, cluster: str, node: str | None, mine: bool) -
 @_MINE
 @bus_command
 async def uncordon(session: Session, cluster: str, node: str | None, mine: bool) -> None:
-    """A cluster or a node were opened again: who would be placed there?"""
+    """Show which jobs would be placed on a cluster or node without its cordon."""
     request = WhatifRequest(uncordon=CordonRequest(cluster=cluster, node=node))
     await _ask(session, encode(request), of_all=not mine)
 
@@ -86,18 +89,21 @@ async def uncordon(session: Session, cluster: str, node: str | None, mine: bool)
 @_MINE
 @bus_command
 async def drain(session: Session, cluster: str, node: str | None, mine: bool) -> None:
-    """A place were drained: who would move, at what cost, and who would stay and why?"""
+    """Show which jobs a drain would move, at what cost, and which would stay and why."""
     request = WhatifRequest(drain=DrainRequest(cluster=cluster, node=node))
     await _ask(session, encode(request), of_all=not mine)
 
 
 @whatif.command("preempt")
 @click.argument("words", nargs=-1, metavar="WORKLOAD | [FILE] [-- COMMAND]")
-@request_flags
+@OPTIONS
+@ARRAY
 @bus_command
 async def preempt(session: Session, /, words: tuple[str, ...], **flags: Any) -> None:
-    """Room were made for a job that waits, or for one as `berth submit` takes it: who would be
-    ended, and at what cost?"""
+    """Show which jobs would be preempted for a pending job, or for a new one, and at what cost.
+
+    Takes the id of a pending job, or what `berth submit` takes.
+    """
     given = any(value not in (None, (), False) for value in flags.values())
     if len(words) == 1 and not given and is_name(words[0]):
         await _ask(session, encode(WhatifRequest(preempt=words[0])), of_all=False)
@@ -111,16 +117,25 @@ async def preempt(session: Session, /, words: tuple[str, ...], **flags: Any) -> 
     type=click.Choice(["queue", "all"]),
     default="all",
     show_default=True,
-    help="Whose jobs may be moved: those of the waiting job's queue, or of all.",
+    help="Queues whose jobs may be moved: that of the pending job, or all.",
 )
-@click.option("--moves", type=click.IntRange(1, 64), metavar="N", help="At most, for one job.")
-@click.option("--after", metavar="TIME", help="For so long a job has to have waited.")
+@click.option(
+    "--moves",
+    type=click.IntRange(1, 64),
+    metavar="N",
+    help="Most moves for one job. [default: as the resolver is set]",
+)
+@click.option(
+    "--after",
+    metavar="TIME",
+    help="Least wait of the pending job, such as 10m. [default: as the resolver is set]",
+)
 @bus_command
 async def rebalance(session: Session, whose: str, moves: int | None, after: str | None) -> None:
-    """All queues let others move so that their jobs fit: who would, from where to where, for whom,
-    what would be gained, and what would it cost?
+    """Show which jobs would move if all queues allowed rebalancing, for which jobs, and the gain
+    and cost.
 
-    What is not said here is as the resolver is set.
+    An option that is left out follows the settings of the resolver.
     """
     try:
         after_s = parse_duration_s(after) if after else None
@@ -135,14 +150,18 @@ async def rebalance(session: Session, whose: str, moves: int | None, after: str 
 @whatif.command("add-cluster")
 @click.argument("name")
 @click.option(
-    "--like", type=CLUSTER, default="", metavar="CLUSTER", help="An empty copy of this cluster."
+    "--like",
+    type=CLUSTER,
+    default="",
+    metavar="CLUSTER",
+    help="Existing cluster, of which the new one is an empty copy.",
 )
 @click.option(
-    "--model", type=MODEL, default="", help="Nodes with GPUs of this model, like the fleet's."
+    "--model", type=MODEL, default="", help="GPU model of the nodes, which are like the fleet's."
 )
 @click.option("--nodes", type=click.IntRange(1, 10_000), default=1, show_default=True)
 @click.option("--gpus", type=click.IntRange(1, 64), metavar="N", help="GPUs of each node.")
-@click.option("--gpu-memory", metavar="MEM", help="Of each GPU: 80Gi.")
+@click.option("--gpu-memory", metavar="MEM", help="Memory of each GPU, such as 80Gi.")
 @_MINE
 @bus_command
 async def add_cluster(
@@ -155,7 +174,7 @@ async def add_cluster(
     gpu_memory: str | None,
     mine: bool,
 ) -> None:
-    """There were one more cluster: who would be placed there now, and what would rank there?"""
+    """Show which jobs would be placed on one more cluster, and which would rank it first."""
     try:
         gpu_memory_mib = parse_memory_mib(gpu_memory) if gpu_memory else None
     except WrongInput as error:
@@ -190,14 +209,14 @@ whatif.add_command(
         "queue",
         params=queue_set.params,
         callback=_queue,
-        help="A queue were made or changed, as `berth queue set` would: who would be placed now?",
+        help="Show which jobs would be placed after a `berth queue set` with these options.",
     )
 )
 
 
 async def _ask(session: Session, body: bytes, *, of_all: bool) -> None:
-    from berthmaster.cli.job import whatif_screen as render
+    from berthmaster.cli.whatif import screen
 
     async with session.client() as berth:
         reply = await berth.whatif_raw(body, of_all=of_all)
-        session.out.document(reply, lambda: render.whatif(reply, berth.now()))
+        session.out.document(reply, lambda: screen.whatif(reply, berth.now()))

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from rich.console import Group, RenderableType
 
-from berthmaster.cli.job.why_screen import why
+from berthmaster.cli.job.screen import why
 from berthmaster.cli.output.amounts import duration
 from berthmaster.cli.output.terminal import plain_table, safe
 from berthmaster.lib.messages.api import Ended, Moved, Rebalanced, WhatifReply

@@ -6,7 +6,6 @@ in UTC, since that is how sums are kept.
 
 import csv
 import io
-from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final, get_args
 
@@ -15,7 +14,7 @@ import msgspec
 
 from berthmaster.cli.completion import CLUSTER, MODEL, QUEUE
 from berthmaster.cli.output.listing import Form, cell_text, form_option, write_list
-from berthmaster.cli.session import Session, bus_command, usage
+from berthmaster.cli.session import Session, bus_command, option_group, usage
 from berthmaster.lib.messages.usage import (
     MOST_ROWS,
     ReportGroup,
@@ -41,7 +40,7 @@ def moment(text: str, now_s: float) -> float:
     """Seconds since 1970 of what a person writes. Raises WrongMoment."""
     if text == "now":
         return now_s
-    from berthmaster.cli.job.requests import WrongInput, parse_duration_s
+    from berthmaster.cli.values import WrongInput, parse_duration_s
 
     if text[-1:].isalpha():
         try:
@@ -71,27 +70,21 @@ def whole(text: str) -> tuple[float, float]:
     raise WrongMoment(f"{text!r} is not right, expected 2026-11 or 2026-11-24")
 
 
-def _flags(function: Callable[..., Any]) -> Callable[..., Any]:
-    """What every kind of report takes."""
-    options: list[Callable[..., Any]] = [
-        click.option("--since", default="30d", metavar="WHEN", help=f"From then on: {RIGHT}."),
-        click.option("--until", default="now", metavar="WHEN", help="Until then, which is out."),
-        click.option("--period", metavar="DAY|MONTH", help="All of 2026-11-24 or 2026-11."),
-        click.option("--queue", type=QUEUE, default="", help="Of this queue only."),
-        click.option("--owner", default="", help="Of this owner only."),
-        click.option("--model", type=MODEL, default="", help="On GPUs of this model only."),
-        click.option("--cluster", type=CLUSTER, default="", help="In this cluster only."),
-        click.option("--of", "of_tenant", default="", metavar="TENANT", help="Of this tenant."),
-        click.option("--mine", is_flag=True, help="Ask as a tenant: its own jobs."),
-        click.option("--limit", type=click.IntRange(1, MOST_ROWS), default=100, show_default=True),
-        click.option("--csv", "as_csv", is_flag=True, help="The same as -o csv."),
-        form_option,
-    ]
-    for option in reversed(options):
-        function = option(function)
-    return function
-
-
+# What every kind of report takes.
+_flags = option_group(
+    click.option("--since", default="30d", metavar="WHEN", help=f"From then on: {RIGHT}."),
+    click.option("--until", default="now", metavar="WHEN", help="Until then, which is out."),
+    click.option("--period", metavar="DAY|MONTH", help="All of 2026-11-24 or 2026-11."),
+    click.option("--queue", type=QUEUE, default="", help="Of this queue only."),
+    click.option("--owner", default="", help="Of this owner only."),
+    click.option("--model", type=MODEL, default="", help="On GPUs of this model only."),
+    click.option("--cluster", type=CLUSTER, default="", help="In this cluster only."),
+    click.option("--of", "of_tenant", default="", metavar="TENANT", help="Of this tenant."),
+    click.option("--mine", is_flag=True, help="Ask as a tenant: its own jobs."),
+    click.option("--limit", type=click.IntRange(1, MOST_ROWS), default=100, show_default=True),
+    click.option("--csv", "as_csv", is_flag=True, help="The same as -o csv."),
+    form_option,
+)
 _BY = click.option(
     "--by",
     "group",
@@ -151,7 +144,7 @@ async def job_report(session: Session, /, workload: str, page: str, **flags: Any
 @bus_command
 async def trends(session: Session, span: TrendSpan, until: str, cell: str, mine: bool) -> None:
     """How figures went over an hour, a day or a month."""
-    from berthmaster.cli.report import screen as render
+    from berthmaster.cli.report import screen
 
     async with session.client() as berth:
         request = TrendsRequest(
@@ -159,11 +152,11 @@ async def trends(session: Session, span: TrendSpan, until: str, cell: str, mine:
         )
         reply = await berth.trends(request, of_all=_of_all(session, mine))
         ascii_only = session.out.ascii_only
-        session.out.document(reply, lambda: render.trends(reply, ascii_only=ascii_only))
+        session.out.document(reply, lambda: screen.trends(reply, ascii_only=ascii_only))
 
 
 async def _show(session: Session, kind: ReportKind, flags: dict[str, Any]) -> None:
-    from berthmaster.cli.report import screen as render
+    from berthmaster.cli.report import screen
 
     form: Form | None = flags.pop("form")
     as_csv, mine = flags.pop("as_csv"), flags.pop("mine")
@@ -191,7 +184,7 @@ async def _show(session: Session, kind: ReportKind, flags: dict[str, Any]) -> No
         reply,
         items,
         lambda one: "/".join(getattr(one, key) for key in keys),
-        lambda _: render.report(reply),
+        lambda _: screen.report(reply),
     )
 
 
