@@ -12,7 +12,7 @@ from pathlib import Path
 from rich.console import Console
 
 from berthmaster.cli.demo import screen as progress
-from berthmaster.cli.demo.run import DemoRun
+from berthmaster.cli.demo.commands import DemoRun
 from berthmaster.cli.session import Output
 from berthmaster.lib.supervisor.plan import UpOptions
 from berthmaster.lib.supervisor.stack import Stack, ephemeral_folder

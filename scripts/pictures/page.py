@@ -10,8 +10,8 @@ from pathlib import Path
 
 from playwright.async_api import Browser, async_playwright
 
+from berthmaster.cli.demo.commands import with_an_odd_one
 from berthmaster.cli.demo.load import Load
-from berthmaster.cli.demo.run import with_an_odd_one
 from berthmaster.client import Client
 from berthmaster.lab.emulator.workloads import generated
 from berthmaster.lib.access.keys import creds_file

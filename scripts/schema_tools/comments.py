@@ -1,7 +1,8 @@
 """What the comments beside a struct's fields say, for schemas that people read without the source.
 
-A field's words are the comment at the end of its lines, or lines of their own below it that begin
-with its name and a colon. Anything else between fields is about the code and stays there.
+A field's words are the description in its Meta. Without one they are the comment at the end of its
+lines, or lines of their own below it that begin with its name and a colon. Anything else between
+fields is about the code and stays there.
 """
 
 import ast

@@ -22,6 +22,7 @@ from berthmaster.lib.messages import door
 from berthmaster.lib.messages.api import ApiReply, Refusal
 from berthmaster.lib.messages.control import ControlFact
 from berthmaster.lib.messages.door import DoorReply, HeldPage, LogAsk, LogChunk, Nudge
+from berthmaster.lib.messages.explain import type_of
 from berthmaster.lib.messages.families import AGENT_REQUESTS, REQUEST_TYPES, members, tag_of
 from berthmaster.lib.messages.fleet import FleetFact
 from berthmaster.lib.messages.login import LoginReply, LoginRequest
@@ -116,7 +117,7 @@ def components(types: tuple[type[msgspec.Struct], ...], ref_template: str) -> di
 
 def _structs_in(types: tuple[type[msgspec.Struct], ...]) -> set[type[msgspec.Struct]]:
     found: set[type[msgspec.Struct]] = set()
-    todo: list[inspect.Type] = [inspect.type_info(message) for message in types]
+    todo: list[inspect.Type] = [type_of(message) for message in types]
     while todo:
         match todo.pop():
             case inspect.StructType() as struct:
@@ -148,7 +149,8 @@ def _readable(made: Schema, struct: type[msgspec.Struct] | None) -> Schema:
             (tag,) = field["enum"]
             schema["properties"][name] = {"const": tag, "description": TAG_WORDS}
         else:
-            schema["properties"][name] = _described(field, plain(words.get(name, "")))
+            text = field.get("description") or words.get(name, "")
+            schema["properties"][name] = _described(field, plain(text))
     return schema
 
 

@@ -215,7 +215,9 @@ async def test_log_end_outlives_its_pod(server: Server) -> None:
         assert [line.text for line in lines_of(await anext(following))] == [b"begins"]
         there.pod.write(b"last words")
         there.pod.over = True
-        await there.desk.keep_ends(ATTEMPT)
+        read = asyncio.Event()
+        there.desk.keep_ends(ATTEMPT, then=read.set)
+        await read.wait()
         found = await berth.get("train")
         ending = Succeeded(
             tenant="acme",

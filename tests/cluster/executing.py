@@ -10,8 +10,11 @@ from pathlib import Path
 from typing import Any, Final
 
 from berthmaster.lib.event_log.workload_log import EventLog, decode_story
+from berthmaster.lib.jobs.kinds.job import JOB
+from berthmaster.lib.jobs.kinds.kind import JobKind
+from berthmaster.lib.jobs.kinds.table import KINDS
 from berthmaster.lib.kube import labels
-from berthmaster.lib.kube.resources import JOB_SETS, JOBS, RAY_JOBS, VOLCANO_JOBS, Resource
+from berthmaster.lib.kube.resources import Resource
 from berthmaster.lib.lifecycle.digest import request_digest
 from berthmaster.lib.lifecycle.fold import offer
 from berthmaster.lib.lifecycle.instructions import Refused, Stored
@@ -289,15 +292,15 @@ class Site:
 
     # The cluster
 
-    def objects(self, kind: Resource = JOBS) -> list[dict[str, Any]]:
+    def objects(self, kind: Resource = JOB.resource) -> list[dict[str, Any]]:
         return self.plane.api.items(kind.path(namespace=self.namespace))
 
     def pods(self) -> list[dict[str, Any]]:
         return self.plane.api.items(f"/api/v1/namespaces/{self.namespace}/pods")
 
-    async def job_of(self, attempt: Attempt, kind: Resource = JOBS) -> dict[str, Any]:
+    async def job_of(self, attempt: Attempt, kind: JobKind = JOB) -> dict[str, Any]:
         """Its object, once it is there."""
-        path = kind.path(namespace=self.namespace, name=object_name(attempt, kind))
+        path = kind.resource.path(namespace=self.namespace, name=object_name(attempt, kind))
 
         async def there() -> bool:
             return await asyncio.to_thread(self.plane.api.find, path) is not None
@@ -308,7 +311,7 @@ class Site:
     def release(self) -> None:
         """As docs/kubernetes.md has it where the executor will not come back: without its
         finalizer nothing of ours keeps an object, and so neither a namespace nor a definition."""
-        for kind in (JOBS, JOB_SETS, RAY_JOBS, VOLCANO_JOBS):
+        for kind in (each.resource for each in KINDS):
             found = self.plane.api.find(kind.path(namespace=self.namespace))
             for each in found["items"] if found is not None else ():
                 if labels.FINALIZER in each["metadata"].get("finalizers", ()):

@@ -6,10 +6,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
+from berthmaster.lib.jobs.kinds.volcano_job import VOLCANO_JOB
 from berthmaster.lib.kube.resources import (
     COSCHEDULING_POD_GROUPS,
     POD_GROUPS,
-    VOLCANO_JOBS,
     VOLCANO_POD_GROUPS,
 )
 from berthmaster.lib.messages.workload import Admitted, Evicted, Running
@@ -224,7 +224,7 @@ class Volcano:
         self._api, self._job = berlin.plane.api, made
         metadata = made["metadata"]
         self._name, self._namespace = metadata["name"], metadata["namespace"]
-        self.path = VOLCANO_JOBS.path(namespace=self._namespace, name=self._name)
+        self.path = VOLCANO_JOB.resource.path(namespace=self._namespace, name=self._name)
         owner = {"kind": "Job", "name": self._name, "uid": metadata["uid"], "controller": True}
         self._owner = {**owner, "apiVersion": made["apiVersion"], "blockOwnerDeletion": True}
 
@@ -265,7 +265,7 @@ class Volcano:
 
 async def volcano_of(berlin: Site, name: str) -> Volcano:
     attempt = await berlin.place(job(name, count=2, gpus=1, run_s="forever"), "n1")
-    return Volcano(berlin, await berlin.job_of(attempt, VOLCANO_JOBS))
+    return Volcano(berlin, await berlin.job_of(attempt, VOLCANO_JOB))
 
 
 @story
@@ -296,7 +296,7 @@ async def test_jobs_of_volcano_s_are_made_and_what_becomes_of_them_is_told(
             # Cancelled: object and pods go, and nobody makes them again.
             await berlin.cancel("train")
             await berlin.until("train", "Cancelled")
-            await eventually(lambda: _none(berlin, VOLCANO_JOBS))
+            await eventually(lambda: _none(berlin, VOLCANO_JOB.resource))
             await berlin.clean()
 
             # Volcano takes a pod away for another, terminates the rest, and says so.
@@ -311,7 +311,7 @@ async def test_jobs_of_volcano_s_are_made_and_what_becomes_of_them_is_told(
             evicted = await berlin.until("taken", "Evicted")
             assert isinstance(evicted, Evicted)
             assert (evicted.fault, evicted.blameless) == ("evicted", False)
-            await eventually(lambda: _none(berlin, VOLCANO_JOBS))
+            await eventually(lambda: _none(berlin, VOLCANO_JOB.resource))
     finally:
         for one in VOLCANO_DEFINITIONS:
             worker.api.delete(f"{DEFINITIONS}/{one}")

@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from berthmaster.lib.kube.resources import RAY_JOBS
+from berthmaster.lib.jobs.kinds.job import JOB
+from berthmaster.lib.jobs.kinds.ray_job import RAY_JOB
 from berthmaster.lib.messages.runtimes import Runtime
 from berthmaster.lib.messages.workload import Cancelled, JobRequest, Running, RunSpec
 from berthmaster.lib.requests.builtin_runtimes import BUILT_IN
@@ -41,14 +42,14 @@ def served(planes: Planes) -> Iterator[Plane]:
     worker.apply(crds)
     try:
         # Objects can be made before the kind is listed, and the executor goes by the list.
-        wait_until(lambda: RAY_JOBS.plural in listed(worker), "RayJobs are among the kinds")
+        wait_until(lambda: RAY_JOB.resource.plural in listed(worker), "RayJobs are among the kinds")
         yield worker
     finally:
         worker.withdraw(crds)
 
 
 def listed(worker: Plane) -> set[str]:
-    found = worker.api.find(f"/apis/{RAY_JOBS.group_version}")
+    found = worker.api.find(f"/apis/{RAY_JOB.resource.group_version}")
     return {each["name"] for each in found["resources"]} if found else set()
 
 
@@ -70,7 +71,7 @@ class KubeRay:
         self._made = made
         self._name = made["metadata"]["name"]
         self._pods = f"/api/v1/namespaces/{berlin.namespace}/pods"
-        self._job = RAY_JOBS.path(namespace=berlin.namespace, name=self._name)
+        self._job = RAY_JOB.resource.path(namespace=berlin.namespace, name=self._name)
 
     def make_pods(self) -> None:
         owner = {"apiVersion": "ray.io/v1", "kind": "RayJob", "name": self._name}
@@ -98,7 +99,7 @@ class KubeRay:
 
 async def gone(berlin: Site) -> None:
     async def nothing() -> bool:
-        return not await asyncio.to_thread(berlin.objects, RAY_JOBS)
+        return not await asyncio.to_thread(berlin.objects, RAY_JOB.resource)
 
     await eventually(nothing)
     await berlin.clean()
@@ -112,10 +113,10 @@ async def test_a_rayjob_is_made_told_of_and_removed_and_one_that_is_cancelled_is
     async with site(served, namespace, tmp_path) as berlin:
         request = ray_job()
         attempt = await berlin.place(request, "n0", "n1")
-        made = await berlin.job_of(attempt, RAY_JOBS)
+        made = await berlin.job_of(attempt, RAY_JOB)
         assert berlin.objects() == []  # no Job of ours
         # KubeRay's definition has a field for all that we say: nothing was left out.
-        told = document(order(request), None, Offers(), Style(kuberay=True))["spec"]
+        told = document(order(request), None, Offers(), Style(kinds=(JOB, RAY_JOB)))["spec"]
         assert holds(made["spec"], told) == []
 
         kuberay = KubeRay(berlin, made)
@@ -132,7 +133,7 @@ async def test_a_rayjob_is_made_told_of_and_removed_and_one_that_is_cancelled_is
 
         other = replace(request, id="other")
         attempt = await berlin.place(other, "n0", "n1")
-        kuberay = KubeRay(berlin, await berlin.job_of(attempt, RAY_JOBS))
+        kuberay = KubeRay(berlin, await berlin.job_of(attempt, RAY_JOB))
         kuberay.says(jobDeploymentStatus="Initializing")
         kuberay.make_pods()
         await berlin.until("other", "Running")

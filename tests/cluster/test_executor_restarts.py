@@ -6,8 +6,9 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
+from berthmaster.lib.jobs.kinds.job import JOB
+from berthmaster.lib.jobs.kinds.job_set import JOB_SET
 from berthmaster.lib.kube import labels
-from berthmaster.lib.kube.resources import JOB_SETS, JOBS
 from berthmaster.lib.messages.placement import PodBinding
 from berthmaster.lib.messages.workload import Evicted, PodSet, Resized, Running
 from berthmaster.worker.executor.core.cluster_protocol import Attempt
@@ -164,7 +165,7 @@ async def test_the_jobs_of_a_job_set_shrink_alone_where_their_number_varies(
     async with site(worker, namespace, tmp_path) as berlin:
         sets = PodSet(name="driver", cpu_milli=100), PodSet(gpus=1, count=3, min_count=1)
         attempt = await berlin.place(job(pod_sets=sets, run_s="forever"), "n1")
-        made = await berlin.job_of(attempt, JOB_SETS)
+        made = await berlin.job_of(attempt, JOB_SET)
         name = made["metadata"]["name"]
         owner = {"apiVersion": made["apiVersion"], "kind": "JobSet", "name": name}
         owner |= {"uid": made["metadata"]["uid"], "controller": True}
@@ -260,7 +261,7 @@ async def test_job_that_ended_and_was_cleaned_up_while_nobody_looked_is_not_run_
         attempt = await berlin.place(job(run_s="3", exit_code=exit_code), "n1")
         await berlin.until("train", "Running")
         berlin.kill()
-        path = JOBS.path(namespace=namespace, name=object_name(attempt, JOBS))
+        path = JOB.resource.path(namespace=namespace, name=object_name(attempt, JOB))
 
         async def over() -> bool:
             status = (await asyncio.to_thread(worker.api.get, path)).get("status", {})
@@ -296,7 +297,7 @@ async def test_running_job_that_is_deleted_while_nobody_looks_is_given_back_and_
         attempt = await berlin.place(job(run_s="forever"), "n1")
         await berlin.until("train", "Running")
         berlin.kill()
-        path = JOBS.path(namespace=namespace, name=object_name(attempt, JOBS))
+        path = JOB.resource.path(namespace=namespace, name=object_name(attempt, JOB))
         worker.api.delete(path, propagationPolicy=propagation)
         berlin.start()
         await berlin.until("train", "Evicted")

@@ -4,7 +4,8 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
-from berthmaster.lib.kube.resources import JOB_SETS, JOBS
+from berthmaster.lib.jobs.kinds.job import JOB
+from berthmaster.lib.jobs.kinds.job_set import JOB_SET
 from berthmaster.lib.messages.placement import PodBinding, Target
 from berthmaster.lib.messages.workload import Evicted, Failed, PodSet, Running
 from berthmaster.worker.executor.core.manifest import object_name
@@ -33,8 +34,8 @@ async def test_names_at_their_limits_and_tenants_in_one_namespace(
         )
         two = await berlin.place(job(LONG), "n1", tenant=odd)
         assert len(LONG) == 52
-        assert len(object_name(one, JOBS)) <= 63
-        assert object_name(one, JOBS) != object_name(two, JOBS)
+        assert len(object_name(one, JOB)) <= 63
+        assert object_name(one, JOB) != object_name(two, JOB)
         await berlin.until(LONG, "Succeeded")
         await eventually(lambda: _ended(berlin, odd))
         await berlin.clean()
@@ -53,7 +54,7 @@ async def test_twelve_pod_sets_are_one_job_set(
     sets = tuple(PodSet(name=f"part-{n}", gpus=0, count=1 + n % 2) for n in range(12))
     async with site(worker, namespace, tmp_path) as berlin:
         attempt = await berlin.place(job(pod_sets=sets), "n1")
-        made = await berlin.job_of(attempt, JOB_SETS)
+        made = await berlin.job_of(attempt, JOB_SET)
         jobs = made["spec"]["replicatedJobs"]
         assert [each["name"] for each in jobs] == [f"s{n}" for n in range(12)]
         assert [each["template"]["spec"]["completions"] for each in jobs] == [1, 2] * 6
@@ -66,11 +67,11 @@ async def test_twelve_pod_sets_are_one_job_set(
         assert len(running.pods) == 18
         ends = {"conditions": [_condition("Completed", "AllJobsCompleted")]}
         name = made["metadata"]["name"]
-        path = JOB_SETS.path(namespace=namespace, name=name)
+        path = JOB_SET.resource.path(namespace=namespace, name=name)
         worker.api.merge(f"{path}/status", {"status": ends})
         worker.api.delete(f"/api/v1/namespaces/{namespace}/pods", gracePeriodSeconds=0)
         await berlin.until("train", "Succeeded")
-        await eventually(lambda: asyncio.to_thread(lambda: not berlin.objects(JOB_SETS)))
+        await eventually(lambda: asyncio.to_thread(lambda: not berlin.objects(JOB_SET.resource)))
 
 
 def _make_pod(berlin: Site, made: dict[str, Any], index: int) -> None:

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import pytest
 
-from berthmaster.lib.kube.resources import JOB_SETS
+from berthmaster.lib.jobs.kinds.job_set import JOB_SET
 from berthmaster.lib.messages.workload import Failed, JobRequest, PodSet, Running
 from tests.bus.tools import eventually, story
 from tests.cluster.executing import Site, job, site
@@ -38,7 +38,7 @@ def several(name: str, **how: Any) -> JobRequest:
 
 async def gone(berlin: Site) -> None:
     async def nothing() -> bool:
-        return not await asyncio.to_thread(berlin.objects, JOB_SETS)
+        return not await asyncio.to_thread(berlin.objects, JOB_SET.resource)
 
     await eventually(nothing)
     await berlin.clean()
@@ -50,7 +50,7 @@ async def test_job_of_two_pod_sets_runs_as_a_jobset_and_succeeds(
 ) -> None:
     async with site(worker, namespace, tmp_path) as berlin:
         attempt = await berlin.place(several("train", run_s="2"), "n0", "n1")
-        made = await berlin.job_of(attempt, JOB_SETS)
+        made = await berlin.job_of(attempt, JOB_SET)
         assert [each["replicas"] for each in made["spec"]["replicatedJobs"]] == [1, 1]
         running = await berlin.until("train", "Running")
         assert isinstance(running, Running)

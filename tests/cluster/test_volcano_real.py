@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from berthmaster.lib.jobs.kinds.volcano_job import VOLCANO_JOB
 from berthmaster.lib.kube.resources import JOBS, VOLCANO_JOBS, VOLCANO_POD_GROUPS, Resource
 from berthmaster.lib.messages.workload import Evicted, Failed, PodSet, Running
 from tests.bus.tools import eventually, story
@@ -104,7 +105,7 @@ async def test_pods_gangs_and_several_pod_sets_run_and_end_whatever_is_killed(
         sets = (PodSet(name="a", count=2, gpus=1), PodSet(name="b"))
         for request in (job("alone"), job("gang", count=4), job("sets", pod_sets=sets)):
             attempt = await berlin.place(request, "n1")
-            await berlin.job_of(attempt, VOLCANO_JOBS)
+            await berlin.job_of(attempt, VOLCANO_JOB)
             running = await berlin.until(request.id, "Running")
             assert isinstance(running, Running)
             names = [f"{one.name}-{n}" for one in request.pod_sets for n in range(one.count)]
@@ -122,7 +123,7 @@ async def test_pods_gangs_and_several_pod_sets_run_and_end_whatever_is_killed(
 
         # Somebody aborts one: it may be resumed there, but is not ours to wait for.
         attempt = await berlin.place(job("aborted", count=2, run_s="forever"), "n1")
-        made = await berlin.job_of(attempt, VOLCANO_JOBS)
+        made = await berlin.job_of(attempt, VOLCANO_JOB)
         await berlin.until("aborted", "Running")
         await asyncio.to_thread(abort, berlin, made)
         assert (await evicted(berlin, "aborted")).reason == "somebody suspended its job object"
@@ -130,7 +131,7 @@ async def test_pods_gangs_and_several_pod_sets_run_and_end_whatever_is_killed(
 
         # The executor is killed while it starts and while it runs: its pods are the same ones.
         attempt = await berlin.place(job("long", count=2, run_s="forever"), "n1")
-        await berlin.job_of(attempt, VOLCANO_JOBS)
+        await berlin.job_of(attempt, VOLCANO_JOB)
         berlin.restart()
         await berlin.until("long", "Running")
         before = await pods_of(berlin, "long")
@@ -169,7 +170,7 @@ async def test_what_its_queue_has_no_room_for_waits_there_and_says_so(
 
         # The next one waits while the executor is dead, and is let in once the first is gone.
         attempt = await berlin.place(job("third", count=2, run_s="forever"), "n1")
-        await berlin.job_of(attempt, VOLCANO_JOBS)
+        await berlin.job_of(attempt, VOLCANO_JOB)
         berlin.restart()
         await berlin.cancel("first")
         await berlin.until("first", "Cancelled")
@@ -242,7 +243,7 @@ async def test_jobs_of_kubernetes_start_in_a_pod_group_of_as_many_as_they_need(
     async with under_volcano(planes, namespace, tmp_path) as (berlin, _):
         for request in (job("alone", run_s="2"), job("gang", count=4, run_s="2")):
             attempt = await berlin.place(request, "n1")
-            await berlin.job_of(attempt, JOBS)
+            await berlin.job_of(attempt)
             await berlin.until(request.id, "Running")
             await berlin.until(request.id, "Succeeded")
         await none_left(berlin, VOLCANO_POD_GROUPS)

@@ -23,7 +23,7 @@ import msgspec
 from berthmaster.cli.audit.core import AuditReport
 from berthmaster.cli.audit.report import Unreadable, audit
 from berthmaster.cli.demo.load import Load
-from berthmaster.cli.job.stats import WorkloadStats
+from berthmaster.cli.demo.stats import WorkloadStats
 from berthmaster.client import Client
 from berthmaster.client.following import SeenDecision
 from berthmaster.control.resolver.replay import read_inputs, replay

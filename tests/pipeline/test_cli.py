@@ -652,7 +652,7 @@ def test_help_is_quick_and_names_every_command(tmp_path: Path) -> None:
     assert told.returncode == 0
     # What takes time is what is imported: 40 ms on an idle machine without these.
     imported = {line.rpartition("|")[2].strip() for line in told.stderr.splitlines()}
-    assert "berthmaster.cli.commands" in imported
+    assert "click" in imported
     assert not imported & {"msgspec", "nats", "aiohttp", "asyncio", "numpy", "prometheus_client"}
     for name in ("up", "demo", "submit", "why", "top", "problems", "audit", "serve"):
         assert f"\n  {name} " in told.stdout

@@ -37,7 +37,7 @@ from berthmaster.lib.messages.workload import (
     WorkloadEvent,
 )
 from berthmaster.worker.executor.core.cluster_protocol import Attempt, CreatePods
-from berthmaster.worker.executor.core.instructions import Freeze
+from berthmaster.worker.executor.core.events import Freeze
 from tests.simulation.bus import Message
 from tests.simulation.clockwork import START_S, Clockwork
 from tests.simulation.deciders import POLICY

@@ -40,9 +40,16 @@ from berthmaster.worker.executor.core.cluster_protocol import (
     ResizePods,
     StopPods,
 )
-from berthmaster.worker.executor.core.events import Event, HintSeen, Listed, Tick
+from berthmaster.worker.executor.core.events import (
+    Acknowledge,
+    Event,
+    Freeze,
+    HintSeen,
+    Instruction,
+    Listed,
+    Tick,
+)
 from berthmaster.worker.executor.core.executor import Executor
-from berthmaster.worker.executor.core.instructions import Acknowledge, Freeze, Instruction
 from tests.simulation.bus import Bus
 from tests.simulation.clockwork import Process
 from tests.simulation.doorway import Doorway

@@ -15,9 +15,8 @@ from berthmaster.lib.lifecycle.instructions import Answered, Outcome, Refused, S
 from berthmaster.lib.lifecycle.workload import Workload
 from berthmaster.lib.messages.workload import Placed, WorkloadEvent
 from berthmaster.worker.executor.core.cluster_protocol import CreatePods, DeletePods, StopPods
-from berthmaster.worker.executor.core.events import Event, HintSeen
+from berthmaster.worker.executor.core.events import Event, HintSeen, Instruction
 from berthmaster.worker.executor.core.executor import Executor
-from berthmaster.worker.executor.core.instructions import Instruction
 from berthmaster.worker.executor.core.job import Job
 from tests.simulation.faults import DAMAGE
 from tests.simulation.ground import Parts

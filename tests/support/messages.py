@@ -7,6 +7,8 @@ import msgspec
 from hypothesis import strategies as st
 from msgspec import inspect
 
+from berthmaster.lib.messages.explain import type_of
+
 MAX_ITEMS = 3  # of every list and map: laws need few, and messages hold lists of lists
 MAX_CHARS = 20
 LARGEST_INTEGER = 2**53  # JSON readers in other languages have no larger one
@@ -16,7 +18,7 @@ Text = st.text(max_size=MAX_CHARS)
 
 def messages(kind: type[msgspec.Struct]) -> st.SearchStrategy[Any]:
     """Every instance that its decoder accepts, small ones."""
-    return _of(inspect.type_info(kind))
+    return _of(type_of(kind))
 
 
 def _of(info: inspect.Type) -> st.SearchStrategy[Any]:
@@ -52,7 +54,7 @@ def _of(info: inspect.Type) -> st.SearchStrategy[Any]:
 
 @functools.cache
 def _struct(kind: type[msgspec.Struct]) -> st.SearchStrategy[Any]:
-    info = inspect.type_info(kind)
+    info = type_of(kind)
     assert isinstance(info, inspect.StructType)
     required = {f.name: _of(f.type) for f in info.fields if f.required}
     optional = {f.name: _of(f.type) for f in info.fields if not f.required}

@@ -39,9 +39,16 @@ from berthmaster.worker.executor.core.cluster_protocol import (
     ResizePods,
     StopPods,
 )
-from berthmaster.worker.executor.core.events import Event, Hint, HintSeen, Tick
+from berthmaster.worker.executor.core.events import (
+    Acknowledge,
+    Event,
+    Freeze,
+    Hint,
+    HintSeen,
+    Instruction,
+    Tick,
+)
 from berthmaster.worker.executor.core.executor import Executor
-from berthmaster.worker.executor.core.instructions import Acknowledge, Freeze, Instruction
 from berthmaster.worker.executor.core.limits import Limits
 
 TENANT = "acme"

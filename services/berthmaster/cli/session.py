@@ -15,21 +15,23 @@ import sys
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Concatenate, Final, NoReturn, ParamSpec
+from typing import TYPE_CHECKING, Any, Concatenate, Final, NoReturn, ParamSpec, TypeVar
 
 import click
 
 from berthmaster.cli.context.file import ContextsWrong
 from berthmaster.cli.context.target import BusTarget, find_target, tenants_beside
-from berthmaster.cli.output.complain import complain
+from berthmaster.cli.output.errors import complain, did_you_mean
 from berthmaster.lib.runtime.visible_text import dumps, pretty, visible
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
 
     from berthmaster.client import Client
+    from berthmaster.lib.messages.api import OperatorReply
 
 P = ParamSpec("P")
+F = TypeVar("F", bound=Callable[..., Any])
 EXIT_FAILED: Final = 1
 EXIT_USAGE: Final = 2
 EXIT_ABSENT: Final = 3
@@ -42,7 +44,7 @@ REQUEST_TIMEOUT_S: Final = 2.5
 
 
 def caller() -> str:
-    """As the log shall name whoever sits here."""
+    """Return the user's name for the event log."""
     try:
         return getpass.getuser()
     except (KeyError, OSError):
@@ -76,7 +78,7 @@ class Output:
 
     @property
     def width(self) -> int | None:
-        """Columns of the terminal; None where nobody looks, and a line may be as long as it is."""
+        """Columns of the terminal; None where output is no terminal and lines are not cut."""
         return self.console.width if self.console.is_terminal else None
 
     def item(self, value: object, shown: Callable[[], "RenderableType"]) -> None:
@@ -137,50 +139,51 @@ class Session:
             raise click.UsageError(str(error)) from error
 
 
-def bus_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The flags of every command that talks to the bus."""
-    options = [
-        click.option(
-            "--server",
-            metavar="URL",
-            help="NATS server; else BERTH_NATS_URL, else a `berth up` on this machine.",
-        ),
-        click.option(
-            "--context",
-            metavar="NAME",
-            help="One of `berth context list`; else BERTH_CONTEXT, else the one in use.",
-        ),
-        click.option("--tenant", metavar="NAME", help="Act as this tenant; else BERTH_TENANT."),
-        click.option(
-            "--creds-file",
-            metavar="FILE",
-            help="Credentials (JWT and seed); else BERTH_NATS_CREDS_FILE.",
-        ),
-        click.option(
-            "--ca-file",
-            metavar="FILE",
-            help="Authority of a tls:// server; else BERTH_NATS_CA_FILE, else the system's.",
-        ),
-        click.option(
-            "--data",
-            type=click.Path(path_type=Path),
-            metavar="FOLDER",
-            help="Data folder of the `berth up` to talk to; else BERTH_DATA.",
-        ),
-        click.option(
-            "--timeout",
-            "timeout_s",
-            type=click.FloatRange(0.1, 600),
-            metavar="S",
-            default=REQUEST_TIMEOUT_S,
-            show_default=True,
-            help="Seconds until a request without an answer is given up.",
-        ),
-        click.option("--json", "as_json", is_flag=True, help="JSON instead of text."),
-    ]
-    for option in reversed(options):
-        function = option(function)
-    return function
+def option_group(*options: Callable[[Any], Any]) -> Callable[[F], F]:
+    """Return a decorator that adds options to a command, in this order."""
+    return lambda function: functools.reduce(lambda made, add: add(made), options[::-1], function)
+
+
+# The flags of every command that talks to the bus.
+bus_options = option_group(
+    click.option(
+        "--server",
+        metavar="URL",
+        help="NATS server; else BERTH_NATS_URL, else a `berth up` on this machine.",
+    ),
+    click.option(
+        "--context",
+        metavar="NAME",
+        help="One of `berth context list`; else BERTH_CONTEXT, else the one in use.",
+    ),
+    click.option("--tenant", metavar="NAME", help="Act as this tenant; else BERTH_TENANT."),
+    click.option(
+        "--creds-file",
+        metavar="FILE",
+        help="Credentials (JWT and seed); else BERTH_NATS_CREDS_FILE.",
+    ),
+    click.option(
+        "--ca-file",
+        metavar="FILE",
+        help="Authority of a tls:// server; else BERTH_NATS_CA_FILE, else the system's.",
+    ),
+    click.option(
+        "--data",
+        type=click.Path(path_type=Path),
+        metavar="FOLDER",
+        help="Data folder of the `berth up` to talk to; else BERTH_DATA.",
+    ),
+    click.option(
+        "--timeout",
+        "timeout_s",
+        type=click.FloatRange(0.1, 600),
+        metavar="S",
+        default=REQUEST_TIMEOUT_S,
+        show_default=True,
+        help="Seconds until a request without an answer is given up.",
+    ),
+    click.option("--json", "as_json", is_flag=True, help="JSON instead of text."),
+)
 
 
 def bus_command(
@@ -286,8 +289,6 @@ def run(work: Awaitable[int | None], output: Output, target: BusTarget | None = 
 
 def misspelt_tenant(target: BusTarget | None) -> str:
     """A hint, where the tenant that is asked as has no key and another of nearly its name has."""
-    from berthmaster.cli.nearest import did_you_mean
-
     if target is None or target.is_tenant:
         return ""
     known = tenants_beside(target.creds_file)
@@ -329,3 +330,29 @@ def kubernetes_work() -> Iterator[None]:
 def usage(text: str) -> NoReturn:
     """The command line is wrong."""
     raise click.UsageError(text)
+
+
+HELP = ("-h", "--help")
+
+
+class DefaultGroup(click.Group):
+    """A group that runs its first command where the command line names none.
+
+    Example: `berth demo --jobs 5` is the same as `berth demo run --jobs 5`.
+    """
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Put the default's name before arguments that begin with no command's name."""
+        first = args[0] if args else ""
+        completing = ctx.resilient_parsing and not args  # a shell lists the commands
+        if not completing and first not in self.commands and first not in HELP:
+            args = [next(iter(self.commands)), *args]
+        return super().parse_args(ctx, args)
+
+
+def operator_reply(session: Session, reply: "OperatorReply", text: str) -> None:
+    """Write that an operator action is stored, with the gateway's note if there is one."""
+    from berthmaster.cli.output.terminal import safe
+
+    note = f"; {reply.note}" if reply.note else ""
+    session.out.document(reply, lambda: safe(f"{text}{note}"))

@@ -7,7 +7,7 @@ import pytest
 from click.shell_completion import BashComplete
 from click.testing import CliRunner
 
-from berthmaster.cli.commands import COMMANDS, RENAMED, SECTIONS, berth
+from berthmaster.cli.main import COMMANDS, RENAMED, SECTIONS, berth
 
 MOST_NAMES = 40
 # A script for a shell, and a service's own log.

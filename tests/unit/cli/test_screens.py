@@ -6,12 +6,12 @@ from msgspec.structs import replace
 
 from berthmaster.cli.demo import screen as progress
 from berthmaster.cli.demo.load import Account
+from berthmaster.cli.demo.stats import Latency, WorkloadSummary
 from berthmaster.cli.fleet import screen as fleet
+from berthmaster.cli.job import events
 from berthmaster.cli.job import screen as workloads
-from berthmaster.cli.job import whatif_screen as whatif
-from berthmaster.cli.job import why_screen as why
-from berthmaster.cli.job.stats import Latency, WorkloadSummary
 from berthmaster.cli.output import amounts
+from berthmaster.cli.whatif import screen as whatif
 from berthmaster.lib.engine.fleetview.rows import ClusterRow, NodeRow
 from berthmaster.lib.messages.api import (
     DryRunReply,
@@ -162,7 +162,7 @@ def test_why_there_shows_the_ranking_and_who_was_left_out() -> None:
         decided_at_s=NOW_S - 61,
         filtered=CHOICE.filtered,
     )
-    assert screen(why.why(reply, NOW_S)) == (
+    assert screen(workloads.why(reply, NOW_S)) == (
         "lab/train-7 is running\n"
         "running on berlin: best of 2\n"
         "\n"
@@ -182,7 +182,7 @@ def test_why_there_shows_the_ranking_and_who_was_left_out() -> None:
 def test_a_ranking_by_another_profile_says_which_and_what_was_changed_of_it() -> None:
     chosen = replace(CHOICE, profile="cheapest", weights={"fit": 2.5, "price": 10.0}, filtered={})
     reply = DryRunReply(placed=True, summary="would run on berlin", choice=chosen)
-    assert screen(why.dry_run(reply)) == (
+    assert screen(workloads.dry_run(reply)) == (
         "It would run on berlin.\n"
         "\n"
         "-> berlin  b-1[0-7] b-2[0-7]  (attempt 1)\n"
@@ -194,7 +194,7 @@ def test_a_ranking_by_another_profile_says_which_and_what_was_changed_of_it() ->
     )
     own = replace(chosen, profile="", weights={"fit": 1.0})
     assert "Ranked by balanced (fit 1)." in screen(
-        why.dry_run(DryRunReply(placed=True, summary="on berlin", choice=own))
+        workloads.dry_run(DryRunReply(placed=True, summary="on berlin", choice=own))
     )
 
 
@@ -231,7 +231,7 @@ def test_why_not_yet_shows_reasons_position_and_what_would_help() -> None:
         reasons={"no such GPU model": 2},
         hints=("any other GPU model: it would fit now",),
     )
-    assert screen(why.why(reply, NOW_S)) == (
+    assert screen(workloads.why(reply, NOW_S)) == (
         "lab/odd is queued\n"
         "waits: no cluster can take it\n"
         "Position 2 of 5 that wait; 1 of 3 in its queue.\n"
@@ -250,22 +250,22 @@ def test_why_not_yet_shows_reasons_position_and_what_would_help() -> None:
 
 def test_why_all_counts_workloads_by_reason() -> None:
     reply = WhyReply(tenant="lab", summary="3 wait", waiting=3, reasons={"busy": 1, "held": 2})
-    assert screen(why.why(reply, NOW_S)) == (
+    assert screen(workloads.why(reply, NOW_S)) == (
         "3 wait\n\nWORKLOADS  REASON\n        2  held\n        1  busy"
     )
 
 
 def test_a_dry_run_says_first_whether_it_would_be_placed() -> None:
     no = DryRunReply(placed=False, summary="2 clusters, none fits", filtered={"oslo": "busy"})
-    assert screen(why.dry_run(no)) == (
+    assert screen(workloads.dry_run(no)) == (
         "It would wait. 2 clusters, none fits\n\nLEFT OUT  WHY\noslo      busy"
     )
-    yes = screen(why.dry_run(DryRunReply(placed=True, summary="on berlin", choice=CHOICE)))
+    yes = screen(workloads.dry_run(DryRunReply(placed=True, summary="on berlin", choice=CHOICE)))
     assert yes.startswith("It would be placed now. on berlin\n\n-> berlin  b-1[0-7] b-2[0-7]")
 
 
 def test_the_reason_of_a_placement_in_one_line() -> None:
-    assert why.reason_of(CHOICE) == (
+    assert workloads.reason_of(CHOICE) == (
         "score 81 (room 95, fit 63); next paris 56; 3 out (2x no such GPU model)"
     )
 
@@ -510,15 +510,15 @@ def test_an_event_is_one_line_and_on_a_narrow_terminal_says_the_rest_below() -> 
     )
     head = f"{amounts.clock(NOW_S)}  train-7                  placed"
     what = "berlin: node-0[0-7] node-1[0-7] node-2[0-7] node-3[0-7] and 2 more (decision 12)"
-    assert workloads.event_line(placed, NOW_S).plain == f"{head}     {what}"
-    assert workloads.event_line(placed, NOW_S, width=200).plain == f"{head}     {what}"
-    assert workloads.event_line(placed, NOW_S, width=80).plain == (
+    assert events.event_line(placed, NOW_S).plain == f"{head}     {what}"
+    assert events.event_line(placed, NOW_S, width=200).plain == f"{head}     {what}"
+    assert events.event_line(placed, NOW_S, width=80).plain == (
         f"{head}\n"
         "              berlin: node-0[0-7] node-1[0-7] node-2[0-7] node-3[0-7] and 2 more\n"
         "              (decision 12)"
     )
     short = replace(placed, pods=pods[:1])
-    assert workloads.event_line(short, NOW_S, width=100).plain == (
+    assert events.event_line(short, NOW_S, width=100).plain == (
         f"{head}     berlin: node-0[0-7] (decision 12)"
     )
 
@@ -529,5 +529,5 @@ def test_places_of_parts_say_how_hard_their_limit_is() -> None:
         PodBinding(pod="a-1", node="n2", gpus=(1,), isolation="memory"),
         PodBinding(pod="b-0", node="n3"),
     ]
-    assert workloads.places(pods) == "n1[0] n2[1] n3 (isolation memory)"
-    assert workloads.places(pods[2:]) == "n3"
+    assert events.places(pods) == "n1[0] n2[1] n3 (isolation memory)"
+    assert events.places(pods[2:]) == "n3"

@@ -10,7 +10,7 @@ from typing import Final
 import click
 import pytest
 
-from berthmaster.cli.commands import berth
+from berthmaster.cli.main import berth
 
 PAGE = (Path(__file__).parents[3] / "docs" / "coming-from.md").read_text()
 # As their own command lines list them: armadactl (2026), SkyPilot 0.12, kueuectl 0.19.

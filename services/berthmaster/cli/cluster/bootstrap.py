@@ -10,7 +10,7 @@ from pathlib import Path
 
 import click
 
-from berthmaster.cli.output.complain import complain
+from berthmaster.cli.output.errors import complain
 from berthmaster.cli.session import EXIT_UNREACHABLE, Output, kubernetes_work, usage
 from berthmaster.lib.runtime.settings import EmptyMember, members
 from berthmaster.lib.runtime.visible_text import pretty

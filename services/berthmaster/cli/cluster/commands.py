@@ -6,7 +6,6 @@ standard output where that was asked for; never to a log, a table or an error.
 """
 
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
@@ -22,12 +21,12 @@ from berthmaster.cli.keys.folder import (
     FolderFailed,
     days_option,
     folder_command,
+    key_table,
+    no_server,
     show,
-    unheard,
 )
-from berthmaster.cli.nearest import did_you_mean
 from berthmaster.cli.output.listing import Form, form_option, write_list
-from berthmaster.cli.session import Output
+from berthmaster.cli.session import Output, option_group
 from berthmaster.lib.access.certificates import names_of
 from berthmaster.lib.access.keys import creds_file, remove_user, sign_user
 from berthmaster.lib.access.permissions import SENTINEL
@@ -71,7 +70,7 @@ class Removed(msgspec.Struct, frozen=True, kw_only=True):
 
 @click.group()
 def cluster() -> None:
-    """Which worker clusters may connect to this bus."""
+    """Manage the keys of worker clusters, with which they connect to this bus."""
 
 
 cluster.add_command(bootstrap)
@@ -99,41 +98,43 @@ def url_for_agents(folder: Folder, given: str | None) -> str:
     return url
 
 
-def _secret_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """What the Secret shall be like and where it goes."""
-    options: list[Callable[..., Any]] = [
-        click.option(
-            "--namespaces",
-            default="default",
-            show_default=True,
-            metavar="A,B,…",
-            help="Namespaces there that jobs may be made in.",
-        ),
-        click.option(
-            "--namespace", default=NAMESPACE, show_default=True, metavar="NS", help="Of its agent."
-        ),
-        click.option(
-            "--url", metavar="URL", help="tls://HOST:PORT; else what --external of the bus says."
-        ),
-        click.option(
-            "--login",
-            is_flag=True,
-            help="No credentials in the Secret: the agent logs in with its pod's token.",
-        ),
-        click.option(
-            "--nodes",
-            is_flag=True,
-            help="Instead, the Secret of the telemetry agents on its nodes: a key of their own.",
-        ),
-        click.option("--output", "file", type=click.Path(path_type=Path), metavar="FILE"),
-        click.option(
-            "--stdout", is_flag=True, help="The Secret to standard output, for kubectl apply."
-        ),
-        days_option,
-    ]
-    for option in reversed(options):
-        function = option(function)
-    return function
+# What the Secret shall be like and where it goes.
+_secret_options = option_group(
+    click.option(
+        "--namespaces",
+        default="default",
+        show_default=True,
+        metavar="A,B,…",
+        help="Namespaces of the cluster in which jobs may be created.",
+    ),
+    click.option(
+        "--namespace",
+        default=NAMESPACE,
+        show_default=True,
+        metavar="NS",
+        help="Namespace of the cluster's agent.",
+    ),
+    click.option(
+        "--url",
+        metavar="URL",
+        help="Address of the bus, tls://HOST:PORT. [default: --external of the bus]",
+    ),
+    click.option(
+        "--login",
+        is_flag=True,
+        help="Write no credentials: the agent logs in with its pod's token.",
+    ),
+    click.option(
+        "--nodes",
+        is_flag=True,
+        help="Write the Secret of the telemetry agents on its nodes, with their own key, instead.",
+    ),
+    click.option("--output", "file", type=click.Path(path_type=Path), metavar="FILE"),
+    click.option(
+        "--stdout", is_flag=True, help="Write the Secret to standard output, for kubectl apply."
+    ),
+    days_option,
+)
 
 
 @cluster.command()
@@ -153,17 +154,9 @@ def add(folder: Folder, output: Output, *, name: str, days: float, **flags: Any)
 @_secret_options
 @folder_command
 def renew(folder: Folder, output: Output, *, name: str, days: float, **flags: Any) -> int:
-    """Sign a cluster's credentials anew, for the same key, and make the Secret with them."""
-    _there(folder, name)
+    """Sign a cluster's credentials again, for the same key, and write the Secret with them."""
+    folder.require_key(AGENT, name)
     return _hand_over(folder, output, name, days, again=True, **flags)
-
-
-def _there(folder: Folder, name: str) -> None:
-    users = folder.users(AGENT)
-    if name not in users:
-        known = ", ".join(sorted(users)) or "none"
-        hint = did_you_mean(name, users)
-        raise FolderFailed(f"no cluster {name!r} has a key here{hint}; those that have: {known}")
 
 
 def _hand_over(
@@ -200,7 +193,7 @@ def _hand_over(
         )
     if again or not creds.exists():
         sign_user(folder.keys, user, days=days)
-    told = folder.tell(user)
+    notified = folder.notify(user)
     ca = folder.ca_file.read_text()
     if nodes:
         manifest = secret.manifest_of_nodes(cluster=name, url=where, creds=creds.read_text(), ca=ca)
@@ -234,10 +227,10 @@ def _hand_over(
         file="" if stdout else str(file),
         ends=folder.ends(user),
         apply=apply,
-        server_told=told,
+        server_told=notified,
     )
     if stdout:
-        output.say(f"{name} may connect to {where}.{unheard(told)}")
+        output.say(f"{name} may connect to {where}.{no_server(notified)}")
     else:
         show(output, added, lambda: added_screen(added))
     return 0
@@ -247,12 +240,12 @@ def _hand_over(
 @click.argument("name")
 @folder_command
 def remove(folder: Folder, output: Output, *, name: str) -> int:
-    """Take a cluster's key back: its agent is disconnected at once and comes in no more."""
-    _there(folder, name)
+    """Revoke a cluster's key; its agent is disconnected at once."""
+    folder.require_key(AGENT, name)
     user = f"{AGENT}.{token(name)}"
     remove_user(folder.keys, f"{NODES}.{token(name)}")
     remove_user(folder.keys, user)
-    removed = Removed(cluster=name, server_told=folder.tell(user))
+    removed = Removed(cluster=name, server_told=folder.notify(user))
     show(output, removed, lambda: removed_screen(removed))
     return 0
 
@@ -272,7 +265,14 @@ def list_(folder: Folder, output: Output, *, form: Form | None) -> int:
         )
         for name, key in sorted(folder.users(AGENT).items())
     ]
-    write_list(output, form, keys, keys, lambda one: one.cluster, lambda _: list_screen(keys))
+    write_list(
+        output,
+        form,
+        keys,
+        keys,
+        lambda one: one.cluster,
+        lambda _: key_table("cluster", {one.cluster: one for one in keys}),
+    )
     return 0
 
 
@@ -283,7 +283,7 @@ def added_screen(added: Added) -> "RenderableType":
 
     until = added.ends or "they are removed"
     lines = [
-        f"{added.cluster} may connect to {added.url}.{unheard(added.server_told)}",
+        f"{added.cluster} may connect to {added.url}.{no_server(added.server_told)}",
         f"Its credentials are in {added.file}, readable by you alone, until {until}. There:",
         "",
         *(f"  {command}" for command in added.apply),
@@ -295,18 +295,6 @@ def removed_screen(removed: Removed) -> "RenderableType":
     from berthmaster.cli.output.terminal import safe
 
     return safe(
-        f"{removed.cluster} comes in no more.{unheard(removed.server_told)} Jobs that run "
+        f"{removed.cluster} comes in no more.{no_server(removed.server_told)} Jobs that run "
         f"there keep running, unseen: `berth lost {removed.cluster}` gives them up."
     )
-
-
-def list_screen(keys: list[ClusterKey]) -> "RenderableType":
-    from berthmaster.cli.output.terminal import plain_table, safe
-
-    if not keys:
-        return safe("No cluster has a key yet: berth cluster add NAME")
-    table = plain_table("CLUSTER", "CONNECTED", "ENDS", "PUBLIC KEY", right=())
-    for key in keys:
-        connected = "yes" if key.connected else "no"
-        table.add_row(safe(key.cluster), connected, key.ends or "never", safe(key.key))
-    return table

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import click
 import msgspec
 
-from berthmaster.cli.output.complain import complain
+from berthmaster.cli.output.errors import complain
 from berthmaster.cli.output.listing import Form, form_option, write_list
 from berthmaster.cli.session import EXIT_FAILED, EXIT_UNREACHABLE, Output, kubernetes_work, usage
 from berthmaster.lib.supervisor.plan import KubeTarget, PlanError, kube_target

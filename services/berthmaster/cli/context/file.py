@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import msgspec
 
-from berthmaster.cli.nearest import did_you_mean
+from berthmaster.cli.output.errors import did_you_mean
 
 FILE: Final = "contexts.json"
 MOST_BYTES: Final = 1 << 20

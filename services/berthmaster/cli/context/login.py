@@ -199,17 +199,17 @@ async def _login(
             shown(made)
             return made
 
-        def told(trouble: str) -> None:
+        def report(trouble: str) -> None:
             if trouble:
                 output.say(f"berth: {trouble}; tried again")
 
-        await keep_logged_in(again, path, asyncio.Event(), report=told)
+        await keep_logged_in(again, path, asyncio.Event(), report=report)
     return 0
 
 
 async def _told(work: Awaitable[T]) -> T:
     """That one is not let in is no trouble with the bus."""
-    from berthmaster.cli.audit.command import read
+    from berthmaster.cli.audit.commands import read
     from berthmaster.client import BerthError, UnavailableError
     from berthmaster.lib.access.token_login import LoginRefused
 

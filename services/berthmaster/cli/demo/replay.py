@@ -16,12 +16,12 @@ from typing import Final
 
 import click
 
-from berthmaster.cli.demo import screen as progress
+from berthmaster.cli.demo import screen
 from berthmaster.cli.demo.load import Load, account
 from berthmaster.cli.demo.screen import ReplayReport
-from berthmaster.cli.job.stats import SHOWN_STATES, WorkloadStats
+from berthmaster.cli.demo.stats import SHOWN_STATES, WorkloadStats
 from berthmaster.cli.session import EXIT_FAILED, Session, bus_command, usage
-from berthmaster.cli.up.command import until_signal
+from berthmaster.cli.up.commands import until_signal
 from berthmaster.client import Client
 from berthmaster.lib.messages.workload import JobRequest
 
@@ -108,7 +108,7 @@ async def replay(
     async with session.client(timeout_s=REQUEST_LIMIT_S) as berth, until_signal() as stopping:
         run = Replay(session, berth, arrivals, speed, settle_s, in_flight)
         report = await run.play(stopping, at_most_s)
-        session.out.document(report, lambda: progress.replay(report))
+        session.out.document(report, lambda: screen.replay(report))
         return 0 if report.balanced else EXIT_FAILED
 
 
@@ -268,7 +268,7 @@ class Replay:
             while True:
                 await asyncio.sleep(LINE_INTERVAL_S)
                 elapsed_s = time.monotonic() - began_s
-                self._out.say(progress.progress_line(elapsed_s, self._stats.summary(), 0))
+                self._out.say(screen.progress_line(elapsed_s, self._stats.summary(), 0))
         from rich.console import Console
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 

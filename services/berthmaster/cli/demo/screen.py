@@ -8,8 +8,8 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from berthmaster.cli.demo.load import Account, LoadResult
+from berthmaster.cli.demo.stats import Latency, WorkloadSummary
 from berthmaster.cli.fleet.screen import fleet_line
-from berthmaster.cli.job.stats import Latency, WorkloadSummary
 from berthmaster.cli.output import amounts
 from berthmaster.cli.output.terminal import plain_table, safe
 from berthmaster.lib.engine.fleetview.rows import ClusterRow

@@ -21,10 +21,10 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 import msgspec
 
-from berthmaster.cli.fleet.commands import fleet_rows
-from berthmaster.cli.session import EXIT_FAILED, Session, bus_command, usage
+from berthmaster.cli.session import EXIT_FAILED, Session, bus_command, option_group, usage
 from berthmaster.client import BerthError, Client
 from berthmaster.lib.accelerators.table import NVIDIA
+from berthmaster.lib.engine.fleetview.rows import ClusterRow, FleetView
 from berthmaster.lib.messages.fleet import ClusterProfile, Membership
 from berthmaster.lib.supervisor.plan import PlanError, kube_target
 
@@ -53,6 +53,14 @@ class TourReport(msgspec.Struct, frozen=True, kw_only=True):
     story: str
     jobs: list[Sent]
     right: bool
+
+
+async def fleet_rows(berth: Client) -> list[ClusterRow]:
+    view = FleetView()
+    for seen in await berth.fleet():
+        view.take(seen)
+    view.set_control(await berth.control())
+    return view.rows(berth.now())
 
 
 def goes_to_most_free(cluster: str, free: dict[str, float]) -> bool:
@@ -97,23 +105,19 @@ def tour() -> None:
     """Show on real clusters where jobs go, and why."""
 
 
-def _flags(function: Any) -> Any:
-    options = [
-        click.option("--hub", required=True, metavar="CLUSTER", help="As for `berth up`."),
-        click.option("--namespace", required=True, metavar="NS", help="For the tour's Jobs."),
-        click.option("--local-queue", required=True, metavar="NAME", help="A LocalQueue in it."),
-        click.option(
-            "--annotation",
-            "annotations",
-            multiple=True,
-            metavar="KEY=VALUE",
-            help="Of the Jobs' pods, where your clusters want some.",
-        ),
-        click.option("--jobs", type=click.IntRange(1, 50), default=4, show_default=True),
-    ]
-    for option in reversed(options):
-        function = option(function)
-    return function
+_flags = option_group(
+    click.option("--hub", required=True, metavar="CLUSTER", help="As for `berth up`."),
+    click.option("--namespace", required=True, metavar="NS", help="For the tour's Jobs."),
+    click.option("--local-queue", required=True, metavar="NAME", help="A LocalQueue in it."),
+    click.option(
+        "--annotation",
+        "annotations",
+        multiple=True,
+        metavar="KEY=VALUE",
+        help="Of the Jobs' pods, where your clusters want some.",
+    ),
+    click.option("--jobs", type=click.IntRange(1, 50), default=4, show_default=True),
+)
 
 
 @tour.command()

@@ -10,6 +10,7 @@ from typing import Final
 
 from berthmaster.cli.doctor.facts import Sharing, Together, WorkerFacts
 from berthmaster.cli.doctor.findings import Finding, kubectl
+from berthmaster.lib.jobs.kinds.volcano_job import VOLCANO_JOB
 
 LIMITS: Final[Mapping[Sharing, str]] = {
     "MIG": "each slice is a device of its own (isolation hardware)",
@@ -50,7 +51,7 @@ spec: {{selectors: [{{cel: {{expression: "device.driver == '{driver.name}'"}}}}]
 EOF""",
             undo=f"{kubectl(worker)} delete deviceclass {driver.name}",
         )
-    if worker.volcano_jobs:
+    if VOLCANO_JOB.name in worker.job_kinds:
         yield Finding(
             level="ok",
             where=worker.name,

@@ -244,9 +244,7 @@ class WorkerFacts(ClusterFacts):
     drivers: tuple[DeviceDriver, ...] = ()
     together: tuple[Together, ...] = ()
     held: tuple[HeldObject, ...] = ()
-    job_sets: bool = False  # whether the CRD is served
-    volcano_jobs: bool = False  # the same of Volcano's own Jobs
-    ray_jobs: bool = False  # and of KubeRay's
+    job_kinds: frozenset[str] = frozenset()  # kinds of job objects that are served, beside Jobs
     gates: dict[str, bool] | None = None  # that its Kueue was told; None = that was not read
     keeping: tuple[FoundPolicy, ...] = ()  # policies that keep ended jobs of MultiKueue's
     agent: bool = False  # whether our agent is installed there

@@ -15,6 +15,9 @@ from berthmaster.cli.doctor.facts import HubFacts, Mode, Right, Survey, Without,
 from berthmaster.cli.doctor.gates import MANAGER, find_argument
 from berthmaster.cli.doctor.rights import AGENT_ACCOUNT, HUB_ACCOUNT, agent_rights, hub_rights
 from berthmaster.cli.doctor.worker import queues_of
+from berthmaster.lib.jobs.kinds.job import JOB
+from berthmaster.lib.jobs.kinds.table import KINDS
+from berthmaster.lib.jobs.kinds.volcano_job import VOLCANO_JOB
 from berthmaster.lib.kube import labels, resources
 from berthmaster.lib.kube.client import Client
 from berthmaster.lib.kube.config import from_kubeconfig
@@ -46,12 +49,6 @@ LEASE_NAMESPACES: Final = ("kube-system", "kube-node-lease")
 API_VERSIONS: Final = ("v1beta2", "v1beta1", "v1alpha1")
 AT_ONCE: Final = 8
 HELD_S: Final = 300.0  # an executor that runs lets go of an object within seconds
-_JOB_KINDS: Final = (
-    resources.JOBS,
-    resources.JOB_SETS,
-    resources.RAY_JOBS,
-    resources.VOLCANO_JOBS,
-)
 TELEMETRY_NAMESPACE: Final = "berth-telemetry"  # and the DaemonSet's name
 DAEMON_SETS: Final = Resource("apps", "v1", "daemonsets", "DaemonSet")
 DEPLOYMENTS: Final = Resource("apps", "v1", "deployments", "Deployment")
@@ -230,13 +227,17 @@ async def _worker(
             classes = await read.all(resources.DEVICE_CLASSES, objects.DeviceClass)
             drivers = objects.drivers(slices, classes)
             together, groups = await _together(read)
-            volcano = await read.served(resources.VOLCANO_JOBS.group_version)
-            volcano_jobs = resources.VOLCANO_JOBS.plural in volcano
+            kinds = [
+                kind
+                for kind in KINDS
+                if kind is not JOB
+                and kind.resource.plural in await read.served(kind.resource.group_version)
+            ]
             wanted = agent_rights(
                 [name for name in namespaces if name in known],
                 claims=bool(drivers),
                 groups=groups,
-                volcano_jobs=volcano_jobs,
+                volcano_jobs=VOLCANO_JOB in kinds,
             )
             fields = await read.common(place, account, wanted)
             nodes = await read.all(resources.NODES, objects.Node)
@@ -273,9 +274,7 @@ async def _worker(
                 exporter=objects.exporter(others),
                 together=tuple(together),
                 agent=await read.one(DEPLOYMENTS, Object, namespace, AGENT_ACCOUNT) is not None,
-                job_sets="jobsets" in await read.served(resources.JOB_SETS.group_version),
-                ray_jobs="rayjobs" in await read.served(resources.RAY_JOBS.group_version),
-                volcano_jobs=volcano_jobs,
+                job_kinds=frozenset(kind.name for kind in kinds),
                 gates=None if manager is None or manager.problem else manager.gates,
                 unread=tuple(read.unread),  # last: what is read for the others may add to it
                 failing=tuple(read.failing),
@@ -409,7 +408,7 @@ class _Reading:
     async def held(self, now_s: float) -> list[facts.HeldObject]:
         """Return job objects that somebody deleted a while ago and only our finalizer keeps."""
         found: list[facts.HeldObject] = []
-        for kind in _JOB_KINDS:
+        for kind in (each.resource for each in KINDS):
             for one in await self.all(kind, Object, selector=labels.EXECUTOR):
                 meta = one.metadata
                 left_s = seconds(meta.deletion_timestamp)

@@ -25,9 +25,11 @@ from berthmaster.cli.doctor.rights import AGENT_ACCOUNT
 from berthmaster.lib.accelerators.labels import AMD_PRODUCT, INTEL_PRODUCT, PRODUCT
 from berthmaster.lib.accelerators.table import NVIDIA
 from berthmaster.lib.accelerators.tpu import ACCELERATOR_LABEL
+from berthmaster.lib.jobs.kinds.job_set import JOB_SET
+from berthmaster.lib.jobs.kinds.ray_job import ray_words
+from berthmaster.lib.jobs.kinds.volcano_job import VOLCANO_JOB
 from berthmaster.lib.kube.labels import FINALIZER
 from berthmaster.lib.kueue.names import MULTIKUEUE
-from berthmaster.lib.requests.ray_jobs import RAY_JOB, ray_words
 
 VOLCANO_INSTEAD: Final = (
     " Where executor and inventory have --jobs volcano, these are Jobs of Volcano's."
@@ -76,15 +78,15 @@ def findings(worker: WorkerFacts, survey: Survey) -> Iterator[Finding]:
             elif not worker.fails_to_show(*_QUEUE_KINDS):
                 yield from _queue(worker, queue)
         yield _sizes(worker)
-    ray = ray_words((RAY_JOB,) if worker.ray_jobs else ())
+    ray = ray_words(worker.job_kinds)
     yield Finding(level="ok", where=worker.name, what=f"the runtime ray makes {ray}")
-    if not worker.job_sets:
+    if JOB_SET.name not in worker.job_kinds:
         yield Finding(
             level="note",
             where=worker.name,
             what="JobSet is not installed",
             means="Jobs of several pod sets are not placed here; plain Jobs are."
-            + (VOLCANO_INSTEAD if worker.volcano_jobs else ""),
+            + (VOLCANO_INSTEAD if VOLCANO_JOB.name in worker.job_kinds else ""),
             change=f"{kubectl(worker)} apply --server-side -f https://github.com/kubernetes-sigs/"
             "jobset/releases/latest/download/manifests.yaml",
             undo=f"{kubectl(worker)} delete -f https://github.com/kubernetes-sigs/jobset/releases/"

@@ -1,1 +1,1 @@
-"""Commands about the fleet, and their screens: gpus, top, problems, cordon, lost, queue."""
+"""Clusters and nodes: `berth gpus`, `cordon`, `uncordon`, `drain`, `lost`."""

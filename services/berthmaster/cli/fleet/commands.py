@@ -1,71 +1,24 @@
-"""Commands of operators about the fleet: cordon, uncordon, lost, queue."""
+"""Commands about clusters and nodes: gpus, cordon, uncordon, drain, lost."""
 
-import asyncio
 import re
 import sys
-from typing import IO, Any, Final
+import time
+from datetime import UTC, datetime
+from typing import Final
 
 import click
-import msgspec
 
-from berthmaster.cli.completion import CLUSTER, QUEUE
-from berthmaster.cli.job.requests import WrongInput, exactly, parse_duration_s, parse_weights
-from berthmaster.cli.nearest import did_you_mean
-from berthmaster.cli.output.complain import complain
+from berthmaster.cli.completion import CLUSTER, MODEL, QUEUE
+from berthmaster.cli.output.errors import complain, did_you_mean
 from berthmaster.cli.output.listing import Form, form_option, write_list
-from berthmaster.cli.session import Session, bus_command, caller, usage
-from berthmaster.client import BerthError, Client, NotAllowedError
-from berthmaster.lib.engine.fleetview.rows import ClusterRow, FleetView
-from berthmaster.lib.engine.scoring.profiles import PROFILES
-from berthmaster.lib.messages.api import OperatorReply, QueueStanding
-from berthmaster.lib.messages.control import QueuePlace, QueueSetting
-from berthmaster.lib.messages.fleet import NodeReport
-from berthmaster.lib.runtime.settings import EmptyMember, members
-
-ACCOUNTS_LIMIT_S: Final = 3.0
-_ALLOWED: Final = {
-    "allow_tolerations": "tolerations",
-    "allow_node_labels": "node_labels",
-    "allow_images": "images",
-    "allow_models": "gpu_models",
-    "allow_resources": "resources",
-}
-_AMOUNTS: Final = {
-    "guarantee": "guarantee_gpu_milli",
-    "deserved": "deserved_gpu_milli",
-    "limit": "capability_gpu_milli",
-    "max_job": "max_job_gpu_milli",
-}
-_AS_THEY_ARE: Final = ("priority", "weight", "held", "deleted", "via", "preempts", "rebalances")
-_YES_NO: Final = {"yes": True, "no": False, "none": None}
-_DEFAULTS: Final = {
-    "default_max_run": "max_run_s",
-    "default_checkpoint_every": "checkpoint_every_s",
-    "default_grace": "grace_s",
-}
-_PLACE: Final = re.compile(
-    r"((?P<cluster>[^=]+)=)?(?P<namespace>[^=/@]+)(/(?P<queue>[^=/@]+))?(@(?P<account>[^=/@]+))?"
-)
-
-
-async def fleet_rows(berth: Client) -> list[ClusterRow]:
-    view = FleetView()
-    for seen in await berth.fleet():
-        view.take(seen)
-    view.set_control(await berth.control())
-    return view.rows(berth.now())
-
-
-def operator_reply(session: Session, reply: OperatorReply, text: str) -> None:
-    """That an order is stored, in words."""
-    from berthmaster.cli.output.terminal import safe
-
-    note = f"; {reply.note}" if reply.note else ""
-    session.out.document(reply, lambda: safe(f"{text}{note}"))
+from berthmaster.cli.session import EXIT_FAILED, Session, bus_command, caller, operator_reply, usage
+from berthmaster.cli.values import WrongInput, parse_duration_s
+from berthmaster.client import BerthError, Client
+from berthmaster.lib.messages.fleet import ClusterProfile, NodeReport
 
 
 async def _warn_if_unknown(berth: Client, cluster: str, node: str | None = None) -> None:
-    """Whatever it is may come later, so that it is no error; most likely the name is wrong."""
+    """Warn about an unknown name. A cluster may register later, so this is no error."""
     try:
         facts = [seen.fact for seen in await berth.fleet(nodes=node is not None, cluster=cluster)]
         if node is None:
@@ -73,7 +26,7 @@ async def _warn_if_unknown(berth: Client, cluster: str, node: str | None = None)
         else:
             known = {each.node for each in facts if isinstance(each, NodeReport)}
     except BerthError:
-        return  # the order was carried out; that we may not look does not change that
+        return  # the action is stored, though its target cannot be checked
     name = cluster if node is None else node
     if name not in known:
         where = "" if node is None else f" {cluster}"
@@ -87,10 +40,10 @@ async def _warn_if_unknown(berth: Client, cluster: str, node: str | None = None)
 @click.command()
 @click.argument("cluster", type=CLUSTER)
 @click.argument("node", required=False)
-@click.option("--reason", default="", help="Why, for those who wonder.")
+@click.option("--reason", default="", help="Reason, which `berth problems cordons` shows.")
 @bus_command
 async def cordon(session: Session, cluster: str, node: str | None, reason: str) -> None:
-    """Put nothing new on a cluster or a node; what runs there goes on."""
+    """Allow no new jobs on a cluster or node; running jobs continue."""
     async with session.client() as berth:
         reply = await berth.cordon(cluster, node, reason=reason, who=caller())
         operator_reply(session, reply, f"{place_of(cluster, node)} is cordoned")
@@ -100,7 +53,7 @@ async def cordon(session: Session, cluster: str, node: str | None, reason: str) 
 @click.command()
 @click.argument("cluster", type=CLUSTER)
 @click.argument("node", required=False)
-@click.option("--reason", default="", help="Why, for those who wonder.")
+@click.option("--reason", default="", help="Reason, which `berth problems cordons` shows.")
 @bus_command
 async def uncordon(session: Session, cluster: str, node: str | None, reason: str) -> None:
     """Remove a cordon and end a drain. Jobs already being evicted still leave."""
@@ -115,12 +68,16 @@ def place_of(cluster: str, node: str | None) -> str:
 
 @click.command()
 @click.argument("cluster", type=CLUSTER)
-@click.option("--reason", required=True, help="How you know; it is kept.")
-@click.option("--yes", is_flag=True, help="Do not ask.")
-@click.option("--undo", is_flag=True, help="Take the declaration back: the cluster is there.")
+@click.option(
+    "--reason",
+    required=True,
+    help="Evidence that the cluster is gone; stored with the declaration.",
+)
+@click.option("--yes", is_flag=True, help="Skip the question.")
+@click.option("--undo", is_flag=True, help="Undo the declaration: the cluster exists.")
 @bus_command
 async def lost(session: Session, cluster: str, reason: str, yes: bool, undo: bool) -> None:
-    """Declare a cluster lost: jobs that it claimed are placed again elsewhere."""
+    """Declare a cluster lost: jobs that it claimed are placed again in other clusters."""
     if undo:
         async with session.client() as berth:
             reply = await berth.found(cluster, reason)
@@ -137,325 +94,115 @@ async def lost(session: Session, cluster: str, reason: str, yes: bool, undo: boo
         await _warn_if_unknown(berth, cluster)
 
 
-@click.group()
-def queue() -> None:
-    """Set queues, or list them."""
-
-
-@queue.command("list")
+@click.command()
+@click.argument("models", type=MODEL, nargs=-1, metavar="[MODEL]...")
+@click.option(
+    "--gpus",
+    type=click.IntRange(1, 64),
+    default=1,
+    show_default=True,
+    help="GPUs on one node that the expected wait is for.",
+)
+@click.option("--queue", type=QUEUE, default="", help="Show only models that this queue may use.")
 @form_option
 @bus_command
-async def queue_list(session: Session, form: Form | None) -> None:
-    """List the queues that operators have set, each below its parent, and what they have now.
+async def gpus(
+    session: Session, models: tuple[str, ...], gpus: int, queue: str, form: Form | None
+) -> int:
+    """List the models of GPUs: free and in all, the expected wait, the price of an hour.
 
-    A tenant is told of those that are open to it.
+    Every tenant may run this. Free GPUs are those of the whole fleet; a queue's own limits apply
+    in addition (`berth queue list`).
     """
-    from berthmaster.cli.fleet import screen as fleet
+    from msgspec.structs import replace
+
+    from berthmaster.cli.fleet import screen
+    from berthmaster.lib.engine.fleet.models import is_model
 
     async with session.client() as berth:
-        try:
-            found = [fact for fact in await berth.control() if isinstance(fact, QueueSetting)]
-        except NotAllowedError:
-            told = (await berth.why()).accounts
-            write_list(
-                session.out,
-                form,
-                told,
-                told,
-                lambda each: each.queue,
-                lambda _: fleet.standings(told),
-            )
-            return
-        accounts: tuple[QueueStanding, ...] = ()
-        if found and not session.out.as_json and form in (None, "wide"):
-            accounts = await _accounts(berth)
-        write_list(
-            session.out,
-            form,
-            found,
-            found,
-            lambda each: each.queue,
-            lambda _: fleet.queues(found, accounts),
-        )
-
-
-async def _accounts(berth: Client) -> tuple[QueueStanding, ...]:
-    """What queues have now; nothing if nobody says it, or to us."""
-    try:
-        async with asyncio.timeout(ACCOUNTS_LIMIT_S):
-            return (await berth.why()).accounts
-    except (BerthError, TimeoutError):
-        return ()
-
-
-async def _warn_if_overcommitted(berth: Client) -> None:
-    """Of guarantees beyond what the fleet has: it may grow, so that it is no error."""
-    from berthmaster.cli.queue.file import overcommitted_in
-
-    known = [fact for fact in await berth.control() if isinstance(fact, QueueSetting)]
-    if not any(setting.guarantee_gpu_milli or setting.resources for setting in known):
-        return
-    try:
-        nodes = [seen.fact for seen in await berth.fleet(nodes=True)]
-    except BerthError:
-        return  # the order was carried out; that we may not look does not change that
-    for told in overcommitted_in(known, nodes):
-        complain(f"warning: {told}")
-
-
-@queue.command("set")
-@click.argument("name", type=QUEUE)
-@click.option(
-    "--parent",
-    type=QUEUE,
-    metavar="QUEUE",
-    help="The queue of whose shares it has a part; 'none' = it has its part of the fleet.",
-)
-@click.option("--priority", type=int, help="Queues with more go first, of one parent.")
-@click.option(
-    "--weight", type=click.FloatRange(min=0, min_open=True), help="Its share beside others."
-)
-@click.option("--guarantee", metavar="GPUS", help="GPUs that nobody borrows while it wants them.")
-@click.option("--deserved", metavar="GPUS", help="GPUs up to which it goes before others.")
-@click.option("--limit", metavar="GPUS", help="GPUs that it never exceeds; 'none' = no limit.")
-@click.option("--max-job", metavar="GPUS", help="GPUs of its largest job; 'none' = no limit.")
-@click.option("--max-running", metavar="JOBS", help="Jobs of it that run; 'none' = no limit.")
-@click.option("--max-waiting", metavar="JOBS", help="Jobs of it that wait; 'none' = no limit.")
-@click.option("--max-priority", metavar="N", help="Of its jobs; 'none' = no limit.")
-@click.option(
-    "--preempts",
-    type=click.Choice(["never", "queue", "all"]),
-    help="Whose jobs of lower priority make room for its jobs: nobody's, its own, all queues'.",
-)
-@click.option(
-    "--preempts-equals",
-    type=click.Choice(["yes", "no"]),
-    help="Whether its jobs may stop each other: of one priority, one that has clearly more left.",
-)
-@click.option(
-    "--rebalances",
-    type=click.Choice(["never", "queue", "all"]),
-    help="Whose jobs are moved to room that is free so that one of its jobs fits that has waited "
-    "for long: nobody's, its own, all queues'.",
-)
-@click.option(
-    "--max-evictions",
-    metavar="N",
-    help="Of its jobs in an hour, to make room for others; 'none' = as many as of the fleet.",
-)
-@click.option(
-    "--default-max-run", metavar="TIME", help="Of its jobs that say none; 'none' = no limit."
-)
-@click.option(
-    "--default-checkpoint-every",
-    metavar="TIME",
-    help="Of its jobs that say none; 'none' = unknown.",
-)
-@click.option(
-    "--default-grace", metavar="TIME", help="Of its jobs that say none; 'none' = the cluster's own."
-)
-@click.option(
-    "--default-preemptible",
-    type=click.Choice(["yes", "no", "none"]),
-    help="Whether its jobs that do not say may be ended to make room.",
-)
-@click.option(
-    "--allow-tolerations",
-    metavar="KEY,…",
-    help="Taints that its jobs may tolerate; 'any' = all, '' = none.",
-)
-@click.option(
-    "--allow-node-labels",
-    metavar="KEY,…",
-    help="Node labels that its jobs may require; 'any' = all, '' = none.",
-)
-@click.option(
-    "--allow-images",
-    metavar="IMAGE,…",
-    help="Images of its jobs, or beginnings that end in / or :; 'any' = all.",
-)
-@click.option(
-    "--allow-models", metavar="MODEL,…", help="GPU models that its jobs may name; 'any' = all."
-)
-@click.option(
-    "--allow-resources",
-    metavar="NAME,…",
-    help="Extended resources that its jobs may ask for, such as rdma/hca; 'any' takes the list "
-    "back: then all are allowed, or none where models are listed.",
-)
-@click.option("--allow", multiple=True, metavar="TENANT", help="Who may use it; may be repeated.")
-@click.option("--everybody", is_flag=True, help="Everybody may use it.")
-@click.option(
-    "--via",
-    type=click.Choice(["direct", "worker", "hub"]),
-    help="A plain Job in the worker cluster, one for its Kueue, or one for the hub's MultiKueue.",
-)
-@click.option(
-    "--place",
-    "places",
-    multiple=True,
-    metavar="[CLUSTER=]NAMESPACE[/LOCALQUEUE][@ACCOUNT]",
-    help="Where its jobs are made: in this cluster, on the 'hub', or in every other one; may be "
-    "repeated, and replaces all that were set.",
-)
-@click.option(
-    "--profile",
-    metavar="NAME",
-    help=f"How clusters rank for its jobs: {', '.join(PROFILES)}; 'none' = as elsewhere.",
-)
-@click.option(
-    "--score-weight",
-    "score_weights",
-    multiple=True,
-    metavar="PART=N",
-    help="What a part of the score counts for its jobs, -10 to 10; may be repeated, and replaces "
-    "all that were set; 'none' = as its profile says.",
-)
-@click.option("--hold/--release", "held", default=None, help="Dispatch nothing / dispatch again.")
-@click.option(
-    "--delete/--restore", "deleted", default=None, help="Refuse new requests / take them."
-)
-@bus_command
-async def queue_set(session: Session, /, name: str, everybody: bool, **flags: Any) -> None:
-    """Make a queue, or change what is given and keep the rest."""
-    async with session.client() as berth:
-        known = [fact for fact in await berth.control() if isinstance(fact, QueueSetting)]
-        setting = next((fact for fact in known if fact.queue == name), QueueSetting(queue=name))
-        try:
-            reply = await berth.set_queue(changed(setting, everybody, flags))
-        except WrongInput as error:
-            usage(str(error))
-        operator_reply(session, reply, f"queue {name} is set")
-        await _warn_if_overcommitted(berth)
-
-
-@queue.command("apply")
-@click.option(
-    "-f",
-    "--file",
-    "file",
-    required=True,
-    type=click.File("rb"),
-    help="Settings of queues as JSON: one, an array, or one a line; '-' reads standard input.",
-)
-@bus_command
-async def queue_apply(session: Session, file: IO[bytes]) -> None:
-    """Set queues as a file says; a field that it leaves out is as it is by default.
-
-    All are checked before the first is set. `berth queue list --json` writes such a file.
-    """
-    from berthmaster.cli.queue.file import in_order, read_settings
-
-    try:
-        settings = read_settings(file.read(), file.name)
-    except WrongInput as error:
-        usage(str(error))
-    async with session.client() as berth:
-        known = [fact for fact in await berth.control() if isinstance(fact, QueueSetting)]
-        try:
-            ordered = in_order(settings, known)
-        except WrongInput as error:
-            usage(f"{file.name}: {error}")
-        for setting in ordered:
-            reply = await berth.set_queue(setting)
-            operator_reply(session, reply, f"queue {setting.queue} is set")
-        await _warn_if_overcommitted(berth)
-
-
-def _defaults(flags: dict[str, Any]) -> dict[str, Any]:
-    """Of jobs that do not say it. Raises WrongInput."""
-    found: dict[str, Any] = {}
-    for flag, field in _DEFAULTS.items():
-        if (text := flags.get(flag)) is not None:
-            zero = field == "grace_s"
-            found[field] = None if text == "none" else parse_duration_s(text, zero=zero)
-    if (text := flags.get("default_preemptible")) is not None:
-        found["preemptible"] = _YES_NO[text]
-    return found
-
-
-def changed(setting: QueueSetting, everybody: bool, flags: dict[str, Any]) -> QueueSetting:
-    """The setting with what the flags say. Raises WrongInput."""
-    new: dict[str, Any] = {
-        name: flags[name] for name in _AS_THEY_ARE if flags.get(name) is not None
-    }
-    if (text := flags.get("preempts_equals")) is not None:
-        new["preempts_equals"] = _YES_NO[text]
-    for flag, field in _AMOUNTS.items():
-        if flags.get(flag) is not None:
-            new[field] = _gpu_milli(f"--{flag.replace('_', '-')}", flags[flag])
-    for flag in ("max_running", "max_waiting"):
-        if flags.get(flag) is not None:
-            new[f"{flag}_jobs"] = _jobs(f"--{flag.replace('_', '-')}", flags[flag])
-    if flags.get("max_evictions") is not None:
-        new["max_evictions_per_hour"] = _jobs("--max-evictions", flags["max_evictions"])
-    if defaults := _defaults(flags):
-        new["defaults"] = msgspec.structs.replace(setting.defaults, **defaults)
-    if flags.get("max_priority") is not None:
-        new["max_priority"] = _priority(flags["max_priority"])
-    if allows := {
-        field: _listed(f"--{flag.replace('_', '-')}", flags[flag])
-        for flag, field in _ALLOWED.items()
-        if flags.get(flag) is not None
-    }:
-        new["allows"] = msgspec.structs.replace(setting.allows, **allows)
-    if everybody or flags.get("allow"):
-        new["tenants"] = () if everybody else tuple(flags["allow"])
-    if flags.get("parent") is not None:
-        new["parent"] = "" if flags["parent"] == "none" else flags["parent"]
-    if flags.get("profile") is not None:
-        new["profile"] = "" if flags["profile"] == "none" else flags["profile"]
-    if flags.get("score_weights"):
-        texts = [text for text in flags["score_weights"] if text != "none"]
-        new["weights"] = parse_weights(texts)
-    if flags.get("places"):
-        new["places"] = dict(map(queue_place, flags["places"]))
-    return msgspec.structs.replace(setting, set_by="", set_at_s=0.0, **new)
-
-
-def queue_place(text: str) -> tuple[str, QueuePlace]:
-    """berlin=ml/main@runner -> where the jobs of a queue are made in berlin. Raises WrongInput."""
-    found = _PLACE.fullmatch(text)
-    if found is None:
-        raise WrongInput(f"--place {text!r}: right is [CLUSTER=]NAMESPACE[/LOCALQUEUE][@ACCOUNT]")
-    place = QueuePlace(
-        namespace=found["namespace"],
-        service_account=found["account"] or "",
-        local_queue=found["queue"] or "",
+        reply = await berth.gpus(gpus, queue=queue or session.target.queue)
+    known = [one.model for one in reply.models]
+    for model in models:
+        if not any(is_model(model, one) for one in known):
+            usage(f"no cluster has GPUs of model {model}{did_you_mean(model, known)}")
+    if models:
+        found = [one for one in reply.models if any(is_model(name, one.model) for name in models)]
+        reply = replace(reply, models=tuple(found))
+    write_list(
+        session.out,
+        form,
+        reply,
+        reply.models,
+        lambda one: one.model,
+        lambda wide: screen.gpu_models(reply, wide=wide),
     )
-    return found["cluster"] or "*", place
+    return 0 if reply.models else EXIT_FAILED
 
 
-def _listed(flag: str, text: str) -> tuple[str, ...] | None:
-    if text == "any":
-        return None
+_CLOCK: Final = re.compile(r"\d{1,2}:\d{2}\Z")
+
+
+def parse_time_s(text: str, now_s: float) -> float:
+    """Seconds since 1970 of ``2h``, ``18:30`` (the next one, local time) or an ISO time. Raises
+    WrongInput."""
+    if _CLOCK.match(text):
+        hour, minute = map(int, text.split(":"))
+        try:
+            today = datetime.fromtimestamp(now_s, UTC).astimezone()
+            at = today.replace(hour=hour, minute=minute, second=0, microsecond=0)
+        except ValueError as error:
+            raise WrongInput(f"{text}: {error}") from error
+        at_s = at.timestamp()
+        return at_s if at_s > now_s else at_s + 86_400.0
     try:
-        return members(text)
-    except EmptyMember as error:
-        raise WrongInput(f"{flag} {text!r}: {error}; right is A,B, '' or 'any'") from error
-
-
-def _priority(text: str) -> int | None:
-    if text == "none":
-        return None
-    try:
-        return int(text)
+        return datetime.fromisoformat(text).timestamp()
     except ValueError:
-        raise WrongInput(f"--max-priority {text!r}: right is a number, or 'none'") from None
+        return now_s + parse_duration_s(text)
 
 
-def _jobs(flag: str, text: str) -> int | None:
-    if text == "none":
-        return None
-    if not text.isdecimal() or not text.isascii():
-        raise WrongInput(f"{flag} {text!r}: right is a number of jobs, or 'none'")
-    return int(text)
+async def require_known(berth: Client, cluster: str, node: str | None, what: str) -> None:
+    """Refuse a drain or move of an unknown cluster or node, with the nearest known name."""
+    try:
+        seen = [each.fact for each in await berth.fleet(nodes=node is not None)]
+    except BerthError:
+        return  # the gateway answers a caller that may not read the fleet
+    clusters = {f.cluster for f in seen if isinstance(f, ClusterProfile | NodeReport)}
+    if cluster not in clusters:
+        usage(f"{what}: nothing is known of cluster {cluster}{did_you_mean(cluster, clusters)}")
+    nodes = {f.node for f in seen if isinstance(f, NodeReport) and f.cluster == cluster}
+    if node is not None and node not in nodes:
+        usage(f"{what}: {cluster} has no node {node}{did_you_mean(node, nodes)}")
 
 
-def _gpu_milli(flag: str, text: str) -> int | None:
-    if text == "none":
-        return None
-    milli = exactly(text, 1000)
-    if milli is None:
-        raise WrongInput(f"{flag} {text!r}: right is a number of GPUs such as 8 or 2.5, or 'none'")
-    return milli
+@click.command()
+@click.argument("cluster", type=CLUSTER)
+@click.argument("node", required=False)
+@click.option(
+    "--by",
+    metavar="TIME",
+    help="Time by which all jobs must be gone: 2h, 18:30 or 2026-12-01T18:30. [default: none]",
+)
+@click.option("--reason", default="", help="Reason, which the moved jobs show.")
+@bus_command
+async def drain(
+    session: Session, cluster: str, node: str | None, by: str | None, reason: str
+) -> None:
+    """Cordon a cluster or node, and move its running jobs away at the least cost."""
+    from berthmaster.cli.fleet import screen
+    from berthmaster.cli.output.terminal import safe
+
+    async with session.client() as berth:
+        now_s = berth.now()
+        try:
+            by_s = parse_time_s(by, now_s) if by is not None else None
+        except WrongInput as error:
+            usage(f"--by: {error}; or a time: 18:30, 2026-12-01T18:30")
+        if by_s is not None and by_s <= now_s:
+            usage(f"--by {by}: a time ahead is wanted; now is {time.strftime('%H:%M:%S')}")
+        await require_known(berth, cluster, node, "drain")
+        reply = await berth.drain(cluster, node, by_s=by_s, reason=reason, who=caller())
+        if session.out.as_json:
+            session.out.document(reply, lambda: safe(""))
+            return
+        found = await berth.cordons(cluster)
+        session.out.document(found, lambda: screen.cordons(found, now_s))

@@ -1,25 +1,24 @@
 """The fleet on the screen: one line a cluster, one line a node."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from berthmaster.cli.job.why_screen import ranks_by
 from berthmaster.cli.output import amounts
-from berthmaster.cli.output.terminal import WholeOrParts, part_table, plain_table, safe
-from berthmaster.client.following import SeenDead
+from berthmaster.cli.output.amounts import duration
+from berthmaster.cli.output.terminal import plain_table, safe
 from berthmaster.lib.engine.fleetview.rows import ClusterRow, NodeRow
-from berthmaster.lib.engine.queueing.queues import amount_text
-from berthmaster.lib.engine.queueing.tree import QueueTree
-from berthmaster.lib.messages.api import QueueStanding
-from berthmaster.lib.messages.control import QueueSetting
-from berthmaster.lib.runtime.visible_text import visible
+from berthmaster.lib.messages.api import (
+    CordonsReply,
+    CordonView,
+    GpusReply,
+    GpuStock,
+)
 
 FRESHNESS_STYLES = {"fresh": "", "stale": "yellow", "withdrawn": "red", "unscored": "yellow"}
 _LEVELS = " ▁▂▃▄▅▆▇█"
 _ASCII_LEVELS = ".123456789"
-DEAD_BODY_SHOWN = 160  # characters
 
 
 def clusters(
@@ -76,39 +75,6 @@ def _counts(numbers: Mapping[str, int]) -> str:
     return ", ".join(f"{number} {name}" for name, number in sorted(numbers.items())) or "-"
 
 
-def standings(accounts: Sequence[QueueStanding]) -> RenderableType:
-    """Queues as a tenant is told of them: those that are open to it."""
-    if not accounts:
-        return safe("No queue has been set for this tenant; requests use the queue 'default'.")
-    shares = ("PRIO", "GUARANTEE", "DESERVED", "LIMIT", "USED", "BORROWED")
-    jobs = ("RUNNING", "WAITING")
-    whole = plain_table("QUEUE", *shares, *jobs, "STATE", right=(*shares, *jobs))
-    shared = part_table("QUEUE", *shares, right=shares)
-    rest = part_table("QUEUE", *jobs, "STATE", right=jobs)
-    for each in accounts:
-        name = safe(each.queue)
-        has_now = (
-            str(each.priority),
-            _gpus(each.guarantee_gpu_milli),
-            _gpus(each.deserved_gpu_milli),
-            _gpus(each.capability_gpu_milli),
-            *_has(each),
-        )
-        stands = (
-            _of(each.running, each.max_running_jobs),
-            str(each.waiting),
-            "held" if each.held else "open",
-        )
-        whole.add_row(name, *has_now, *stands)
-        shared.add_row(name, *has_now)
-        rest.add_row(name, *stands)
-    return WholeOrParts(whole, (shared, rest))
-
-
-def _of(number: int, most: int | None) -> str:
-    return str(number) if most is None else f"{number}/{most}"
-
-
 def fleet_line(rows: Sequence[ClusterRow]) -> Text:
     """All clusters in one line."""
     gpus = sum(row.gpus for row in rows)
@@ -147,11 +113,11 @@ def _notes(row: ClusterRow) -> list[Text]:
     if row.lost is not None:
         notes.append(safe(f"{row.cluster} is declared lost: {row.lost}", style="red"))
     if row.same_as:
-        told = f"{row.cluster} is the API server of {row.same_as}, which counts"
-        notes.append(safe(told, style="red"))
+        text = f"{row.cluster} is the API server of {row.same_as}, which counts"
+        notes.append(safe(text, style="red"))
     for one in row.unlisted:
-        told = f"{row.cluster}: its API server cannot list {one.kind}: {one.why}"
-        notes.append(safe(told, style="red"))
+        text = f"{row.cluster}: its API server cannot list {one.kind}: {one.why}"
+        notes.append(safe(text, style="red"))
     if row.cordoned is not None:
         notes.append(safe(f"{row.cluster} is cordoned: {row.cordoned}", style="yellow"))
     if row.cordoned_nodes:
@@ -201,122 +167,99 @@ def levels(milli: Sequence[int], *, ascii_only: bool = False) -> str:
     return f"|{body}|" if body else "-"
 
 
-_PREEMPTS = {"never": "nobody", "all": "in all queues"}
-_REBALANCES = {"queue": "its own jobs", "all": "all queues' jobs"}
+def gpu_models(reply: GpusReply, *, wide: bool = False) -> RenderableType:
+    """One model a line, those with the most free ones first."""
+    if not reply.models:
+        return safe("No GPU has been reported yet.")
+    more = ("NODE MAX", "OPEN", "CLUSTERS", "MEMORY") if wide else ()
+    numbers = ("FREE", "TOTAL", "WAIT", "PRICE/H", *more)
+    found = plain_table("MODEL", *numbers, right=numbers)
+    for one in reply.models:
+        cells = [_free(one), str(one.gpus), _wait(one), _price(one)]
+        if wide:
+            memory = f"{amounts.number(one.memory_mib / 1024)} GiB" if one.memory_mib else "?"
+            cells += [str(one.most_on_a_node), str(one.open_gpus), str(one.clusters), memory]
+        found.add_row(safe(one.model or "(not told)"), *cells)
+    notes = [safe(f"{one.model}: {one.why_not}", "yellow") for one in reply.models if one.why_not]
+    legend = safe(
+        f"WAIT is as if jobs ended as they said and nobody else came; "
+        f"{amounts.many(reply.waiting, 'job')} wait in all.",
+        style="dim",
+    )
+    return Group(found, safe(), *notes, legend)
 
 
-def queues(
-    settings: Sequence[QueueSetting], accounts: Sequence[QueueStanding] = ()
-) -> RenderableType:
-    """The queues that operators have set, each below its parent: in one table, or on a narrow
-    screen in one of what they share and one of what else is set."""
-    if not settings:
-        return safe("No queue has been set; requests use the queue 'default'.")
-    has = {each.queue: each for each in accounts}
-    amounts = ("GUARANTEE", "DESERVED", "LIMIT")
-    now = ("USED", "BORROWED") if accounts else ()
-    limits = ("JOB", "RUNNING", "WAITING")
-    words, numbers = ("TENANTS", "STATE"), ("PRIO", "WEIGHT", *amounts, *now, *limits)
-    whole = plain_table("QUEUE", *numbers, *words, right=numbers)
-    shares = ("PRIO", *amounts, *now)
-    shared = part_table("QUEUE", *shares, right=shares, amounts=amounts)
-    rest = part_table("QUEUE", "WEIGHT", *limits, *words, right=("WEIGHT", *limits))
-    for depth, setting in _as_tree(settings):
-        state = "deleted" if setting.deleted else "held" if setting.held else "open"
-        if setting.via != "direct":
-            state += f", by Kueue ({setting.via})"  # whose amounts are the ones that count
-        if setting.profile or setting.weights:
-            state += f", ranks by {ranks_by(setting.profile, setting.weights)}"
-        if setting.preempts != "queue":
-            state += f", preempts {_PREEMPTS[setting.preempts]}"
-        if setting.preempts_equals:
-            state += ", stops equals"
-        if setting.rebalances != "never":
-            state += f", moves {_REBALANCES[setting.rebalances]} to fit in"
-        if setting.max_evictions_per_hour is not None:
-            state += f", gives way at most {setting.max_evictions_per_hour} times an hour"
-        if setting.max_priority is not None:
-            state += f", priority to {setting.max_priority}"
-        allowed = [
-            f"{name.replace('_', ' ')} {', '.join(listed) or '(none)'}"
-            for name in setting.allows.__struct_fields__
-            if (listed := getattr(setting.allows, name)) is not None
-        ]
-        if allowed:
-            state += f", allows {'; '.join(allowed)}"
-        name = safe("  " * depth + setting.queue)
-        priority, weight = str(setting.priority), f"{setting.weight:g}"
-        has_now = (
-            _amounts(setting, "guarantee"),
-            _amounts(setting, "deserved"),
-            _amounts(setting, "capability"),
-            *(_has(has.get(setting.queue)) if accounts else ()),
+def _free(one: GpuStock) -> str:
+    """Whole ones, and what else is free in parts of others."""
+    parts = one.free_gpu_milli / 1000 - one.free_gpus
+    return f"{one.free_gpus} + {amounts.number(parts)}" if parts > 0 else str(one.free_gpus)
+
+
+def _wait(one: GpuStock) -> str:
+    if one.why_not:
+        return "never"
+    if one.expected_wait_s is None:
+        return "?"
+    return "none" if not one.expected_wait_s else f"~{amounts.age(one.expected_wait_s)}"
+
+
+def _price(one: GpuStock) -> str:
+    if one.price_least is None or one.price_most is None:
+        return "-"
+    least, most = f"{one.price_least:g}", f"{one.price_most:g}"
+    return least if least == most else f"{least}-{most}"
+
+
+SHOWN = 20  # workloads of one cordon
+
+
+def cordons(reply: CordonsReply, now_s: float) -> RenderableType:
+    """One a line, and under the drains what still runs there."""
+    if not reply.cordons:
+        return safe("nothing is cordoned")
+    table = plain_table(
+        "PLACE", "WHAT", "BY", "SINCE", "JOBS", "GPUS", "WHY", right=("JOBS", "GPUS")
+    )
+    for cordon in reply.cordons:
+        table.add_row(
+            safe(place(cordon)),
+            safe(_what(cordon, now_s)),
+            safe(cordon.set_by or "-"),
+            duration(max(0.0, now_s - cordon.set_at_s)) if cordon.set_at_s else "-",
+            f"{cordon.jobs:,}",
+            f"{cordon.gpus:g}",
+            safe(_why(cordon)),
         )
-        is_set = (
-            _gpus(setting.max_job_gpu_milli),
-            _jobs(setting.max_running_jobs),
-            _jobs(setting.max_waiting_jobs),
-            safe(", ".join(setting.tenants) or "everybody"),
-            safe(state),
-        )
-        whole.add_row(name, priority, weight, *has_now, *is_set)
-        shared.add_row(name, priority, *has_now)
-        rest.add_row(name, weight, *is_set)
-    return WholeOrParts(whole, (shared, rest))
+    parts: list[RenderableType] = [table]
+    for cordon in reply.cordons:
+        if cordon.drain and cordon.still_there:
+            still = plain_table("WORKLOAD", "GPUS", "STILL THERE, SINCE", right=("GPUS",))
+            for one in cordon.still_there[:SHOWN]:
+                still.add_row(safe(f"{one.tenant}/{one.id}"), f"{one.gpus:g}", safe(one.why))
+            parts += [safe(f"\n{place(cordon)}:"), still]
+            more = cordon.jobs - min(SHOWN, len(cordon.still_there))
+            if more > 0:
+                parts.append(safe(f"and {more:,} more"))
+    return Group(*parts)
 
 
-def _as_tree(settings: Sequence[QueueSetting]) -> Iterator[tuple[int, QueueSetting]]:
-    """Each with how many are above it: those of one parent by priority, then by name."""
-    by_name = {each.queue: each for each in settings}
-    tree = QueueTree(by_name)
-    first: dict[str, tuple[tuple[int, str], ...]] = {}
-    for name in by_name:
-        way = [by_name[each] for each in (*reversed(tree.parents.get(name, ())), name)]
-        first[name] = tuple((-each.priority, each.queue) for each in way)
-    for name in sorted(by_name, key=first.__getitem__):
-        yield len(first[name]) - 1, by_name[name]
+def place(cordon: CordonView) -> str:
+    """A cluster, or a node of it."""
+    return f"{cordon.cluster}/{cordon.node}" if cordon.node else cordon.cluster
 
 
-def _has(account: QueueStanding | None) -> tuple[str, str]:
-    """GPUs that a queue and all below it use, and that are beyond what it deserves."""
-    if account is None:
-        return "?", "?"
-    return f"{account.used_gpu_milli / 1000:g}", f"{account.borrowed_gpu_milli / 1000:g}"
+def _what(cordon: CordonView, now_s: float) -> str:
+    if not cordon.drain:
+        return "cordoned"
+    if not cordon.jobs:
+        return "drained"
+    if cordon.drain_by_s is None:
+        return "draining"
+    return f"draining, {duration(max(0.0, cordon.drain_by_s - now_s))} left"
 
 
-def _amounts(setting: QueueSetting, kind: str) -> Text:
-    """GPUs of any model, then what is said of single resources."""
-    gpus: int | None = getattr(setting, f"{kind}_gpu_milli")
-    parts = [] if gpus is None else [f"{gpus / 1000:g}"]
-    for resource, each in sorted(setting.resources.items()):
-        amount: int | None = getattr(each, kind)
-        if amount is not None:
-            parts.append(amount_text(resource, amount))
-    return safe(", ".join(parts) or "-")
-
-
-def _jobs(number: int | None) -> str:
-    return "-" if number is None else str(number)
-
-
-def _gpus(milli: int | None) -> str:
-    return "-" if milli is None else f"{milli / 1000:g}"
-
-
-def dead(letters: Sequence[SeenDead], now_s: float, *, wide: bool = False) -> RenderableType:
-    """Messages that services could not handle, newest last; ``wide``: with all that is kept."""
-    if not letters:
-        return safe("No dead letters: every message was handled.")
-    lines: list[RenderableType] = []
-    for seen in letters:
-        letter = seen.letter
-        head = safe(f"{amounts.since(seen.stored_at_s, now_s)} ago  ")
-        head.append(visible(letter.service), style="bold")
-        head.append(visible(f"  {letter.subject}"))
-        if letter.workload:
-            head.append(visible(f"  (freezes {letter.workload})"), style="yellow")
-        lines += [head, safe(f"    {letter.reason}")]
-        most = len(letter.body) if wide else DEAD_BODY_SHOWN
-        body = letter.body[:most].decode(errors="replace")
-        lines.append(safe(f"    {body}{'…' if len(letter.body) > most else ''}", style="dim"))
-    return Group(*lines)
+def _why(cordon: CordonView) -> str:
+    if cordon.matches:
+        return cordon.reason
+    meant = f", did you mean {cordon.nearest}?" if cordon.nearest else ""
+    return f"matches nothing{meant}" + (f" ({cordon.reason})" if cordon.reason else "")

@@ -1,1 +1,1 @@
-"""Commands about jobs, and their screens: submit, list, explain, wait, cancel, hold, move."""
+"""Jobs: `berth submit`, `jobs`, `job`, `why`, `watch`, `wait`, `logs`, `cancel`, `hold`, `move`."""

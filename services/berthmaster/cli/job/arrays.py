@@ -6,7 +6,7 @@ from typing import Any, Final
 
 import msgspec
 
-from berthmaster.cli.job.requests import WrongInput
+from berthmaster.cli.values import WrongInput
 from berthmaster.lib.messages.workload import MAX_ARRAY_INDEX, MAX_ARRAY_JOBS, JobRequest
 
 _ARRAY: Final = re.compile(r"(\d{1,18})-(\d{1,18})(?:%(\d{1,18}))?")
@@ -50,17 +50,6 @@ def array_of(request: JobRequest, text: str) -> list[JobRequest]:
         )
         for index in indices
     ]
-
-
-def parse_after(texts: Sequence[str]) -> list[dict[str, str]]:
-    """ID, ID:succeeded or ID:ended. Raises WrongInput."""
-    found = []
-    for text in texts:
-        name, _, until = text.partition(":")
-        if not name or until not in ("", "succeeded", "ended"):
-            raise WrongInput(f"--after {text!r}: right is ID, ID:succeeded or ID:ended")
-        found.append({"id": name} | ({"until": until} if until else {}))
-    return found
 
 
 def in_order(bodies: Sequence[bytes]) -> list[bytes]:

@@ -1,4 +1,4 @@
-"""Commands about workloads that are there: jobs, job, watch, why, cancel, reprioritize."""
+"""Commands about submitted jobs: jobs, job, watch, why, cancel, reprioritize."""
 
 import asyncio
 import functools
@@ -16,7 +16,7 @@ from berthmaster.cli.job.selection import (
     selection_of,
     selection_options,
 )
-from berthmaster.cli.output.complain import complain
+from berthmaster.cli.output.errors import complain
 from berthmaster.cli.output.listing import Form, form_option, write_list
 from berthmaster.cli.session import EXIT_FAILED, Session, bus_command, misspelt_tenant, usage
 
@@ -44,8 +44,6 @@ STATES: "tuple[WorkloadStateName, ...]" = (
     "failed",
     "cancelled",
 )
-
-
 WATCH_EVERY_S: Final = 1.0
 SORTS: "Final[Mapping[str, Callable[[WorkloadView], Any]]]" = {
     "age": lambda view: -view.submitted_at_s,
@@ -61,20 +59,29 @@ SORTS: "Final[Mapping[str, Callable[[WorkloadView], Any]]]" = {
 
 
 @click.command()
-@click.option("--state", type=click.Choice(STATES), multiple=True, help="Only in these states.")
-@click.option("--queue", type=QUEUE, default="", help="Only of this queue.")
+@click.option(
+    "--state",
+    type=click.Choice(STATES),
+    multiple=True,
+    help="List only jobs in this state; may be repeated.",
+)
+@click.option("--queue", type=QUEUE, default="", help="List only jobs of this queue.")
 @selection_options("Only with")
-@click.option("--since", metavar="TIME", help="Only those of which something happened since: 2h.")
+@click.option(
+    "--since", metavar="TIME", help="List only jobs with an event since this time ago, such as 2h."
+)
 @click.option("--limit", type=click.IntRange(1, 1000), default=50, show_default=True)
-@click.option("--before", type=int, default=0, help="Only those submitted before this event.")
-@click.option("--all-tenants", is_flag=True, help="Everybody's; for operators.")
+@click.option(
+    "--before", type=int, default=0, help="List only jobs submitted before this event; 0 = all."
+)
+@click.option("--all-tenants", is_flag=True, help="Jobs of all tenants; for operators.")
 @click.option(
     "--sort",
     type=click.Choice([mark + name for name in SORTS for mark in ("", "-")]),
     metavar="KEY",
     help=f"What is listed, by {', '.join(SORTS)}; -KEY the other way round [age].",
 )
-@click.option("--watch", is_flag=True, help="Go on and show what changes; Ctrl-C ends.")
+@click.option("--watch", is_flag=True, help="Keep running and show changes; Ctrl-C ends.")
 @form_option
 @bus_command
 async def jobs(
@@ -91,10 +98,10 @@ async def jobs(
     watch: bool,
     form: Form | None,
 ) -> None:
-    """List workloads, newest first. Of one that is divided over clusters `berth job` has the
-    parts."""
-    from berthmaster.cli.job import screen as workloads
-    from berthmaster.cli.job.requests import WrongInput, parse_duration_s
+    """List jobs, newest first. `berth job` shows the parts of a job that is divided over
+    clusters."""
+    from berthmaster.cli.job import screen
+    from berthmaster.cli.values import WrongInput, parse_duration_s
 
     selected = selection_of(set_name, label)
     if watch and form not in (None, "wide"):
@@ -119,10 +126,10 @@ async def jobs(
             return in_sort(reply, sort)
 
         def shown(reply: "ListReply", wide: bool) -> "RenderableType":
-            return workloads.jobs(reply, berth.now(), wide=wide, all_tenants=all_tenants)
+            return screen.jobs(reply, berth.now(), wide=wide, all_tenants=all_tenants)
 
         if watch:
-            lines = functools.partial(workloads.job_line, all_tenants=all_tenants)
+            lines = functools.partial(screen.job_line, all_tenants=all_tenants)
             wide = form == "wide"
             await watch_list(session, berth.now, listed, lambda r: shown(r, wide), lines)
             return
@@ -156,7 +163,7 @@ async def watch_list(
     shown: "Callable[[ListReply], RenderableType]",
     line: "Callable[[WorkloadView, float], Text]",
 ) -> None:
-    """On a terminal the list as it is now; elsewhere it once, then a line for each change."""
+    """Refresh the list on a terminal; elsewhere write it once, then a line for each change."""
     from rich.live import Live
 
     from berthmaster.client.errors import UnavailableError
@@ -181,36 +188,39 @@ async def watch_list(
 
 @click.command()
 @click.argument("workload", type=ANY)
-@click.option("--raw", is_flag=True, help="Its messages in the log, for operators: TENANT/ID.")
+@click.option(
+    "--raw", is_flag=True, help="Show the messages in the event log; for operators, with TENANT/ID."
+)
 @bus_command
 async def job(session: Session, workload: str, raw: bool) -> None:
     """Show one job and its events.
 
-    With --raw every message that the log has of it is shown, also one that no reader can decode,
-    and what became of it.
+    With --raw, show every message of the job in the log with its verdict, also one that no reader
+    can decode.
     """
-    from berthmaster.cli.job import screen as workloads
+    from berthmaster.cli.job import screen
 
     async with session.client() as berth:
         if raw:
-            from berthmaster.cli.audit.command import read
+            from berthmaster.cli.audit.commands import read
             from berthmaster.cli.audit.story import inspect
+            from berthmaster.cli.job.events import raw_events
 
             tenant, _, name = workload.partition("/")
             if not (tenant and name):
                 usage("--raw takes TENANT/ID")
             lines = await read(inspect(berth.connection, tenant, name))
-            session.out.document(lines, lambda: workloads.raw_events(workload, lines))
+            session.out.document(lines, lambda: raw_events(workload, lines))
             return
         reply = await berth.get(workload, story=True)
-        session.out.document(reply, lambda: workloads.job(reply, berth.now()))
+        session.out.document(reply, lambda: screen.job(reply, berth.now()))
 
 
 @click.command()
 @click.argument("workload", required=False, type=ANY)
-@click.option("--all-tenants", is_flag=True, help="Everybody's workloads, if you may.")
+@click.option("--all-tenants", is_flag=True, help="Jobs of all tenants; for operators.")
 @selection_options("Those with")
-@click.option("--since", type=int, help="From after this event on, 0 = from the beginning.")
+@click.option("--since", type=int, help="Follow from after this event; 0 = from the beginning.")
 @bus_command
 async def watch(
     session: Session,
@@ -220,22 +230,22 @@ async def watch(
     label: tuple[str, ...],
     since: int | None,
 ) -> None:
-    """Follow what happens to workloads, or to one, as it happens."""
-    from berthmaster.cli.job.screen import event_line
+    """Follow events of jobs, or of one job, as they are stored."""
+    from berthmaster.cli.job.events import event_line
 
     selected = selection_of(set_name, label)
     if selected and (workload is not None or all_tenants):
         usage("--set and --label are of one tenant's workloads, without a name")
     async with session.client() as berth:
         if workload is not None and since is None:
-            since = 0  # its story so far, then what comes
+            since = 0  # its event history, then new events
         if selected and since is None:
             since = await berth.position()  # what is submitted while they are listed comes too
         ids = {view.id async for view in selected.views(berth, parts=True)} if selected else set()
         followed = Followed(selected, ids)
-        who = "*" if all_tenants else None
+        tenant = "*" if all_tenants else None
         session.out.say("Following; Ctrl-C ends.")
-        async with aclosing(berth.watch(workload=workload, tenant=who, since=since)) as events:
+        async with aclosing(berth.watch(workload=workload, tenant=tenant, since=since)) as events:
             async for seen in events:
                 if selected and not followed.takes(seen.event):
                     continue
@@ -251,8 +261,8 @@ async def watch(
 @click.argument("workload", required=False, type=ANY)
 @bus_command
 async def why(session: Session, workload: str | None) -> None:
-    """Say why a workload is where it is, or why it waits; without one, why those that wait do."""
-    from berthmaster.cli.job import why_screen as render
+    """Explain why a job runs where it does, or why it waits; without one, why pending jobs wait."""
+    from berthmaster.cli.job import screen
     from berthmaster.client.errors import RefusedError
 
     async with session.client() as berth:
@@ -262,11 +272,11 @@ async def why(session: Session, workload: str | None) -> None:
             if workload is None or error.refusal.code != "not_found":
                 raise
             reply = ending_of((await berth.get(workload)).workload)
-        session.out.document(reply, lambda: render.why(reply, berth.now()))
+        session.out.document(reply, lambda: screen.why(reply, berth.now()))
 
 
 def ending_of(view: "WorkloadView") -> "WhyReply":
-    """What there is to say of a workload that waits for nothing any more, or not yet."""
+    """Return the answer for a job that the resolver does not consider, such as an ended one."""
     from berthmaster.lib.messages.api import WhyReply
 
     where = f" on {view.cluster}" if view.cluster else ""
@@ -279,7 +289,7 @@ def ending_of(view: "WorkloadView") -> "WhyReply":
 @click.command()
 @click.argument("workloads", nargs=-1, metavar="[WORKLOAD]...", type=OPEN)
 @selection_options("All open ones with")
-@click.option("--reason", default="", help="Why, for those who read its story.")
+@click.option("--reason", default="", help="Reason, which the event history shows.")
 @bus_command
 async def cancel(
     session: Session,
@@ -288,24 +298,24 @@ async def cancel(
     label: tuple[str, ...],
     reason: str,
 ) -> int:
-    """Cancel workloads. One that runs is stopped by its cluster a little later."""
+    """Cancel jobs. The cluster stops a running job a little later."""
     if not (workloads or set_name or label):
         usage("name workloads, or say --set or --label")
 
-    def said(reply: "ChangeReply") -> str:
+    def line_of(reply: "ChangeReply") -> str:
         note = f": {reply.note}" if reply.note else ""
         return f"{reply.id} is {reply.state}{note}"
 
     selected = selection_of(set_name, label)
     async with session.client() as berth:
         names = await meant(berth, workloads, selected)
-        return await change_all(session, names, lambda name: berth.cancel(name, reason), said)
+        return await change_all(session, names, lambda name: berth.cancel(name, reason), line_of)
 
 
 async def meant(
     berth: "Client", workloads: tuple[str, ...], selected: Selection
 ) -> tuple[str, ...]:
-    """Those that are named, and the open ones that are selected; none twice."""
+    """Return the named jobs and the selected open ones, each once."""
     found = [view.id async for view in selected.views(berth, OPEN_STATES)] if selected else []
     return tuple(dict.fromkeys((*workloads, *found)))
 
@@ -314,9 +324,9 @@ async def change_all(
     session: Session,
     workloads: tuple[str, ...],
     change: "Callable[[str], Awaitable[ChangeReply]]",
-    said: "Callable[[ChangeReply], str]",
+    line_of: "Callable[[ChangeReply], str]",
 ) -> int:
-    """Each with its own answer; one that is refused does not keep the others back."""
+    """Change each job and write its answer; a refused one does not stop the others."""
     from berthmaster.cli.output.terminal import safe
     from berthmaster.client.errors import RefusedError
 
@@ -330,7 +340,7 @@ async def change_all(
                 session.out.line({"id": workload, "error": error.refusal})
             complain(f"{workload}: {error}")
             continue
-        text = said(reply)
+        text = line_of(reply)
         session.out.item(reply, lambda text=text: safe(text))  # type: ignore[misc]
     return EXIT_FAILED if failed else 0
 
@@ -342,7 +352,7 @@ async def change_all(
 async def reprioritize(
     session: Session, words: tuple[str, ...], set_name: str, label: tuple[str, ...]
 ) -> int:
-    """Give workloads another priority; more goes first."""
+    """Set the priority of jobs; a higher priority goes first."""
     *workloads, number = words
     try:
         priority = int(number)
@@ -351,7 +361,7 @@ async def reprioritize(
     if not (workloads or set_name or label):
         usage("name workloads before the priority, or say --set or --label")
 
-    def said(reply: "ChangeReply") -> str:
+    def line_of(reply: "ChangeReply") -> str:
         if reply.state in ENDINGS:
             return f"{reply.id} is {reply.state} and keeps its priority: {reply.note}"
         note = f"; {reply.note}" if reply.note else ""
@@ -361,5 +371,5 @@ async def reprioritize(
     async with session.client() as berth:
         names = await meant(berth, tuple(workloads), selected)
         return await change_all(
-            session, names, lambda name: berth.reprioritize(name, priority), said
+            session, names, lambda name: berth.reprioritize(name, priority), line_of
         )

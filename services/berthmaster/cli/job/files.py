@@ -1,14 +1,15 @@
-"""Files of jobs: JSON as it is, or YAML documents; `after` says whom one waits for. Pure."""
+"""Files of jobs and settings: JSON or YAML in, bodies of requests out. Pure."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import date, datetime
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import msgspec
 
-from berthmaster.cli.job.arrays import parse_after
-from berthmaster.cli.job.requests import WrongInput, read_requests
+from berthmaster.cli.job.requests import parse_after
+from berthmaster.cli.values import WrongInput
+from berthmaster.lib.messages.api import Refusal
 
 MOST_JOBS: Final = 100_000  # of a file of YAML
 
@@ -81,3 +82,65 @@ def _with_after(body: bytes, where: str) -> bytes:
         raise WrongInput(f"{where}, job {name}: after is {job['after']!r}; right is {right}")
     rest = {key: value for key, value in job.items() if key != "after"}
     return msgspec.json.encode(rest | {"depends_on": parse_after(others)})
+
+
+T = TypeVar("T")
+
+
+def read_requests(data: bytes, where: str) -> list[bytes]:
+    """The bodies of a file: one object, an array of them, or an object a line. They are sent as
+    they were written; the gateway is who checks them. Raises WrongInput when it is no JSON."""
+    text = data.strip()
+    if not text:
+        raise WrongInput(f"{where} is empty; expected a job request as JSON")
+    try:
+        if text.startswith(b"["):
+            raws = msgspec.json.decode(text, type=list[msgspec.Raw])
+            if not raws:
+                raise WrongInput(f"{where} holds no job request: the array is empty")
+            return [bytes(raw) for raw in raws]
+        msgspec.json.decode(text, type=msgspec.Raw)
+        return [text]
+    except msgspec.DecodeError as error:
+        lines = [line for line in text.splitlines() if line.strip()]
+        try:
+            for line in lines:
+                msgspec.json.decode(line, type=dict[str, msgspec.Raw])
+        except msgspec.DecodeError:
+            raise WrongInput(f"{where} is not JSON: {error}") from error
+        return lines
+
+
+def read_named(
+    data: bytes,
+    where: str,
+    what: str,
+    read: Callable[[bytes], T | Refusal],
+    name_of: Callable[[T], str],
+) -> list[T]:
+    """All settings of a file, each checked by ``read`` as the gateway does, no name twice. Raises
+    WrongInput."""
+    found: dict[str, T] = {}
+    for number, body in enumerate(read_requests(data, where), 1):
+        setting = read(body)
+        if isinstance(setting, Refusal):
+            at = f"{where}, {what} {number}: {setting.field or 'the whole'}"
+            raise WrongInput(f"{at} is {setting.value}; right is {setting.expected}")
+        if (name := name_of(setting)) in found:
+            raise WrongInput(f"{where}, {what} {number}: {name!r} is there twice")
+        found[name] = setting
+    return list(found.values())
+
+
+def id_of(body: bytes) -> str:
+    """The id in a body that may be anything; "" if it has none."""
+    try:
+        return msgspec.json.decode(body, type=_Named).id
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return ""
+
+
+class _Named(msgspec.Struct):
+    """As much of a request as an error message needs, whatever is wrong with the rest."""
+
+    id: str = ""

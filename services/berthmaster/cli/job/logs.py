@@ -34,7 +34,7 @@ async def logs(
 
     Bytes are shown as they were written; with --json those that are not UTF-8 are replaced.
     """
-    from berthmaster.cli.job.requests import WrongInput, parse_duration_s
+    from berthmaster.cli.values import WrongInput, parse_duration_s
     from berthmaster.client import lines_of
 
     try:

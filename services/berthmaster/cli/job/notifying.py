@@ -1,7 +1,7 @@
-"""Telling somebody that what was waited for is there: by a command, or by a request to a URL.
+"""Notices at the end of `berth wait`: a command, or a POST of JSON to a URL.
 
-It happens where `berth wait` runs, with the rights of who runs it. The URL gets a POST with JSON;
-with a key the body is signed, so that whoever receives it knows who sent it.
+Both run where `berth wait` runs, with its rights. With a key the body is signed, so that the
+receiver can verify the sender.
 """
 
 import os
@@ -38,8 +38,8 @@ class Notice(msgspec.Struct, frozen=True, kw_only=True):
     workloads: tuple[Ending, ...]
 
 
-class NotTold(Exception):
-    """Nobody took the notice; the text says why."""
+class NotSent(Exception):
+    """The notice was not accepted; the text gives the reason."""
 
 
 def notice_of(endings: Sequence[Ending], outcome: str) -> Notice:
@@ -61,7 +61,7 @@ def url_fault(url: str) -> str:
 
 def run_command(command: str, notice: Notice) -> int:
     """By the shell; its exit code. It reads the notice from its standard input."""
-    told = {
+    variables = {
         "BERTH_OUTCOME": notice.outcome,
         "BERTH_WORKLOADS": " ".join(one.id for one in notice.workloads),
         "BERTH_STATES": " ".join(one.state for one in notice.workloads),
@@ -70,7 +70,7 @@ def run_command(command: str, notice: Notice) -> int:
         ["/bin/sh", "-c", command],
         check=False,
         input=msgspec.json.encode(notice),
-        env={**os.environ, **told},
+        env={**os.environ, **variables},
     )
     return done.returncode
 
@@ -78,7 +78,7 @@ def run_command(command: str, notice: Notice) -> int:
 def post(
     url: str, notice: Notice, key: bytes = b"", *, sleep: Callable[[float], None] = time.sleep
 ) -> None:
-    """Send it, a few times if need be. Raises NotTold."""
+    """Send it, a few times if need be. Raises NotSent."""
     body = msgspec.json.encode(notice)
     opener = urllib.request.build_opener(_NoRedirect)
     why = ""
@@ -98,7 +98,7 @@ def post(
                 break
         except (OSError, ValueError) as error:
             why = str(getattr(error, "reason", error))
-    raise NotTold(why)
+    raise NotSent(why)
 
 
 class _NoRedirect(urllib.request.HTTPRedirectHandler):

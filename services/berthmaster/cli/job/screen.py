@@ -1,53 +1,25 @@
-"""Workloads on the screen: the list, one with its story, one line for each event."""
+"""Jobs on the screen: the list, one job with its events, and why a job runs or waits."""
 
-import textwrap
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, assert_never
+from collections import Counter
+from collections.abc import Mapping, Sequence
 
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from berthmaster.cli.job import figures_screen as figures
+from berthmaster.cli.job.events import NAME_COLUMNS, history, places, progress_text, request_line
 from berthmaster.cli.output import amounts
 from berthmaster.cli.output.terminal import plain_table, safe
-from berthmaster.lib.lifecycle.sizes import is_set_elastic, least, most
-from berthmaster.lib.messages.api import GetReply, ListReply, RecordedEvent, WorkloadView
-from berthmaster.lib.messages.families import event_kind
-from berthmaster.lib.messages.placement import PodBinding
-from berthmaster.lib.messages.workload import (
-    Admitted,
-    Cancelled,
-    CancelRequested,
-    Carried,
-    Checkpointed,
-    Claimed,
-    Committed,
-    Divided,
-    Evicted,
-    EvictionRequested,
-    Failed,
-    Held,
-    HoldReleased,
-    JobRequest,
-    MoveRequested,
-    Placed,
-    PodSet,
-    Progress,
-    Progressed,
-    Released,
-    Reprioritized,
-    Resized,
-    ResizeRequested,
-    Running,
-    Submitted,
-    Succeeded,
-    Topology,
-    Withdrawn,
-    WorkloadEvent,
+from berthmaster.lib.engine.scoring.profiles import BALANCED
+from berthmaster.lib.messages.api import (
+    DryRunReply,
+    GetReply,
+    ListReply,
+    QueueStanding,
+    WhyReply,
+    WorkloadView,
 )
-
-if TYPE_CHECKING:
-    from berthmaster.cli.audit.story import Line
+from berthmaster.lib.messages.placement import Choice, RankedCluster
+from berthmaster.lib.messages.telemetry import GpuUse, JobFigures
 from berthmaster.lib.runtime.visible_text import visible
 
 STATE_STYLES = {
@@ -60,23 +32,6 @@ STATE_STYLES = {
     "failed": "bold red",
     "cancelled": "dim",
 }
-KIND_STYLES = {
-    "placed": "cyan",
-    "divided": "cyan",
-    "committed": "cyan",
-    "running": "green",
-    "failed": "bold red",
-    "evicted": "red",
-    "recovered": "yellow",
-    "withdrawn": "yellow",
-    "cancel_requested": "yellow",
-    "eviction_requested": "yellow",
-    "move_requested": "yellow",
-    "held": "yellow",
-}
-SHOWN_PODS = 4
-NAME_COLUMNS = 24  # of a line of events; longer names push the rest to the right
-BELOW = " " * 14  # under the name, past the clock
 
 
 def state_text(view: WorkloadView) -> Text:
@@ -163,8 +118,8 @@ def job(reply: GetReply, now_s: float) -> RenderableType:
     fact("cluster", view.cluster)
     fact("part of", view.part_of)
     for number, part in enumerate(view.parts):
-        told = f"{part.id}: {amounts.many(part.pods, 'pod')} on {part.cluster}"
-        fact("" if number else "parts", told)
+        line = f"{part.id}: {amounts.many(part.pods, 'pod')} on {part.cluster}"
+        fact("" if number else "parts", line)
     ended = view.state in ("succeeded", "failed", "cancelled")
     fact("reason" if ended or not view.evictions else "evicted", view.reason)
     fact("queue", f"{view.queue or '-'}, priority {view.priority}")
@@ -172,10 +127,10 @@ def job(reply: GetReply, now_s: float) -> RenderableType:
         f", evicted {amounts.many(view.evictions, 'time')}" if view.evictions else ""
     )
     fact("attempts", attempts if view.attempt else "none yet")
-    asked = (
+    submitted = (
         f"{amounts.moment(view.submitted_at_s)} ({amounts.since(view.submitted_at_s, now_s)} ago)"
     )
-    fact("submitted", asked)
+    fact("submitted", submitted)
     fact("changed", f"{amounts.since(view.changed_at_s, now_s)} ago (event {view.sequence})")
     if reply.request is not None:
         fact("asks for", request_line(reply.request))
@@ -187,220 +142,225 @@ def job(reply: GetReply, now_s: float) -> RenderableType:
         fact("progress", f"{text}, as told {amounts.age(age_s)} ago")
     if view.checkpoint is not None:
         fact("checkpoint", f"step {view.checkpoint.step}, {view.checkpoint.uri}")
-    for number, line in enumerate(figures.lines(reply.figures, now_s)):
+    for number, line in enumerate(figures_lines(reply.figures, now_s)):
         fact("" if number else "GPUs", line)
     parts: list[RenderableType] = [facts]
     if reply.story:
-        parts += [safe(), story(reply.story)]
+        parts += [safe(), history(reply.story)]
     return Group(*parts)
 
 
-def request_line(request: JobRequest) -> str:
-    text = "; ".join(pod_set_line(pods) for pods in request.pod_sets)
-    if request.clusters:
-        text += f"; on {' or '.join(request.clusters)}"
-    if request.cluster_labels:
-        text += "; cluster " + ", ".join(f"{k}={v}" for k, v in request.cluster_labels.items())
-    if request.divide is not None:
-        text += f"; may be divided over clusters by {request.divide.by}"
-    if request.expected_duration_s:
-        text += f"; for about {amounts.age(request.expected_duration_s)}"
-    return text
+UNKNOWN = "-"
 
 
-def pod_set_line(pods: PodSet) -> str:
-    parts: list[str] = []
-    if pods.gpus:
-        models = " or ".join(pods.gpu_models)
-        share = f" at {pods.gpu_milli / 10:g}%" if pods.gpu_milli < 1000 else ""
-        if pods.mig_profile:
-            share = f" as MIG {pods.mig_profile}"
-        elif pods.gpu_memory_mib:
-            share += f" with {amounts.number(pods.gpu_memory_mib / 1024)} GiB"
-        if pods.prefer_gpu_models:
-            share += f", rather {' then '.join(pods.prefer_gpu_models)}"
-        parts.append(
-            f"{pods.gpus} {models + ' ' if models else ''}GPU{'s'[: pods.gpus > 1]}{share}"
-        )
-    if pods.isolation:
-        parts.append(f"isolation {pods.isolation} or harder")
-    if pods.tpus:
-        kinds = " or ".join(pods.tpu_accelerators)
-        shape = f" of {pods.tpu_topology}" if pods.tpu_topology else ""
-        parts.append(f"{pods.tpus} {kinds + ' ' if kinds else ''}TPU{'s'[: pods.tpus > 1]}{shape}")
-    parts += [f"{number} {name}" for name, number in sorted(pods.resources.items())]
-    parts += [f"claim {name}" for name in pods.claims]
-    parts.append(f"{amounts.number(pods.cpu_milli / 1000)} CPU")
-    parts.append(f"{amounts.number(pods.memory_mib / 1024)} GiB")
-    if pods.node_labels:
-        parts.append(", ".join(f"{key}={value}" for key, value in pods.node_labels.items()))
-    each = ", ".join(parts)
-    line = f"{pods.count} pods of {each}" if pods.count > 1 else each
-    if is_set_elastic(pods):
-        line += f", {least(pods)} to {most(pods)} of them"
-    return line + _topology_words(pods.topology)
+def use_line(use: GpuUse) -> str:
+    parts = [amounts.many(use.gpus, "GPU")]
+    parts.append(f"{_percent(use.utilization_percent)} busy")
+    if use.sm_active_percent is not None:
+        parts.append(f"{_percent(use.sm_active_percent)} of their SMs")
+    if use.memory_used_mib is not None:
+        whole = f" of {_gib(use.memory_total_mib)}" if use.memory_total_mib else ""
+        parts.append(f"{_gib(use.memory_used_mib)}{whole}")
+    if use.power_w is not None:
+        parts.append(f"{use.power_w:.0f} W")
+    return ", ".join(parts)
 
 
-def _topology_words(topology: Topology | None) -> str:
-    """How the pods are to stand to each other."""
-    if topology is None:
+def figures_lines(figures: Sequence[JobFigures], now_s: float) -> list[str]:
+    """What one job's GPUs do, wherever it is; what is wrong comes last."""
+    found: list[str] = []
+    for one in figures:
+        found.append(f"{one.cluster}: {use_line(one.use)}{_idle(one, now_s)}")
+        if one.owner is not None and one.owner.jobs > 1:
+            owner = one.owner
+            found.append(f"all of {owner.kind} {owner.name}: {use_line(owner.use)}")
+        found += one.disagreements
+    return found
+
+
+def _idle(figures: JobFigures, now_s: float) -> str:
+    if figures.idle_since_s is None:
         return ""
-    words = []
-    if topology.same:
-        words.append("on one node" if topology.same == "node" else f"in one {topology.same}")
-    if topology.max_pods_a_node:
-        words.append(f"at most {topology.max_pods_a_node} a node")
-    if topology.nodes:
-        words.append("on as few nodes as can be")
-    if topology.gpu_domain:
-        words.append("GPUs of one NVLink or NUMA domain")
-    return "".join(f", {word}" for word in words)
+    return f"; no GPU of it has done anything for {amounts.since(figures.idle_since_s, now_s)}"
 
 
-def story(events: Sequence[RecordedEvent]) -> RenderableType:
-    """All events in their order, with the time that passed between them."""
-    zone = amounts.zone(events[0].stored_at_s if events else 0.0)
-    head = ("SEQ", f"TIME ({zone})", "AFTER", "EVENT", "WHAT")
-    table = plain_table(*head, right=("SEQ", "AFTER"))
-    table.columns[4].overflow = "fold"
-    before_s = None
-    for recorded in events:
-        passed = (
-            "" if before_s is None else amounts.duration(max(0.0, recorded.stored_at_s - before_s))
-        )
-        before_s = recorded.stored_at_s
-        kind = event_kind(recorded.event)
-        what = describe(recorded.event) + (" [void: it lost a race]" if recorded.void else "")
-        table.add_row(
-            str(recorded.sequence),
-            amounts.clock(recorded.stored_at_s),
-            passed,
-            safe(kind, style=KIND_STYLES.get(kind, "")),
-            safe(what),
-        )
+def _percent(value: float | None) -> str:
+    return UNKNOWN if value is None else f"{value:.0f}%"
+
+
+def _gib(mib: int) -> str:
+    return f"{mib / 1024:.1f} GiB"
+
+
+SHOWN_CLUSTERS = 10
+SHOWN_PARTS = 3
+
+
+def why(reply: WhyReply, now_s: float) -> RenderableType:
+    """The answer to `berth why`, with or without a workload."""
+    lines: list[RenderableType] = []
+    if reply.id:
+        head = safe(f"{reply.tenant}/{reply.id}", style="bold")
+        head.append(f" is {reply.state}" if reply.state else "")
+        lines.append(head)
+    lines.append(safe(reply.summary))
+    if reply.position is not None:
+        lines.append(safe(_position(reply)))
+    lines += [safe(line) for line in _reservation(reply)]
+    if reply.account is not None:
+        lines.append(safe(queue_line(reply.account)))
+        lines += [safe(f"Above it: {queue_line(each)}") for each in reply.account.parents]
+    lines += [safe(line) for line in figures_lines(reply.figures, now_s)]
+    if reply.reasons and not reply.filtered:
+        unit = "clusters" if reply.id else "workloads"
+        lines += [safe(), reason_table(reply.reasons, unit)]
+    if reply.choice is not None:
+        lines += [safe(), *chosen(reply.choice)]
+        if reply.decision:
+            ago = f", {amounts.since(reply.decided_at_s, now_s)} ago" if reply.decided_at_s else ""
+            lines.append(safe(f"Decision {reply.decision}{ago}."))
+    if reply.filtered and reply.choice is None:
+        lines += [safe(), *left_out(reply.filtered)]
+    if reply.hints:
+        lines += [safe(), safe("What would help:", style="bold")]
+        lines += [safe(f"- {hint}") for hint in reply.hints]
+    return Group(*lines)
+
+
+def _position(reply: WhyReply) -> str:
+    text = f"Position {reply.position} of {reply.waiting} that wait"
+    if reply.account is not None and reply.queue_position is not None:
+        text += f"; {reply.queue_position} of {reply.account.waiting} in its queue"
+    return f"{text}."
+
+
+def _reservation(reply: WhyReply) -> list[str]:
+    """Return the line about the capacity reserved for the job, if there is some."""
+    found = reply.reservation
+    if found is None:
+        return []
+    when = f", about {amounts.moment(found.expected_at_s)}" if found.expected_at_s else ""
+    nodes = ", ".join(held.node for held in found.held[:3])
+    more = f" and {len(found.held) - 3} more" if len(found.held) > 3 else ""
+    return [f"Room is kept for it on {found.cluster}: {nodes}{more}{when}."]
+
+
+def queue_line(account: QueueStanding) -> str:
+    parts = [f"{_gpus(account.used_gpu_milli)} GPUs in use"]
+    if account.max_running_jobs is not None:
+        parts.append(f"{account.running} of {account.max_running_jobs} jobs")
+    for name, milli in (
+        ("guaranteed", account.guarantee_gpu_milli),
+        ("deserved", account.deserved_gpu_milli),
+        ("at most", account.capability_gpu_milli),
+    ):
+        if milli is not None:
+            parts.append(
+                f"{_gpus(milli)} {name}" if name != "at most" else f"at most {_gpus(milli)}"
+            )
+    if account.borrowed_gpu_milli:
+        parts.append(f"{_gpus(account.borrowed_gpu_milli)} borrowed")
+    if account.priority:
+        parts.append(f"priority {account.priority}")
+    if account.held:
+        parts.append("held")
+    return f"Queue {account.queue}: {', '.join(parts)}."
+
+
+def _gpus(milli: int) -> str:
+    return f"{milli / 1000:g}"
+
+
+def dry_run(reply: DryRunReply) -> RenderableType:
+    if reply.summary.startswith("would "):
+        head = safe(f"It {reply.summary}.", style="bold")
+    else:
+        head = safe("It would be placed now. " if reply.placed else "It would wait. ", style="bold")
+        head.append(visible(reply.summary), style="not bold")
+    lines: list[RenderableType] = [head]
+    if reply.choice is not None:
+        lines += [safe(), *chosen(reply.choice)]
+    elif reply.ranking:
+        lines += [safe(), ranking(reply.ranking)]
+    if reply.filtered and reply.choice is None:
+        lines += [safe(), *left_out(reply.filtered)]
+    return Group(*lines)
+
+
+def reason_table(reasons: Mapping[str, int], unit: str) -> RenderableType:
+    """Reasons, the most frequent first."""
+    table = plain_table(unit.upper(), "REASON", right=(unit.upper(),))
+    for reason, count in sorted(reasons.items(), key=lambda item: (-item[1], item[0])):
+        table.add_row(f"{count:,}", safe(reason))
     return table
 
 
-def event_line(
-    event: WorkloadEvent, stored_at_s: float, *, tenant: bool = False, width: int | None = None
-) -> Text:
-    """One event as one line; where that is wider than ``width``, what it says goes below."""
-    kind = event_kind(event)
-    name = f"{event.tenant}/{event.id}" if tenant else event.id
-    head = f"{amounts.clock(stored_at_s)}  {name:<{NAME_COLUMNS}} "
-    what = visible(describe(event)).replace("\n", " ")
-    line = safe(head)
-    line.append(f"{kind:<10}", style=KIND_STYLES.get(kind, ""))
-    if width is None or len(line) + 1 + len(what) <= width:
-        line.append(f" {what}")
-    else:
-        room = max(20, width - len(BELOW))
-        line.rstrip()
-        line.append("".join(f"\n{BELOW}{part}" for part in textwrap.wrap(what, room)))
-    line.rstrip()
-    return line
+def chosen(choice: Choice) -> list[RenderableType]:
+    """The place, the ranking it came out of, and what was filtered before."""
+    lines: list[RenderableType] = []
+    where = safe("-> ", style="bold")
+    where.append(visible(choice.cluster), style="bold cyan")
+    where.append(visible(f"  {places(choice.pods)}  (attempt {choice.attempt})"))
+    lines += [where, safe()]
+    if choice.profile or choice.weights:
+        lines.append(safe(f"Ranked by {ranks_by(choice.profile, choice.weights)}."))
+    if choice.ranking:
+        lines.append(ranking(choice.ranking))
+    if choice.filtered:
+        lines += [safe(), *left_out(choice.filtered)]
+    return lines
 
 
-def progress_text(progress: Progress, since_s: float = 0.0) -> str:
-    """How far a job is; ``since_s``: for how long that is known."""
-    text = f"step {progress.step}"
-    if progress.loss is not None:
-        text += f", loss {progress.loss:.4g}"
-    if progress.eta_s is not None:
-        text += f", ends in {amounts.duration(max(0.0, progress.eta_s - since_s))}"
-    return text
+def ranks_by(profile: str, weights: Mapping[str, float]) -> str:
+    """A profile with the weights that were given beside it."""
+    parts = ", ".join(f"{part} {weight:g}" for part, weight in weights.items())
+    return visible(profile or BALANCED) + (f" ({visible(parts)})" if parts else "")
 
 
-def describe(event: WorkloadEvent) -> str:
-    """What an event says, without its kind and its workload."""
-    match event:
-        case Submitted():
-            return f"{request_line(event.request)}; queue {event.request.queue}"
-        case Released():
-            return "the jobs before it are done"
-        case Reprioritized():
-            return f"priority {event.priority}"
-        case CancelRequested():
-            return f"{event.cluster} is asked to stop it{_because(event.reason)}"
-        case EvictionRequested():
-            to = f"; room is kept in {event.to}" if event.to else ""
-            return f"{event.cluster} is to end it: {event.reason} (decision {event.decision}){to}"
-        case Held():
-            return f"by {event.who}{_because(event.reason)}"
-        case HoldReleased():
-            return f"by {event.who}{_because(event.reason)}"
-        case MoveRequested():
-            where = f" to {event.to}" if event.to else ""
-            return f"{event.how}{where} by {event.who}{_because(event.reason)}"
-        case Checkpointed():
-            return f"{event.cluster}: step {event.checkpoint.step}, {event.checkpoint.uri}"
-        case Progressed():
-            return f"{event.cluster}: {progress_text(event.progress)}"
-        case ResizeRequested():
-            to = f"{len(event.pods)} pods: {event.reason}"
-            return f"{event.cluster} is to have {to} (decision {event.decision})"
-        case Resized():
-            return f"{event.cluster}: {places(event.pods)}{_because(event.reason)}"
-        case Placed():
-            return f"{event.cluster}: {places(event.pods)} (decision {event.decision})"
-        case Divided():
-            shares = ", ".join(f"{part.cluster} {part.pods}" for part in event.parts)
-            return f"pods on {shares} (decision {event.decision})"
-        case Committed():
-            where = event.cluster or "all parts"
-            return f"{where}: all parts are claimed, and start (decision {event.decision})"
-        case Withdrawn():
-            return f"{event.cluster}{_because(event.reason)}"
-        case Claimed():
-            return f"{event.cluster}: by {event.executor}"
-        case Admitted():
-            return event.cluster
-        case Running():
-            return f"{event.cluster}: {places(event.pods)}"
-        case Carried():
-            at = f" in {event.cluster}" if event.cluster else ""
-            return f"{event.workload.state}{at}, taken over by `berth recover`"
-        case Evicted():
-            return f"{event.cluster}{_because(event.reason)}"
-        case Failed():
-            code = "" if event.exit_code is None else f" with exit code {event.exit_code}"
-            return f"{event.cluster or 'before it was placed'}{code}{_because(event.reason)}"
-        case Succeeded():
-            return f"{event.cluster}{_because(event.reason)}"
-        case Cancelled():
-            return f"{event.cluster or 'before it was placed'}{_because(event.reason)}"
-        case _:
-            assert_never(event)
-
-
-def _because(reason: str) -> str:
-    return f": {reason}" if reason else ""
-
-
-def places(pods: Sequence[PodBinding]) -> str:
-    """Nodes and GPUs: node-1[0-7] node-2[0-7] and 6 more; of parts, how hard their limit is."""
-    shown = [
-        f"{pod.node}[{amounts.indices(pod.gpus)}]" if pod.gpus else pod.node
-        for pod in pods[:SHOWN_PODS]
-    ]
-    more = len(pods) - len(shown)
-    held = sorted({pod.isolation for pod in pods} - {""})
-    return (
-        " ".join(shown)
-        + (f" and {more} more" if more > 0 else "")
-        + (f" (isolation {', '.join(held)})" if held else "")
-    )
-
-
-def raw_events(workload: str, lines: "Sequence[Line]") -> Text:
-    """One line a message of the log."""
-    if not lines:
-        return safe(f"The log has nothing of {workload}")
-    return safe(
-        "\n".join(
-            f"{line.sequence:>10}  {line.verdict:<10}  {line.kind or line.subject}"
-            + (f" after {line.after} by {line.by}" if line.after is not None else "")
-            + (f": {line.why}" if line.why else "")
-            for line in lines
+def ranking(ranked: Sequence[RankedCluster]) -> RenderableType:
+    """Clusters that could take it, best first, with the parts of their scores."""
+    parts = list(dict.fromkeys(name for cluster in ranked for name in cluster.parts))
+    headers = ["#", "CLUSTER", "SCORE", *(part.replace("_", " ").upper() for part in parts), "SEEN"]
+    table = plain_table(*headers, right=[header for header in headers if header != "CLUSTER"])
+    table.columns[1].overflow = "fold"
+    for place, cluster in enumerate(ranked[:SHOWN_CLUSTERS], 1):
+        table.add_row(
+            str(place),
+            safe(cluster.cluster, style="cyan" if place == 1 else ""),
+            f"{cluster.score:.1f}",
+            *(f"{cluster.parts[part]:.0f}" if part in cluster.parts else "-" for part in parts),
+            amounts.age(cluster.input_age_s),
         )
-    )
+    more = len(ranked) - SHOWN_CLUSTERS
+    return Group(table, safe(f"and {more} more that rank lower")) if more > 0 else table
+
+
+def left_out(filtered: Mapping[str, str]) -> list[RenderableType]:
+    """Clusters that could not take it and why; many with one reason share a line."""
+    by_reason: dict[str, list[str]] = {}
+    for cluster, reason in filtered.items():
+        by_reason.setdefault(reason, []).append(cluster)
+    table = plain_table("LEFT OUT", "WHY")
+    table.columns[0].overflow = table.columns[1].overflow = "fold"
+    for reason, clusters in sorted(by_reason.items(), key=lambda item: (-len(item[1]), item[0])):
+        shown = ", ".join(sorted(clusters)[:3])
+        more = f" and {len(clusters) - 3} more" if len(clusters) > 3 else ""
+        table.add_row(safe(shown + more), safe(reason))
+    return [table]
+
+
+def reason_of(choice: Choice) -> str:
+    """Why there, in one line: the score with its largest parts, the rivals, who was out."""
+    if not choice.ranking:
+        return "the only one asked"
+    best = choice.ranking[0]
+    top = sorted(best.parts.items(), key=lambda item: -item[1])[:SHOWN_PARTS]
+    parts = ", ".join(f"{name.replace('_', ' ')} {value:.0f}" for name, value in top)
+    text = f"score {best.score:.0f} ({parts})" if parts else f"score {best.score:.0f}"
+    if len(choice.ranking) > 1:
+        second = choice.ranking[1]
+        text += f"; next {second.cluster} {second.score:.0f}"
+    if choice.filtered:
+        out = Counter(choice.filtered.values()).most_common(1)[0]
+        text += f"; {len(choice.filtered)} out ({out[1]}x {out[0]})"
+    return text

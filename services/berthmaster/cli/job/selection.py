@@ -97,7 +97,7 @@ def selection_options(what: str) -> Callable[[Callable[..., Any]], Callable[...,
 
 
 def selection_of(set_name: str, label: Sequence[str]) -> Selection:
-    from berthmaster.cli.job.requests import WrongInput, parse_pairs
+    from berthmaster.cli.values import WrongInput, parse_pairs
 
     try:
         return Selection(set_name, parse_pairs(label, "label"))

@@ -1,21 +1,88 @@
-"""`berth wait`: until workloads have ended, or run; for scripts, by its exit code, and for people,
-who are told by a command or a request."""
+"""`berth wait`: wait until jobs run or have ended, and report by exit code, command or webhook."""
 
 import asyncio
-from collections.abc import Sequence
+import time
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final, Literal
 
 import click
 
 from berthmaster.cli.completion import ANY
+from berthmaster.cli.job.commands import ENDINGS
 from berthmaster.cli.job.selection import Selection, selection_of, selection_options
-from berthmaster.cli.job.waiting import Goal, Waiting
-from berthmaster.cli.output.complain import complain
+from berthmaster.cli.output.errors import complain
 from berthmaster.cli.session import EXIT_FAILED, EXIT_TOO_LATE, Session, bus_command, usage
 
 if TYPE_CHECKING:
-    from berthmaster.client import Client
+    from berthmaster.client import Client, SeenEvent
+    from berthmaster.lib.messages.api import WorkloadView
+
+
+Goal = Literal["running", "ended"]
+_SOON_S: Final = 10.0
+_PAUSE_S: Final = 0.05
+
+
+class Waiting:
+    """Jobs that have not reached the goal; their events are shown meanwhile."""
+
+    def __init__(
+        self, session: Session, berth: "Client", open_: set[str], goal: Goal = "ended"
+    ) -> None:
+        self.bad = 0  # number of jobs that failed or were cancelled
+        self.open = open_  # the others
+        self.views: dict[str, WorkloadView] = {}  # as they were when they had come so far
+        self._session = session
+        self._berth = berth
+        self._states = {*ENDINGS, "running"} if goal == "running" else set(ENDINGS)
+
+    async def check(self, name: str) -> "WorkloadView | None":
+        """The workload if it has come so far. Asked, not folded: an event alone does not tell
+        whether it counted. Raises RefusedError where there is no such workload."""
+        view = (await self._berth.get(name)).workload
+        if view.state not in self._states:
+            return None
+        self.open.discard(name)
+        self.views[name] = view
+        self.bad += view.state in ENDINGS and view.state != "succeeded"
+        return view
+
+    async def follow_all(self, since: int) -> int:
+        """Show events from ``since`` on until all are there; how many ended otherwise than well."""
+        if self.open:
+            await self._follow(self._berth.watch(since=since))
+        return self.bad
+
+    async def _check_soon(self, name: str) -> bool:
+        """An event can reach us before the gateway has it, so a "not yet" is asked again."""
+        deadline = time.monotonic() + _SOON_S
+        while not await self.check(name):
+            if time.monotonic() > deadline:
+                return False  # it was void: it goes on
+            await asyncio.sleep(_PAUSE_S)
+        return True
+
+    async def _follow(self, events: "AsyncGenerator[SeenEvent, None]") -> None:
+        """Show events until all workloads are there."""
+        from berthmaster.cli.job.events import event_line
+        from berthmaster.lib.messages.families import event_kind
+
+        async with aclosing(events):
+            async for seen in events:
+                event = seen.event
+                if event.id not in self.open or event.tenant != self._berth.tenant:
+                    continue
+                self._session.out.item(
+                    seen,
+                    lambda seen=seen: event_line(  # type: ignore[misc]
+                        seen.event, seen.stored_at_s, width=self._session.out.width
+                    ),
+                )
+                reached = event_kind(event) in self._states
+                if reached and await self._check_soon(event.id) and not self.open:
+                    return
 
 
 @click.command()
@@ -55,7 +122,7 @@ async def wait(
     The exit code is 0 if all run or have succeeded, 1 if one failed or was cancelled, or if nobody
     could be told, 5 if the time was over before.
     """
-    from berthmaster.cli.job.requests import WrongInput, parse_duration_s
+    from berthmaster.cli.values import WrongInput, parse_duration_s
 
     selected = selection_of(set_name, label)
     if not (workloads or selected):
@@ -64,7 +131,7 @@ async def wait(
         limit_s = None if at_most is None else parse_duration_s(at_most)
     except WrongInput as error:
         usage(f"--at-most: {error}")
-    telling = _Telling(then, notify, notify_key)
+    notifier = _Notifier(then, notify, notify_key)
     async with session.client() as berth:
         names = await _names(berth, workloads, selected)
         if not names:
@@ -75,7 +142,7 @@ async def wait(
         if code == EXIT_TOO_LATE:
             missing = ", ".join(sorted(waiting.open))
             complain(f"not {until} within {at_most}: {missing}")
-        if telling and not await telling.told(berth, waiting, names, code):
+        if notifier and not await notifier.notify(berth, waiting, names, code):
             code = code or EXIT_FAILED
     return code
 
@@ -102,7 +169,7 @@ async def _waited(
             since = await berth.position()
             for name in names:
                 # What has happened before is in no later event.
-                if (view := await waiting.there(name)) is not None:
+                if (view := await waiting.check(name)) is not None:
                     text = f"{name} is {view.state}"
                     session.out.item(view, lambda text=text: safe(text))  # type: ignore[misc]
             bad = await waiting.follow_all(since)
@@ -111,8 +178,8 @@ async def _waited(
     return EXIT_FAILED if bad else 0
 
 
-class _Telling:
-    """Whom to tell at the end; what is wrong with that is said before the wait."""
+class _Notifier:
+    """Run the command and send the notice at the end; wrong options are refused before the wait."""
 
     def __init__(self, then: str | None, url: str | None, key_file: Path | None) -> None:
         from berthmaster.cli.job import notifying
@@ -132,10 +199,10 @@ class _Telling:
     def __bool__(self) -> bool:
         return bool(self._then or self._url)
 
-    async def told(
+    async def notify(
         self, berth: "Client", waiting: Waiting, names: Sequence[str], code: int
     ) -> bool:
-        """Whether everybody who was to be told was."""
+        """Return whether the command and the notice succeeded."""
         from berthmaster.cli.job import notifying
 
         outcome = {0: "ok", EXIT_TOO_LATE: "too_late"}.get(code, "failed")
@@ -152,16 +219,16 @@ class _Telling:
                 )
             )
         notice = notifying.notice_of(endings, outcome)
-        told = True
+        succeeded = True
         if self._url:
             try:
                 await asyncio.to_thread(notifying.post, self._url, notice, self._key)
-            except notifying.NotTold as error:
+            except notifying.NotSent as error:
                 complain(f"--notify: nobody was told: {error}")
-                told = False
+                succeeded = False
         if self._then:
             ended = await asyncio.to_thread(notifying.run_command, self._then, notice)
             if ended:
                 complain(f"--then ended with exit code {ended}")
-                told = False
-        return told
+                succeeded = False
+        return succeeded

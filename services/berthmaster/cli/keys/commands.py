@@ -1,4 +1,4 @@
-"""`berth keys sign | revoke`: make credentials for who looks, and cut users off."""
+"""`berth keys sign | revoke`: make credentials of watchers, viewers and stewards; revoke keys."""
 
 import click
 
@@ -8,7 +8,7 @@ from berthmaster.cli.keys.folder import (
     days_option,
     ends,
     folder_command,
-    unheard,
+    no_server,
 )
 from berthmaster.cli.session import Output
 from berthmaster.lib.access.keys import creds_file, remove_user, sign_user
@@ -30,8 +30,10 @@ def revoke(folder: Folder, output: Output, *, user: str) -> int:
     """
     if not remove_user(folder.keys, user):
         raise FolderFailed(f"{creds_file(folder.keys, user)}: there is no such file")
-    told = folder.tell(user)
-    output.document({"user": user, "server_told": told}, lambda: f"{user} is out.{unheard(told)}")
+    notified = folder.notify(user)
+    output.document(
+        {"user": user, "server_told": notified}, lambda: f"{user} is out.{no_server(notified)}"
+    )
     return 0
 
 
@@ -40,8 +42,8 @@ def revoke(folder: Folder, output: Output, *, user: str) -> int:
 @days_option
 @folder_command
 def sign(folder: Folder, output: Output, *, user: str, days: float) -> int:
-    """Make or renew credentials for who looks: watcher (at all), viewer.TENANT (at a tenant's), for
-    steward (who ends anybody's jobs, and cordons), or for a dashboard that runs elsewhere."""
+    """Make or renew credentials. watcher reads all, viewer.TENANT reads one tenant, steward ends
+    jobs and sets cordons, dashboard is for a dashboard that runs elsewhere."""
     role, _, part = user.partition(".")
     if user not in ("watcher", "steward", "dashboard") and not (role == "viewer" and part):
         raise FolderFailed(
@@ -51,10 +53,12 @@ def sign(folder: Folder, output: Output, *, user: str, days: float) -> int:
     name = f"{role}.{token(part)}" if part else user
     made = sign_user(folder.keys, name, days=days)
     file = creds_file(folder.keys, name)
-    told = folder.tell(name)
-    document = {"user": user, "file": str(file), "ends": ends(made.jwt), "server_told": told}
+    notified = folder.notify(name)
+    document = {"user": user, "file": str(file), "ends": ends(made.jwt), "server_told": notified}
     output.document(
         document,
-        lambda: f"{user} may connect until {ends(made.jwt)}.{unheard(told)}\nCredentials: {file}",
+        lambda: (
+            f"{user} may connect until {ends(made.jwt)}.{no_server(notified)}\nCredentials: {file}"
+        ),
     )
     return 0

@@ -8,7 +8,7 @@ import asyncio
 import functools
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -17,7 +17,7 @@ import click
 import msgspec
 
 from berthmaster.cli.context.target import find_connection
-from berthmaster.cli.output.complain import complain
+from berthmaster.cli.output.errors import complain, did_you_mean
 from berthmaster.cli.session import EXIT_FAILED, Output
 from berthmaster.lib.access import account_push
 from berthmaster.lib.access.certificates import CertificatesError
@@ -59,7 +59,7 @@ FAILURES: Final = (
 )
 DAYS: Final = 30.0
 MOST_DAYS: Final = 3650
-UNHEARD: Final = " No server runs on this folder now: it learns of it when it starts."
+NO_SERVER: Final = " No server runs on this folder now: it learns of it when it starts."
 
 
 class FolderFailed(Exception):
@@ -105,6 +105,14 @@ class Folder:
             text(user.removeprefix(start)): key for user, key in users if user.startswith(start)
         }
 
+    def require_key(self, role: str, name: str) -> None:
+        """Raise FolderFailed where no user of a role has this name."""
+        users = self.users(role)
+        if name not in users:
+            known, hint = ", ".join(sorted(users)) or "none", did_you_mean(name, users)
+            what = "cluster" if role == "agent" else role
+            raise FolderFailed(f"no {what} {name!r} has a key here{hint}; those that have: {known}")
+
     def account(self, user: str) -> str:
         """The public key of the account that it is in."""
         return account_key(self.keys, account_of(user))
@@ -113,8 +121,8 @@ class Folder:
         """Until when its JWT is taken; "" = for ever."""
         return ends(jwts.parse_creds(creds_file(self.keys, user).read_text()).jwt)
 
-    def tell(self, user: str) -> bool:
-        """Tell the servers of a user's account; whether one was there. Raises BusError."""
+    def notify(self, user: str) -> bool:
+        """Push a user's account to the running servers; False = none runs. Raises BusError."""
         urls = self._urls()
         if not urls:
             return False
@@ -124,7 +132,7 @@ class Folder:
             inbox_prefix(PUSHER),
             self.ca_file if urls[0].startswith("tls") else None,
         )
-        asyncio.run(self._tell(settings, account_of(user)))
+        asyncio.run(self._notify(settings, account_of(user)))
         return True
 
     def _urls(self) -> list[str]:
@@ -147,7 +155,7 @@ class Folder:
         except FileNotFoundError:
             return ConnectionFile(url="")
 
-    async def _tell(self, settings: _Settings, account: str) -> None:
+    async def _notify(self, settings: _Settings, account: str) -> None:
         log = Log("berth", level="error", format="text")
         async with await account_push.open_pusher(settings, log) as conn:
             if jwt := account_jwts(self.keys).get(account):
@@ -162,9 +170,9 @@ def ends(jwt: str) -> str:
     return datetime.fromtimestamp(at_s, UTC).isoformat(timespec="seconds") if at_s else ""
 
 
-def unheard(told: bool) -> str:
-    """What to say if no server was there."""
-    return "" if told else UNHEARD
+def no_server(notified: bool) -> str:
+    """Return the sentence for a change that no running server was notified of, or ""."""
+    return "" if notified else NO_SERVER
 
 
 def days_option(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -203,6 +211,19 @@ def folder_command(function: Callable[..., int]) -> Callable[..., None]:
         sys.exit(code)
 
     return command
+
+
+def key_table(what: str, keys: Mapping[str, Any]) -> "RenderableType":
+    """Return the table of keys by name, each with ``connected``, ``ends`` and ``key``."""
+    from berthmaster.cli.output.terminal import plain_table, safe
+
+    if not keys:
+        return safe(f"No {what} has a key yet: berth {what} add NAME")
+    table = plain_table(what.upper(), "CONNECTED", "ENDS", "PUBLIC KEY", right=())
+    for name, each in keys.items():
+        connected = "yes" if each.connected else "no"
+        table.add_row(safe(name), connected, each.ends or "never", safe(each.key))
+    return table
 
 
 def show(output: Output, value: object, screen: "Callable[[], RenderableType]") -> None:

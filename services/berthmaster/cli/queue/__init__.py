@@ -1,1 +1,1 @@
-"""Files of queues, as `berth queue apply` reads them."""
+"""`berth queue`: queues and their quota shares."""

@@ -55,8 +55,6 @@ STORY_BYTES: Final = 900_000  # of one archived message
 NO_CLUSTERS: Final = "*"  # in place of the names of clusters that are gone: there is none
 PUT_LIMIT_S: Final = 10.0
 CHANGE_LIMIT_S: Final = 10.0
-
-
 Ask = Callable[[Set[str]], Awaitable[Answers]]
 
 

@@ -7,15 +7,16 @@ import click
 from msgspec.structs import replace
 
 from berthmaster.cli.completion import RUNTIME
-from berthmaster.cli.job.requests import WrongInput, read_named
-from berthmaster.cli.output.complain import complain
+from berthmaster.cli.job.files import read_named
+from berthmaster.cli.output.errors import complain, did_you_mean
 from berthmaster.cli.output.listing import Form, form_option, write_list
-from berthmaster.cli.session import Session, bus_command, usage
+from berthmaster.cli.session import Session, bus_command, operator_reply, usage
+from berthmaster.cli.values import WrongInput
 from berthmaster.client import Client
+from berthmaster.lib.jobs.kinds.ray_job import ray_words
 from berthmaster.lib.messages.fleet import ClusterProfile
 from berthmaster.lib.messages.runtimes import RuntimeSetting
 from berthmaster.lib.requests.builtin_runtimes import BUILT_IN
-from berthmaster.lib.requests.ray_jobs import ray_words
 from berthmaster.lib.requests.templates import runtime_setting
 
 
@@ -29,7 +30,7 @@ def runtime() -> None:
 @bus_command
 async def runtime_list(session: Session, form: Form | None) -> None:
     """List the runtimes that requests may name: those built in and those that operators set."""
-    from berthmaster.cli.runtime import screen as runtimes
+    from berthmaster.cli.runtime import screen
 
     async with session.client() as berth:
         found = await _known(berth)
@@ -40,7 +41,7 @@ async def runtime_list(session: Session, form: Form | None) -> None:
             settings,
             settings,
             lambda one: one.runtime,
-            lambda _: runtimes.table(settings),
+            lambda _: screen.table(settings),
         )
 
 
@@ -50,7 +51,7 @@ async def runtime_list(session: Session, form: Form | None) -> None:
 async def runtime_show(session: Session, name: str) -> None:
     """Show one runtime as JSON, as `berth runtime apply` takes it.
 
-    For one of Ray's, what its pods are made by in each cluster is told on standard error.
+    For a runtime of Ray, standard error names what creates its pods in each cluster.
     """
     import msgspec
 
@@ -78,12 +79,10 @@ async def runtime_show(session: Session, name: str) -> None:
 )
 @bus_command
 async def runtime_apply(session: Session, file: IO[bytes]) -> None:
-    """Set runtimes as a file says. Jobs that were submitted keep the version that they got.
+    """Set runtimes from a file. Submitted jobs keep the version that they got.
 
     All are checked before the first is set.
     """
-    from berthmaster.cli.fleet.commands import operator_reply
-
     try:
         settings = read_runtimes(file.read(), file.name)
     except WrongInput as error:
@@ -99,9 +98,7 @@ async def runtime_apply(session: Session, file: IO[bytes]) -> None:
 @click.argument("name", type=RUNTIME)
 @bus_command
 async def runtime_remove(session: Session, name: str) -> None:
-    """Let no new request name a runtime; jobs that were submitted go on."""
-    from berthmaster.cli.fleet.commands import operator_reply
-
+    """Remove a runtime from new requests; submitted jobs continue."""
     async with session.client() as berth:
         setting = replace(await _of(berth, name), deleted=True, set_by="", set_at_s=0.0)
         reply = await berth.set_runtime(setting)
@@ -119,8 +116,6 @@ async def _known(berth: Client) -> Mapping[str, RuntimeSetting]:
 
 
 async def _of(berth: Client, name: str) -> RuntimeSetting:
-    from berthmaster.cli.nearest import did_you_mean
-
     found = await _known(berth)
     if name not in found or found[name].deleted:
         names = [one.runtime for one in found.values() if not one.deleted]

@@ -16,10 +16,10 @@ from berthmaster.cli.keys.folder import (
     days_option,
     ends,
     folder_command,
+    key_table,
+    no_server,
     show,
-    unheard,
 )
-from berthmaster.cli.nearest import did_you_mean
 from berthmaster.cli.output.listing import Form, form_option, write_list
 from berthmaster.cli.session import Output
 from berthmaster.lib.access.keys import creds_file, remove_user, sign_user
@@ -55,27 +55,19 @@ class Removed(msgspec.Struct, frozen=True, kw_only=True):
 
 @click.group()
 def tenant() -> None:
-    """Which tenants may connect to this bus."""
+    """Manage the keys of tenants, with which they connect to this bus."""
 
 
 def _user(name: str) -> str:
     return f"{TENANT}.{token(name)}"
 
 
-def _there(folder: Folder, name: str) -> None:
-    users = folder.users(TENANT)
-    if name not in users:
-        known = ", ".join(sorted(users)) or "none"
-        hint = did_you_mean(name, users)
-        raise FolderFailed(f"no tenant {name!r} has a key here{hint}; those that have: {known}")
-
-
 def _sign(folder: Folder, output: Output, name: str, days: float, *, again: bool = False) -> int:
     user = _user(name)
     made = sign_user(folder.keys, user, days=days, again=again)
-    told = folder.tell(user)
+    notified = folder.notify(user)
     file = str(creds_file(folder.keys, user))
-    signed = Signed(tenant=name, file=file, ends=ends(made.jwt), server_told=told)
+    signed = Signed(tenant=name, file=file, ends=ends(made.jwt), server_told=notified)
     show(output, signed, lambda: signed_screen(signed))
     return 0
 
@@ -106,8 +98,8 @@ def add(folder: Folder, output: Output, *, name: str, days: float, again: bool) 
 @days_option
 @folder_command
 def renew(folder: Folder, output: Output, *, name: str, days: float) -> int:
-    """Sign a tenant's credentials anew, for the same key."""
-    _there(folder, name)
+    """Sign a tenant's credentials again, for the same key."""
+    folder.require_key(TENANT, name)
     return _sign(folder, output, name, days)
 
 
@@ -115,13 +107,12 @@ def renew(folder: Folder, output: Output, *, name: str, days: float) -> int:
 @click.argument("name")
 @folder_command
 def remove(folder: Folder, output: Output, *, name: str) -> int:
-    """Take a tenant's keys back, its viewers' too: whoever has one is cut off at once and comes in
-    no more."""
-    _there(folder, name)
+    """Revoke a tenant's keys and those of its viewers; their connections end at once."""
+    folder.require_key(TENANT, name)
     user = _user(name)
     for role in OF_TENANTS:
         remove_user(folder.keys, f"{role}.{token(name)}")
-    removed = Removed(tenant=name, server_told=folder.tell(user))
+    removed = Removed(tenant=name, server_told=folder.notify(user))
     show(output, removed, lambda: removed_screen(removed))
     return 0
 
@@ -141,7 +132,14 @@ def list_(folder: Folder, output: Output, *, form: Form | None) -> int:
         )
         for name, key in sorted(folder.users(TENANT).items())
     ]
-    write_list(output, form, keys, keys, lambda one: one.tenant, lambda _: list_screen(keys))
+    write_list(
+        output,
+        form,
+        keys,
+        keys,
+        lambda one: one.tenant,
+        lambda _: key_table("tenant", {one.tenant: one for one in keys}),
+    )
     return 0
 
 
@@ -150,7 +148,7 @@ def signed_screen(signed: Signed) -> "RenderableType":
 
     until = f"until {signed.ends}" if signed.ends else "for ever"
     return safe(
-        f"{signed.tenant} may connect {until}.{unheard(signed.server_told)}\n"
+        f"{signed.tenant} may connect {until}.{no_server(signed.server_told)}\n"
         f"Its credentials are {Path(signed.file)}, readable by you alone: hand over a copy."
     )
 
@@ -159,19 +157,7 @@ def removed_screen(removed: Removed) -> "RenderableType":
     from berthmaster.cli.output.terminal import safe
 
     return safe(
-        f"{removed.tenant} comes in no more.{unheard(removed.server_told)} Its jobs keep running: "
-        f"`berth cancel --tenant {removed.tenant}` ends them. They stay under its name: "
+        f"{removed.tenant} comes in no more.{no_server(removed.server_told)} Its jobs keep "
+        f"running: `berth cancel --tenant {removed.tenant}` ends them. They stay under its name: "
         "give that to no other team."
     )
-
-
-def list_screen(keys: list[TenantKey]) -> "RenderableType":
-    from berthmaster.cli.output.terminal import plain_table, safe
-
-    if not keys:
-        return safe("No tenant has a key yet: berth tenant add NAME")
-    table = plain_table("TENANT", "CONNECTED", "ENDS", "PUBLIC KEY", right=())
-    for key in keys:
-        connected = "yes" if key.connected else "no"
-        table.add_row(safe(key.tenant), connected, key.ends or "never", safe(key.key))
-    return table

@@ -33,7 +33,7 @@ from berthmaster.lib.runtime.service import Context, Service
 from berthmaster.lib.runtime.settings import CommonSettings, setting
 from berthmaster.worker.executor.core.executor import Executor
 from berthmaster.worker.executor.core.limits import Limits
-from berthmaster.worker.executor.logs import KeepsEnds, LogDesk
+from berthmaster.worker.executor.logs import LogDesk
 from berthmaster.worker.executor.shell import Shell
 
 FIGURES_INTERVAL_S = 1.0
@@ -160,8 +160,7 @@ class Served:
         core = Executor(spec.name, limits=Limits(start_s=START_LIMIT_S))
         self.door = door = DoorClient(conn, spec.name)
         self.desk = LogDesk(door, EmulatedLogs(self.cluster, conn.now), bytes_per_s=LOG_BYTES_PER_S)
-        self.keeping = KeepsEnds(self.host, self.desk)
-        self.shell = Shell(door, core, self.keeping, service=context.name)
+        self.shell = Shell(door, core, self.host, logs=self.desk, service=context.name)
         self.reporter = Reporter(
             door,
             self.host,
@@ -185,7 +184,7 @@ class Served:
         """Let the executor finish what it has in hand; then time stands still."""
         if self.executor is not None:
             await asyncio.wait({self.executor}, timeout=CLOSE_LIMIT_S)
-        await self.keeping.close()
+        await self.desk.close()
         self.host.stop()
         if self.journal is not None:
             self.journal.close()

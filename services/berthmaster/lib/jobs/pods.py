@@ -8,8 +8,8 @@ that were asked for.
 """
 
 import re
-from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from collections.abc import Mapping
+from typing import Any, Final, Literal
 
 from berthmaster.lib.accelerators import tpu
 from berthmaster.lib.engine.fleet.pieces import tolerations_of
@@ -44,6 +44,9 @@ FOR_DEVICE_PLUGINS: Final = re.compile(
     r"|(?:RBLN|FURIOSA|QAIC|TT)_DEVICES?\Z"
 )
 Document = dict[str, Any]
+GPU_CLAIM: Final = "gpu"  # what pods call the claim of their GPUs
+# Of what a request names: a template, of which each pod gets its own, or a claim that all share.
+Existing = Literal["template", "claim"]
 HARDENED: Final[Document] = {  # every container that we make
     "allowPrivilegeEscalation": False,
     "privileged": False,
@@ -98,10 +101,20 @@ def one_of(key: str, values: list[str]) -> Document:
     return {"key": key, "operator": "In", "values": values}
 
 
-def use_claims(spec: Document, named: Sequence[Document]) -> None:
-    """Have a pod use these claims, as ``resourceClaims`` has them."""
+def from_annotation(name: str) -> Document:
+    """The value of a variable that is an annotation of its pod."""
+    return {"fieldRef": {"fieldPath": f"metadata.annotations['{name}']"}}
+
+
+def use_claims(spec: Document, existing: Mapping[str, Existing], gpus: str = "") -> None:
+    """Have a pod use claims: those that the request names, and one of its GPUs from the template
+    ``gpus``, "" = none."""
+    named = [{"name": GPU_CLAIM, "resourceClaimTemplateName": gpus}] if gpus else []
+    for number, (name, kind) in enumerate(existing.items()):
+        key = "resourceClaimTemplateName" if kind == "template" else "resourceClaimName"
+        named.append({"name": f"claim-{number}", key: name})
     if named:
-        spec["resourceClaims"] = list(named)
+        spec["resourceClaims"] = named
         [container] = spec["containers"]
         container["resources"]["claims"] = [{"name": claim["name"]} for claim in named]
 

@@ -17,8 +17,9 @@ sets are.
 from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
-from berthmaster.lib.jobs.pods import Document
-from berthmaster.lib.kube.labels import INDEX, VOLCANO_INDEX
+from berthmaster.lib.jobs.kinds.job import JOB
+from berthmaster.lib.jobs.kinds.kind import JobKind
+from berthmaster.lib.jobs.pods import Document, from_annotation
 from berthmaster.lib.lifecycle.sizes import is_elastic, least, most
 from berthmaster.lib.messages.workload import JobRequest, PodSet
 
@@ -46,7 +47,7 @@ class Peers(NamedTuple):
     before: int = 0  # pods of the same world in other clusters, which are numbered before these
     beyond: int = 0  # and after these
     address: str = ""  # of the first pod of the world; "" = it is here
-    by_volcano: bool = False  # what numbers them
+    kind: JobKind = JOB  # of their job object
 
     @property
     def pods(self) -> int:
@@ -56,8 +57,7 @@ class Peers(NamedTuple):
     @property
     def number_source(self) -> Document:
         """A pod's number within its set, as the API hands it to its containers."""
-        key = VOLCANO_INDEX if self.by_volcano else INDEX
-        return {"fieldRef": {"fieldPath": f"metadata.annotations['{key}']"}}
+        return from_annotation(self.kind.index_annotation)
 
     @property
     def is_offset(self) -> bool:
@@ -78,18 +78,16 @@ class Peers(NamedTuple):
 NOBODY: Final = Peers("", (), ())
 
 
-def peers_of(request: JobRequest, name: str, *, by_volcano: bool = False) -> Peers:
-    """``name``: the job object's."""
+def peers_of(request: JobRequest, name: str, kind: JobKind = JOB) -> Peers:
+    """Return the peers of a gang, ``NOBODY`` where their controller has them find each other.
+    ``name``, ``kind``: of the job object."""
+    if not kind.joins_peers:
+        return NOBODY
     counts = tuple(pods.count for pods in request.pod_sets)
-    if by_volcano:
-        hosts: tuple[str, ...] = tuple(f"{name}-s{number}-" for number in range(len(counts)))
-    elif len(counts) == 1:
-        hosts = (f"{name}-",)
-    else:
-        hosts = tuple(f"{name}-s{number}-0-" for number in range(len(counts)))
+    hosts = tuple(kind.host_prefix(name, number) for number in range(len(counts)))
     # Services may have to begin with a letter, and ids need not.
     some = sum(map(most, request.pod_sets)) > 1
-    peers = Peers(f"g-{name}" if some else "", hosts, counts, by_volcano=by_volcano)
+    peers = Peers(f"g-{name}" if some else "", hosts, counts, kind=kind)
     if (part := request.part) is not None and part.address:
         before, beyond = sum(part.pods[: part.number]), sum(part.pods[part.number + 1 :])
         peers = peers._replace(before=before, beyond=beyond, address=part.address)
@@ -99,7 +97,7 @@ def peers_of(request: JobRequest, name: str, *, by_volcano: bool = False) -> Pee
 def is_told(request: JobRequest, peers: Peers) -> bool:
     """Whether pods are told of each other. One alone is if it names a runtime, which counts on
     it."""
-    return peers.pods > 1 or request.runtime is not None
+    return peers.pods > 1 or (peers.pods == 1 and request.runtime is not None)
 
 
 def join(spec: Document, request: JobRequest, peers: Peers, set_number: int) -> None:

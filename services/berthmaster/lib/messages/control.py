@@ -34,22 +34,56 @@ Allowed = Annotated[tuple[Annotated[str, Meta(max_length=512)], ...], Meta(max_l
 class QueueAllows(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What requests of a queue may ask for; None = whatever they like, empty = nothing of it."""
 
-    tolerations: Allowed | None = None  # keys of the taints that may be tolerated
-    node_labels: Allowed | None = None  # keys of the labels that may be required
-    images: Allowed | None = None  # whole ones, or beginnings that end in "/" or ":"
-    gpu_models: Allowed | None = None  # then a request for GPUs must name some of them
-    resources: Allowed | None = None
-    # Full names of extended resources, such as rdma/hca. None = any, or none where gpu_models is
-    # set: an extended resource may be an accelerator of any maker.
+    tolerations: Annotated[
+        Allowed | None,
+        Meta(description="Keys of the taints that jobs may tolerate; None = all, empty = none."),
+    ] = None
+    node_labels: Annotated[
+        Allowed | None,
+        Meta(
+            description="Keys of the node labels that jobs may require; None = all, empty = none."
+        ),
+    ] = None
+    images: Annotated[
+        Allowed | None,
+        Meta(description="Images that jobs may run, or prefixes that end in / or :; None = all."),
+    ] = None
+    gpu_models: Annotated[
+        Allowed | None,
+        Meta(description="GPU models, of which a job that needs GPUs must name some; None = all."),
+    ] = None
+    resources: Annotated[
+        Allowed | None,
+        Meta(
+            description="Extended resources that jobs may request, such as rdma/hca; None = all, "
+            "or none where GPU models are listed."
+        ),
+    ] = None  # an extended resource may be an accelerator of any maker
 
 
 class JobDefaults(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What holds for a queue's jobs whose requests do not say it; None: what holds for all."""
 
-    max_run_s: Annotated[float, Meta(gt=0, le=31_536_000)] | None = None
-    checkpoint_every_s: Annotated[float, Meta(gt=0, le=31_536_000)] | None = None
-    grace_s: Annotated[float, Meta(ge=0, le=3600)] | None = None
-    preemptible: bool | None = None
+    max_run_s: Annotated[
+        Annotated[float, Meta(gt=0, le=31_536_000)] | None,
+        Meta(description="Longest run of jobs that set none; None = no limit."),
+    ] = None
+    checkpoint_every_s: Annotated[
+        Annotated[float, Meta(gt=0, le=31_536_000)] | None,
+        Meta(description="Checkpoint interval of jobs that set none; None = unknown."),
+    ] = None
+    grace_s: Annotated[
+        Annotated[float, Meta(ge=0, le=3600)] | None,
+        Meta(description="Grace period of jobs that set none; None = the cluster's default."),
+    ] = None
+    preemptible: Annotated[
+        bool | None,
+        Meta(description="Whether jobs that do not set this may be preempted; None = yes."),
+    ] = None
+
+
+GpuMilli = Annotated[int, Meta(ge=0)]
+Jobs = Annotated[int, Meta(ge=0)]
 
 
 class QueueSetting(
@@ -68,39 +102,116 @@ class QueueSetting(
     """
 
     queue: str
-    tenants: tuple[str, ...] = ()  # who may use it; empty = everybody
-    parent: Annotated[str, Meta(max_length=63)] = ""
-    # Another queue, of whose shares this one has a part; "" = it has its part of the fleet. A queue
-    # that is a parent takes no requests. Priority and weight count among those of one parent.
-    priority: int = 0  # queues with more go first
-    weight: Annotated[float, Meta(gt=0, le=1_000_000)] = 1.0
-    guarantee_gpu_milli: Annotated[int, Meta(ge=0)] | None = None
-    deserved_gpu_milli: Annotated[int, Meta(ge=0)] | None = None
-    capability_gpu_milli: Annotated[int, Meta(ge=0)] | None = None
+    tenants: Annotated[
+        tuple[str, ...], Meta(description="Tenants that may use the queue; empty = all.")
+    ] = ()
+    parent: Annotated[
+        str,
+        Meta(
+            max_length=63,
+            description="Parent queue, whose quota this queue has a share of; a parent takes no "
+            'requests. "" = a share of the fleet.',
+        ),
+    ] = ""
+    priority: Annotated[
+        int, Meta(description="Among queues of one parent, a higher priority goes first.")
+    ] = 0
+    weight: Annotated[
+        float,
+        Meta(
+            gt=0,
+            le=1_000_000,
+            description="Fair share, in proportion to queues of the same parent.",
+        ),
+    ] = 1.0
+    guarantee_gpu_milli: Annotated[
+        GpuMilli | None,
+        Meta(
+            description="GPUs that other queues never borrow while this one needs them; None = 0."
+        ),
+    ] = None
+    deserved_gpu_milli: Annotated[
+        GpuMilli | None,
+        Meta(description="GPUs up to which the queue goes before others; None = 0."),
+    ] = None
+    capability_gpu_milli: Annotated[
+        GpuMilli | None, Meta(description="GPUs that the queue never exceeds; None = no limit.")
+    ] = None
     resources: dict[str, QueueAmounts] = {}
-    max_job_gpu_milli: Annotated[int, Meta(ge=0)] | None = None  # of all pods of one job
-    max_running_jobs: Annotated[int, Meta(ge=0)] | None = None  # placed and not ended
-    max_waiting_jobs: Annotated[int, Meta(ge=0)] | None = None  # more are refused
-    max_evictions_per_hour: Annotated[int, Meta(ge=0)] | None = None  # of its jobs, to make room
-    max_priority: int | None = None  # of its jobs among each other and beside those of others
+    max_job_gpu_milli: Annotated[
+        GpuMilli | None, Meta(description="GPUs of all pods of one job; None = no limit.")
+    ] = None
+    max_running_jobs: Annotated[
+        Jobs | None, Meta(description="Jobs that are placed and have not ended; None = no limit.")
+    ] = None
+    max_waiting_jobs: Annotated[
+        Jobs | None,
+        Meta(description="Pending jobs, beyond which submits are refused; None = no limit."),
+    ] = None
+    max_evictions_per_hour: Annotated[
+        Jobs | None,
+        Meta(description="Preemptions of the queue's jobs in an hour; None = the fleet's limit."),
+    ] = None
+    max_priority: Annotated[
+        int | None, Meta(description="Highest priority that a job may have; None = no limit.")
+    ] = None
     allows: QueueAllows = QueueAllows()
-    profile: Annotated[str, Meta(max_length=63)] = ""  # that ranks clusters for its jobs
-    weights: PartWeights = {}  # of parts of the score, in place of the profile's
-    via: Via = "direct"
-    places: dict[str, QueuePlace] = {}  # by cluster; "*" = every other one, "hub" = on the hub
-    preempts: Literal["never", "queue", "all"] = "queue"
-    # Whose running jobs of lower priority make room for its jobs: nobody's, its own, or those of
-    # others too, down to what those deserve. What it is guaranteed or deserves it gets in any case.
-    # Of a queue that nobody has set: nobody's.
-    preempts_equals: bool = False
-    # Whether a job of it that waits may stop another of its own queue and priority that has clearly
-    # more left to do, if both say how long they take or it was learned.
-    rebalances: Literal["never", "queue", "all"] = "never"
-    # Whose running jobs may be moved to room that is free, at most a few and if that pays, so that
-    # a job of it that waits fits: nobody's, its own, or those of queues of no higher priority too.
+    profile: Annotated[
+        str,
+        Meta(
+            max_length=63,
+            description='Profile that ranks clusters for jobs; "" = the default of the resolver.',
+        ),
+    ] = ""
+    weights: Annotated[
+        PartWeights,
+        Meta(
+            description="Weights of score parts, -10 to 10, in place of the profile's; empty = as "
+            "the profile says."
+        ),
+    ] = {}
+    via: Annotated[
+        Via,
+        Meta(
+            description="direct: a plain Job in the worker cluster; worker: a Job for its Kueue; "
+            "hub: a Job for the hub's MultiKueue."
+        ),
+    ] = "direct"
+    places: Annotated[
+        dict[str, QueuePlace],
+        Meta(
+            description="Where jobs are created, by cluster; hub is the hub, and * is every other "
+            "cluster."
+        ),
+    ] = {}
+    preempts: Annotated[
+        Literal["never", "queue", "all"],
+        Meta(
+            description="Jobs of lower priority that a job may preempt: none, those of its queue, "
+            "or those of all queues down to what these deserve."
+        ),
+    ] = "queue"  # for what it is guaranteed or deserves, a queue preempts in any case
+    preempts_equals: Annotated[
+        bool,
+        Meta(
+            description="Whether a pending job may preempt one of its own queue and priority that "
+            "has clearly more work left."
+        ),
+    ] = False
+    rebalances: Annotated[
+        Literal["never", "queue", "all"],
+        Meta(
+            description="Running jobs that may be moved so that a pending job fits: none, those of "
+            "its queue, or those of all queues of no higher priority."
+        ),
+    ] = "never"
     defaults: JobDefaults = JobDefaults()  # taken over when a request is accepted
-    held: bool = False  # True: accepts requests and dispatches none
-    deleted: bool = False  # True: refuses new requests; those inside go on
+    held: Annotated[
+        bool, Meta(description="Whether the queue accepts requests and dispatches none.")
+    ] = False
+    deleted: Annotated[
+        bool, Meta(description="Whether the queue refuses new requests; its jobs continue.")
+    ] = False
     set_by: str = ""
     set_at_s: float = 0.0
 

@@ -166,7 +166,7 @@ def _plain(info: inspect.Type) -> _Plain | None:
 
 @functools.cache
 def _plain_struct(kind: type[msgspec.Struct]) -> _Plain | None:
-    info = _type_of(kind)
+    info = type_of(kind)
     assert isinstance(info, inspect.StructType)
     found = [
         (field.encode_name, plain)
@@ -269,7 +269,7 @@ def explain_validation(
     message = str(error)
     place = _PLACE.search(message)
     steps = _STEP.findall(place["path"]) if place else []
-    path, value, info = _walk(_type_of(kind), raw, steps)
+    path, value, info = _walk(type_of(kind), raw, steps)
     if place and place["key"] and isinstance(info, inspect.DictType) and isinstance(value, dict):
         wrong = _first_unfit(info.key_type, value, by_key=True)
         return invalid([*path, wrong], wrong, f"as a name there: {words(info.key_type)}")
@@ -323,7 +323,7 @@ def _names(info: inspect.StructType) -> set[str]:
 def first_unknown_field(kind: type[msgspec.Struct], data: bytes) -> Refusal | None:
     """For a type that tolerates unknown fields as a message, when it comes as a request: the first
     one that it has not, however deep inside."""
-    return _first_unknown([], msgspec.json.decode(data), _type_of(kind))
+    return _first_unknown([], msgspec.json.decode(data), type_of(kind))
 
 
 def _first_unknown(path: list[Step], raw: object, info: inspect.Type) -> Refusal | None:
@@ -410,8 +410,24 @@ def _is_unicode(text: str) -> bool:
 
 
 @functools.cache
-def _type_of(kind: type[msgspec.Struct]) -> inspect.Type:
-    return inspect.type_info(kind)
+def type_of(kind: type[msgspec.Struct]) -> inspect.Type:
+    """Return what msgspec tells of a type, without the descriptions of its fields."""
+    info: inspect.Type = _undescribed(inspect.type_info(kind))
+    return info
+
+
+def _undescribed(info: Any) -> Any:
+    match info:
+        case inspect.Metadata():
+            return _undescribed(info.type)
+        case tuple():
+            return tuple(map(_undescribed, info))
+        case inspect.Type() | inspect.Field():
+            return msgspec.structs.replace(
+                info, **{name: _undescribed(getattr(info, name)) for name in info.__struct_fields__}
+            )
+        case _:
+            return info
 
 
 def _walk(

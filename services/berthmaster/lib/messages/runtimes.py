@@ -25,9 +25,12 @@ ParameterValue = str | int | float | bool
 class Runtime(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
     """By which runtime a request is run, and with what in its parameters."""
 
-    name: Name
+    name: Annotated[
+        Name, Meta(description="Runtime that starts the job, such as torch, mpi, jax or plain.")
+    ]
     parameters: Annotated[
-        dict[Annotated[str, Meta(max_length=63)], ParameterValue], Meta(max_length=MAX_PARAMETERS)
+        dict[Annotated[str, Meta(max_length=63)], ParameterValue],
+        Meta(max_length=MAX_PARAMETERS, description="Parameters of the runtime."),
     ] = {}
 
 

@@ -59,67 +59,116 @@ class Topology(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_default
     """How the pods of a set are to stand to each other on the nodes of their one cluster. What is
     not said is free: then pods go where they cost least."""
 
-    same: LabelText = ""
-    # "node": all pods on one node. Else a label of nodes, such as topology.kubernetes.io/zone: all
-    # on nodes with one value of it; a node without it is in no such place. Pod sets of a job that
-    # name the same are kept together too.
-    max_pods_a_node: Annotated[int, Meta(ge=0, le=MAX_PODS)] = 0  # 1 = a node each; 0 = any number
-    nodes: Literal["", "fewest"] = ""  # fewest: on as few nodes as can be found
-    gpu_domain: Literal["", "required"] = ""
-    # required: the GPUs of each pod are linked by NVLink or, where nodes tell nothing of that, of
-    # one NUMA node. Else that is only preferred.
+    same: Annotated[
+        LabelText,
+        Meta(
+            description="Node label of which all pods get one value, such as "
+            "topology.kubernetes.io/zone; node = all pods on one node."
+        ),
+    ] = ""  # pod sets of a job that name the same label share its value
+    max_pods_a_node: Annotated[
+        int,
+        Meta(ge=0, le=MAX_PODS, description="Most pods of the set on one node; 0 = no limit."),
+    ] = 0
+    nodes: Annotated[
+        Literal["", "fewest"], Meta(description="fewest: all pods on as few nodes as possible.")
+    ] = ""
+    gpu_domain: Annotated[
+        Literal["", "required"],
+        Meta(
+            description="required: the GPUs of each pod are linked by NVLink, or belong to one "
+            'NUMA node where nodes report no links; "" = preferred.'
+        ),
+    ] = ""
 
 
 class PodSet(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
     """A number of equal pods."""
 
     name: Name = "main"
-    count: Annotated[int, Meta(ge=1, le=MAX_PODS)] = 1  # as many as are wished
-    min_count: Annotated[int, Meta(ge=1, le=MAX_PODS)] | None = None
-    # It starts, and goes on, with so many where there is no room for more; None = count.
-    max_count: Annotated[int, Meta(ge=1, le=MAX_PODS)] | None = None
-    # It grows up to so many where nobody else has a right to the room; None = count.
-    cpu_milli: Annotated[int, Meta(ge=0, le=10_000_000)] = 1000
-    memory_mib: Annotated[int, Meta(ge=0, le=1 << 30)] = 1024
-    gpus: Annotated[int, Meta(ge=0, le=MAX_GPUS_A_POD)] = 0  # GPUs of each pod
+    count: Annotated[
+        int, Meta(ge=1, le=MAX_PODS, description="Number of pods, which start together.")
+    ] = 1
+    min_count: Annotated[
+        Annotated[int, Meta(ge=1, le=MAX_PODS)] | None,
+        Meta(description="Fewest pods with which the job starts and continues; None = count."),
+    ] = None
+    max_count: Annotated[
+        Annotated[int, Meta(ge=1, le=MAX_PODS)] | None,
+        Meta(
+            description="Most pods; the job grows where no other job needs the GPUs. None = count."
+        ),
+    ] = None
+    cpu_milli: Annotated[int, Meta(ge=0, le=10_000_000, description="CPUs of each pod.")] = 1000
+    memory_mib: Annotated[int, Meta(ge=0, le=1 << 30, description="Memory of each pod.")] = 1024
+    gpus: Annotated[int, Meta(ge=0, le=MAX_GPUS_A_POD, description="GPUs of each pod.")] = 0
     gpu_milli: Annotated[int, Meta(ge=1, le=1000)] = (
         1000  # of each of them; < 1000 only for one GPU
     )
-    gpu_memory_mib: Annotated[int, Meta(ge=0, le=1 << 24)] = 0
-    # Each GPU has at least this; the part of a GPU brings at least this, be it more than gpu_milli:
-    # a part of so much memory, whatever it comes to, is one of gpu_milli 1.
+    gpu_memory_mib: Annotated[
+        int,
+        Meta(
+            ge=0, le=1 << 24, description="Least memory of each GPU, or of the fraction of a GPU."
+        ),
+    ] = 0  # a fraction of so much memory, however large it is, has gpu_milli 1
     gpu_models: Annotated[
-        tuple[LabelText, ...], Meta(max_length=32)
-    ] = ()  # acceptable; empty = any
-    prefer_gpu_models: Annotated[tuple[LabelText, ...], Meta(max_length=MAX_PREFERRED_MODELS)] = ()
-    # Of the acceptable ones, the best first: each is taken if all pods can have it now, before any
-    # after it; nobody waits for it.
-    mig_profile: Annotated[str, Meta(max_length=32)] = ""  # such as 1g.10gb: that and no other part
+        tuple[LabelText, ...],
+        Meta(max_length=32, description="Accepted GPU models; empty = any."),
+    ] = ()
+    prefer_gpu_models: Annotated[
+        tuple[LabelText, ...],
+        Meta(
+            max_length=MAX_PREFERRED_MODELS,
+            description="Accepted GPU models to take first, in this order; the job waits for none "
+            "of them.",
+        ),
+    ] = ()
+    mig_profile: Annotated[
+        str, Meta(max_length=32, description="MIG slice of each pod, such as 1g.10gb.")
+    ] = ""
     gpu_resource: Annotated[str, Meta(max_length=253)] = ""
     # As which its whole GPUs are asked for, such as amd.com/gpu: those and no other maker's.
     # Empty = any.
-    isolation: Isolation = ""
-    # How hard the limit is that a pod's part of a GPU has, at least. hardware: a slice of its own
-    # (MIG), or a whole GPU; memory: its memory is held (MPS, HAMi-core); none: nothing holds it
-    # (time slicing, KAI alone). Empty = any.
-    tpus: Annotated[int, Meta(ge=0, le=MAX_TPUS_A_POD)] = 0  # TPU chips of each pod
-    tpu_accelerators: Annotated[tuple[LabelText, ...], Meta(max_length=32)] = ()
-    # Acceptable kinds of TPU, as nodes' label cloud.google.com/gke-tpu-accelerator says, such as
-    # tpu-v5-lite-podslice; empty = any.
-    tpu_topology: Annotated[str, Meta(max_length=32)] = ""
-    # Chips of the slice that the pods make, by dimension: 2x4, 2x2x4; empty = any. Where that is
-    # more than one pod has, the pods are one gang on all nodes of one node pool of that topology.
+    isolation: Annotated[
+        Isolation,
+        Meta(
+            description="Least isolation of a GPU fraction: hardware (MIG or a whole GPU), memory "
+            '(MPS, HAMi-core) or none (time slicing, KAI alone); "" = any.'
+        ),
+    ] = ""
+    tpus: Annotated[int, Meta(ge=0, le=MAX_TPUS_A_POD, description="TPU chips of each pod.")] = 0
+    tpu_accelerators: Annotated[
+        tuple[LabelText, ...],
+        Meta(
+            max_length=32,
+            description="Accepted TPU kinds, such as tpu-v5-lite-podslice; empty = any.",
+        ),
+    ] = ()  # values of the node label cloud.google.com/gke-tpu-accelerator
+    tpu_topology: Annotated[
+        str,
+        Meta(
+            max_length=32,
+            description="Chips of the TPU slice that all pods form, such as 2x4 or 2x2x4; "
+            '"" = any.',
+        ),
+    ] = ""  # with more chips than one pod has, the pods are a gang on one node pool
     resources: Annotated[
         dict[LabelText, Annotated[int, Meta(ge=1, le=MAX_PIECES_A_POD)]],
-        Meta(max_length=MAX_RESOURCES),
+        Meta(
+            max_length=MAX_RESOURCES,
+            description="Units of other extended resources of each pod, such as rdma/hca.",
+        ),
     ] = {}
-    # Other extended resources of each pod by their full names, such as rdma/hca: so many pieces of
-    # its node.
-    claims: Annotated[tuple[LabelText, ...], Meta(max_length=MAX_CLAIMS)] = ()
-    # ResourceClaimTemplates that exist in the namespace of the pods: each pod gets a claim of its
-    # own; or, where no template has the name, a ResourceClaim, which all pods share.
+    claims: Annotated[
+        tuple[LabelText, ...],
+        Meta(
+            max_length=MAX_CLAIMS,
+            description="ResourceClaimTemplates in the pods' namespace, or ResourceClaims that all "
+            "pods share.",
+        ),
+    ] = ()
     topology: Topology | None = None
-    node_labels: Labels = {}  # required of the node
+    node_labels: Annotated[Labels, Meta(description="Labels that nodes must have.")] = {}
     tolerations: Annotated[tuple[Toleration, ...], Meta(max_length=MAX_TOLERATIONS)] = ()
 
 
@@ -134,12 +183,25 @@ class SecretKey(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaul
 class RunSpec(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
     """What the pods run. Executors for real clusters need the image; emulated ones ignore all."""
 
-    image: Annotated[str, Meta(max_length=1024)] = ""
+    image: Annotated[
+        str, Meta(max_length=1024, description="Container image; emulated clusters need none.")
+    ] = ""
     command: Annotated[tuple[str, ...], Meta(max_length=256)] = ()
     args: Annotated[tuple[str, ...], Meta(max_length=256)] = ()
-    env: Annotated[dict[str, str], Meta(max_length=256)] = {}
-    # Everybody who may see the workload sees env: what must not be seen is named in secret_env.
-    secret_env: Annotated[Mapping[LabelText, SecretKey], Meta(max_length=64)] = {}
+    env: Annotated[
+        dict[str, str],
+        Meta(
+            max_length=256,
+            description="Environment variables; their values are visible, so none may be a secret.",
+        ),
+    ] = {}
+    secret_env: Annotated[
+        Mapping[LabelText, SecretKey],
+        Meta(
+            max_length=64,
+            description="Environment variables from Secrets TENANT.NAME in the pods' namespace.",
+        ),
+    ] = {}
 
 
 class Dependency(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
@@ -162,13 +224,19 @@ class Checkpoint(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defau
 class Divide(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
     """That the pods of a job may run in several clusters, each of which gets a part of them."""
 
-    by: Literal["room", "weight"] = "room"
-    # room: only if no cluster has room for all, and on as few as have it; weight: at once, over all
-    # that have room, by ``weights``.
+    by: Annotated[
+        Literal["room", "weight"],
+        Meta(
+            description="Run pods in several clusters. room: in as few as possible, where no "
+            "cluster has room for all; weight: in all that have room, by their weights."
+        ),
+    ] = "room"
     weights: Annotated[
         dict[LabelText, Annotated[int, Meta(ge=1, le=1000)]], Meta(max_length=MAX_PARTS)
     ] = {}  # of clusters, and no others get any; empty = each by its room
-    min_part: Annotated[int, Meta(ge=1, le=MAX_PODS)] = 1  # no cluster gets fewer pods
+    min_part: Annotated[
+        int, Meta(ge=1, le=MAX_PODS, description="Fewest pods of a divided job in one cluster.")
+    ] = 1
     gang: bool = True
     # All parts start together or none does. False: pods that need no others; a part that ends
     # before its work is done goes on by itself.
@@ -199,48 +267,100 @@ class JobRequest(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defau
     Events carry it, so it tolerates fields of a newer version; as a request it is a SubmitRequest.
     """
 
-    id: WorkloadId
-    queue: Name = "default"
-    priority: Annotated[int, Meta(ge=-1_000_000, le=1_000_000)] = 0
+    id: Annotated[WorkloadId, Meta(description="Id of the job, unique for its tenant.")]
+    queue: Annotated[Name, Meta(description="Queue of the job.")] = "default"
+    priority: Annotated[
+        int,
+        Meta(ge=-1_000_000, le=1_000_000, description="A job of higher priority goes first."),
+    ] = 0
     pod_sets: Annotated[tuple[PodSet, ...], Meta(min_length=1, max_length=MAX_POD_SETS)] = (
         PodSet(),
     )
-    clusters: Annotated[tuple[LabelText, ...], Meta(max_length=64)] = ()  # acceptable; empty = any
-    cluster_labels: Labels = {}  # required of the cluster
+    clusters: Annotated[
+        tuple[LabelText, ...],
+        Meta(max_length=64, description="Accepted clusters; empty = any."),
+    ] = ()
+    cluster_labels: Annotated[Labels, Meta(description="Labels that the cluster must have.")] = {}
     run: RunSpec = RunSpec()
-    expected_duration_s: Annotated[float, Meta(gt=0, le=31_536_000)] | None = None
-    deadline_s: Annotated[float, Meta(gt=0, le=31_536_000)] | None = None
-    # deadline_s: seconds after the claim at which the job is stopped beside its pods, so that it
-    # may be placed anew when its cluster stays silent for longer. None: only a person may say so.
+    expected_duration_s: Annotated[
+        Annotated[float, Meta(gt=0, le=31_536_000)] | None,
+        Meta(description="Expected run time; None = learned from similar jobs."),
+    ] = None
+    deadline_s: Annotated[
+        Annotated[float, Meta(gt=0, le=31_536_000)] | None,
+        Meta(
+            description="Time after the claim at which the pods are stopped, so that the job may "
+            "be placed again where its cluster stays silent; None = never."
+        ),
+    ] = None
     max_evictions: Annotated[int, Meta(ge=0, le=1000)] = 10  # one more eviction is a failure
-    retries: Annotated[int, Meta(ge=0, le=100)] = 0  # after failures of its own
-    backoff_s: Annotated[float, Meta(ge=0, le=3600)] = 10.0
-    # backoff_s: from a failure of its own to the next attempt, doubled with each, at most an hour.
+    retries: Annotated[
+        int, Meta(ge=0, le=100, description="Number of new attempts after failures of the job.")
+    ] = 0
+    backoff_s: Annotated[
+        float,
+        Meta(
+            ge=0,
+            le=3600,
+            description="Time from a failure to the first retry; doubled with each, at most 1 h.",
+        ),
+    ] = 10.0
     no_retry_exit_codes: Annotated[
-        tuple[Annotated[int, Meta(ge=1, le=255)], ...], Meta(max_length=64)
-    ] = ()  # with one of these it has failed for good
+        tuple[Annotated[int, Meta(ge=1, le=255)], ...],
+        Meta(max_length=64, description="Exit codes after which the job is not retried."),
+    ] = ()
     runtime: Runtime | None = None  # None = plain, without any template
     runtime_used: RuntimeUse | None = None  # filled in by the gateway; requests leave it out
-    preemptible: bool = True  # False: once claimed it is never ended to make room for another
-    checkpoint_every_s: Annotated[float, Meta(gt=0, le=31_536_000)] | None = None
-    # checkpoint_every_s: so much of its work is lost at most when it is ended; None: all of it.
-    grace_s: Annotated[float, Meta(ge=0, le=3600)] | None = None
-    # grace_s: from SIGTERM to SIGKILL when it is ended before it is done; None: the cluster's own.
-    max_run_s: Annotated[float, Meta(gt=0, le=31_536_000)] | None = None
-    # max_run_s: it has failed once its attempts have run for longer than this, all together, less
-    # what was lost where one was ended through no fault of the job. None: no limit.
-    labels: Labels = {}  # the submitter's own; not interpreted
-    profile: Annotated[str, Meta(max_length=63)] = ""  # by which clusters are ranked; "" = queue's
-    weights: PartWeights = {}  # of parts of the score, in place of the profile's
-    data: Annotated[tuple[LabelText, ...], Meta(max_length=64)] = ()
-    # data: where it is, as clusters' names, or labels or properties of clusters as key=value
-    set: SetName = ""  # the set that it belongs to: a name for several jobs of a tenant
+    preemptible: Annotated[
+        bool, Meta(description="Whether the job may be preempted once it is claimed.")
+    ] = True
+    checkpoint_every_s: Annotated[
+        Annotated[float, Meta(gt=0, le=31_536_000)] | None,
+        Meta(
+            description="Checkpoint interval, which limits the work that an eviction loses; "
+            "None = no limit."
+        ),
+    ] = None
+    grace_s: Annotated[
+        Annotated[float, Meta(ge=0, le=3600)] | None,
+        Meta(description="Time from SIGTERM to SIGKILL; None = the queue's or cluster's default."),
+    ] = None
+    max_run_s: Annotated[
+        Annotated[float, Meta(gt=0, le=31_536_000)] | None,
+        Meta(
+            description="Run time of all attempts after which the job fails; work lost by "
+            "evictions does not count. None = no limit."
+        ),
+    ] = None
+    labels: Annotated[Labels, Meta(description="Labels of the submitter; not interpreted.")] = {}
+    profile: Annotated[
+        str, Meta(max_length=63, description='Profile that ranks clusters; "" = the queue\'s.')
+    ] = ""
+    weights: Annotated[
+        PartWeights,
+        Meta(description="Weights of score parts, -10 to 10, in place of the profile's."),
+    ] = {}
+    data: Annotated[
+        tuple[LabelText, ...],
+        Meta(
+            max_length=64,
+            description="Locations of the data: clusters, or labels or properties of clusters as "
+            "key=value.",
+        ),
+    ] = ()
+    set: Annotated[SetName, Meta(description="Name shared by several jobs of a tenant.")] = ""
     set_at_most: Annotated[int, Meta(ge=1, le=MAX_ARRAY_JOBS)] | None = None
     # set_at_most: it gets no place while so many jobs of its set have one; None: any number.
     array_index: Annotated[int, Meta(ge=0, le=MAX_ARRAY_INDEX)] | None = None
     # array_index: its number in its set; its pods have it as BERTH_ARRAY_INDEX.
-    depends_on: Annotated[tuple[Dependency, ...], Meta(max_length=MAX_DEPENDENCIES)] = ()
-    # depends_on: it waits for these, and is cancelled when one of them can no longer come about.
+    depends_on: Annotated[
+        tuple[Dependency, ...],
+        Meta(
+            max_length=MAX_DEPENDENCIES,
+            description="Jobs that must succeed or end first; where one no longer can, this job is "
+            "cancelled.",
+        ),
+    ] = ()
     divide: Divide | None = None  # None: all pods run in one cluster
     part: Part | None = None  # filled in by the resolver; requests leave it out
 

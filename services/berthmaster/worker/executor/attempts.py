@@ -5,9 +5,10 @@ from enum import Enum
 
 import msgspec
 
+from berthmaster.lib.jobs.kinds.kind import JobKind
+from berthmaster.lib.jobs.objects import JobObject
 from berthmaster.lib.kube import labels
 from berthmaster.lib.kube.objects import Object
-from berthmaster.lib.kube.resources import JOBS, VOLCANO_JOBS, Resource
 from berthmaster.lib.kueue.names import QUEUE_LABEL
 from berthmaster.worker.executor.core.attempt_status import AttemptStatus, Scene, standing
 from berthmaster.worker.executor.core.cluster_protocol import (
@@ -18,7 +19,6 @@ from berthmaster.worker.executor.core.cluster_protocol import (
     PodsRefused,
     ResizePods,
 )
-from berthmaster.worker.executor.core.kinds import JobObject
 from berthmaster.worker.executor.core.manifest import EXPIRES, PODS, RECEIPT, SIZES, STOPPED
 
 
@@ -36,7 +36,6 @@ class Goal(Enum):
 class Held(msgspec.Struct, kw_only=True):
     scene: Scene
     namespace: str = ""
-    kind: Resource = JOBS
     name: str = ""
     order: CreatePods | None = None
     resize: ResizePods | None = None
@@ -65,23 +64,27 @@ class Held(msgspec.Struct, kw_only=True):
         return f"{tenant}/{workload}/{attempt}"
 
     @property
+    def kind(self) -> JobKind:
+        """Of its object."""
+        return self.scene.kind
+
+    @property
     def path(self) -> str:
-        return self.kind.path(namespace=self.namespace, name=self.name)
+        return self.kind.resource.path(namespace=self.namespace, name=self.name)
 
     @property
     def uid(self) -> str:
         """Of its object, "" while none is known."""
         return self.scene.job.metadata.uid if self.scene.job is not None else ""
 
-    def see(self, kind: Resource, job: JobObject) -> None:
+    def see(self, kind: JobKind, job: JobObject) -> None:
         """Take over what its object says."""
         metadata, scene = job.metadata, self.scene
-        self.kind, self.namespace, self.name = kind, metadata.namespace, metadata.name
+        self.namespace, self.name = metadata.namespace, metadata.name
         self.known, self.unsure = True, False
-        scene.job = job
+        scene.kind, scene.job = kind, job
         told = metadata.annotations
         scene.queued = bool(metadata.labels.get(QUEUE_LABEL))
-        scene.by_volcano = kind is VOLCANO_JOBS
         scene.wanted = wanted(told.get(PODS, "")) or scene.wanted
         scene.elastic = SIZES in told
         scene.resizable = scene.queued and job.is_elastic_to_kueue

@@ -32,7 +32,7 @@ from berthmaster.lib.nats.errors import BusError
 from berthmaster.lib.runtime.log import LogLike
 from berthmaster.lib.runtime.periodic import beats
 from berthmaster.worker.executor.core.cluster_protocol import Attempt
-from berthmaster.worker.executor.core.kinds import PodObject
+from berthmaster.worker.executor.core.objects import PodObject
 
 TICK_S: Final = 0.5
 FIRST_PAUSE_S: Final = 1.0  # from one question about pods to the next

@@ -8,7 +8,7 @@ second is refused, asks where the story stands, and tells again.
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Final
 
 import msgspec
@@ -22,7 +22,6 @@ from berthmaster.lib.nats.errors import BusError
 from berthmaster.lib.runtime.periodic import beats
 from berthmaster.worker.executor.core.cluster_protocol import (
     Attempt,
-    ClusterInstruction,
     PodEvent,
     PodsSaid,
 )
@@ -31,7 +30,8 @@ from berthmaster.worker.executor.core.executor import (
     CHECKPOINT_SHARE,
     MAX_REFUSALS,
 )
-from berthmaster.worker.executor.core.kinds import PodObject
+from berthmaster.worker.executor.core.log_events import counted_from
+from berthmaster.worker.executor.core.objects import PodObject
 from berthmaster.worker.executor.hub_jobs import HubJobs
 from berthmaster.worker.executor.logs import LogDesk
 from berthmaster.worker.executor.progress import ProgressReader
@@ -67,7 +67,7 @@ class _Heard(msgspec.Struct):
 
 
 class HubWords:
-    """The runtime of an executor that hears what the hub's jobs say as well."""
+    """What the hub's jobs say, on its way into the log of events."""
 
     def __init__(
         self, progress: ProgressReader, desk: LogDesk, jobs: HubJobs, door: DoorClient, name: str
@@ -78,27 +78,11 @@ class HubWords:
         self._jobs = jobs
         self._door = door
         self._name = name
-        self._tell: Callable[[PodEvent], None] = lambda event: None
         self._heard: dict[Attempt, _Heard] = {}
         self._telling: set[asyncio.Task[None]] = set()
         self._keeping: set[asyncio.Task[None]] = set()
         self._loop = asyncio.get_running_loop()
         jobs.tell(self._on_pods)
-
-    # Runtime
-
-    def start(self, tell: Callable[[PodEvent], None]) -> None:
-        self._tell = tell
-        self._progress.start(self._on_event)
-
-    async def found(self, executor: str) -> list[PodEvent]:
-        return await self._progress.found(executor)
-
-    def perform(self, order: ClusterInstruction) -> None:
-        self._progress.perform(order)
-
-    def flush(self) -> None:
-        self._progress.flush()
 
     async def run(self, stopping: asyncio.Event) -> None:
         try:
@@ -144,15 +128,15 @@ class HubWords:
 
     # What they say
 
-    def _on_event(self, event: PodEvent) -> None:
+    def takes(self, event: PodEvent) -> bool:
+        """Take what one of the hub's jobs says. False: the event is of no job of the hub's."""
         heard = self._heard.get(event.attempt)
-        if heard is None:
-            self._tell(event)
-        elif isinstance(event, PodsSaid):
+        if heard is not None and isinstance(event, PodsSaid):
             if event.progress is not None:
                 heard.progress, heard.said_at_s = event.progress, self._door.now()
             if event.checkpoint is not None and event.checkpoint != heard.told:
                 heard.checkpoint = event.checkpoint
+        return heard is not None
 
     def _tell_those_due(self) -> None:
         now_s = self._door.now()
@@ -217,10 +201,8 @@ class HubWords:
         }
         if isinstance(words, Checkpoint):
             return Checkpointed(**head, checkpoint=words)  # type: ignore[arg-type]
-        if words.eta_s is not None:
-            left_s = max(0.0, words.eta_s - max(0.0, now_s - heard.said_at_s))
-            words = msgspec.structs.replace(words, eta_s=left_s)
-        return Progressed(**head, progress=words)  # type: ignore[arg-type]
+        progress = counted_from(words, heard.said_at_s, now_s)
+        return Progressed(**head, progress=progress)  # type: ignore[arg-type]
 
 
 def _is_told(heard: _Heard, words: Progress | Checkpoint, now_s: float) -> None:

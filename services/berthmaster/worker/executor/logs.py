@@ -15,6 +15,8 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple, Protocol
 
+import msgspec
+
 from berthmaster.lib.door_client.client import DoorClient
 from berthmaster.lib.jobs.lines import START, CursorError, Lines, advanced, parse_cursor
 from berthmaster.lib.jobs.pace import Pace
@@ -32,14 +34,7 @@ from berthmaster.lib.messages.families import LOG_ASKS, UNREADABLE, encode
 from berthmaster.lib.nats import subjects
 from berthmaster.lib.nats.errors import BusError
 from berthmaster.lib.runtime.periodic import beats
-from berthmaster.worker.executor.core.cluster_protocol import (
-    Attempt,
-    ClusterInstruction,
-    DeletePods,
-    PodEvent,
-    StopPods,
-)
-from berthmaster.worker.executor.shell import Runtime
+from berthmaster.worker.executor.core.cluster_protocol import Attempt
 
 MAX_OPEN: Final = 64  # pods that are read at once
 MAX_ASKS: Final = 64  # in hand
@@ -169,6 +164,7 @@ class LogDesk:
         self._most = pods_at_once
         self._readings: dict[_Key, _Reading] = {}
         self._tasks: set[asyncio.Task[None]] = set()
+        self._keeping: set[asyncio.Task[None]] = set()  # ends of the logs of whole attempts
         self._loop = asyncio.get_running_loop()
         self.opened = 0  # streams, for figures and tests
 
@@ -225,15 +221,7 @@ class LogDesk:
         reading = self._reading(key)
         async with reading.turn:
             if reading.last is not None and reading.last[0] == ask.after:
-                again = reading.last[1]
-                return LogChunk(
-                    ask=ask.ask,
-                    reader=ask.reader,
-                    data=again.data,
-                    cursor=again.cursor,
-                    pods=again.pods,
-                    ended=again.ended,
-                )
+                return msgspec.structs.replace(reading.last[1], ask=ask.ask, reader=ask.reader)
             try:
                 if reading.stream is None or str(reading.behind) != ask.after:
                     reading.close()
@@ -329,8 +317,21 @@ class LogDesk:
 
     # The end of a log
 
-    async def keep_ends(self, attempt: Attempt) -> None:
-        """Tell the door the end of each of its first pods' logs, within a time limit."""
+    def keep_ends(self, attempt: Attempt, then: Callable[[], None] = lambda: None) -> None:
+        """Begin to tell the door the end of each of its first pods' logs, and call ``then`` once
+        that is done, or its time limit over."""
+        task = self._loop.create_task(self._keep_ends(attempt), name=f"log ends of {attempt.id}")
+        self._keeping.add(task)
+        task.add_done_callback(self._keeping.discard)
+        task.add_done_callback(lambda _: then())
+
+    async def close(self) -> None:
+        """Keep no more ends; what waits for them is done at once."""
+        for task in self._keeping:
+            task.cancel()
+        await asyncio.gather(*self._keeping, return_exceptions=True)
+
+    async def _keep_ends(self, attempt: Attempt) -> None:
         try:
             async with asyncio.timeout(END_LIMIT_S):
                 pods = await self._source.pods(attempt)
@@ -386,51 +387,3 @@ class LogDesk:
                 cut=len(end) < len(kept),
             )
         )
-
-
-class KeepsEnds:
-    """The runtime of an executor that has the ends of logs kept before pods are removed."""
-
-    def __init__(self, runtime: Runtime, desk: LogDesk) -> None:
-        self._runtime = runtime
-        self._desk = desk
-        self._tasks: set[asyncio.Task[None]] = set()
-
-    def start(self, tell: Callable[[PodEvent], None]) -> None:
-        self._runtime.start(tell)
-
-    async def found(self, executor: str) -> list[PodEvent]:
-        return await self._runtime.found(executor)
-
-    def flush(self) -> None:
-        self._runtime.flush()
-
-    def perform(self, order: ClusterInstruction) -> None:
-        """Pods that are deleted are read before; those that are stopped, while they stop."""
-        if isinstance(order, DeletePods):
-            self._spawn(order.attempt, order)
-            return
-        if isinstance(order, StopPods):
-            self._spawn(order.attempt, None)
-        self._runtime.perform(order)
-
-    def _spawn(self, attempt: Attempt, then: DeletePods | None) -> None:
-        task = asyncio.get_running_loop().create_task(
-            self._keep(attempt, then), name=f"end of the log of {attempt.id}"
-        )
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-
-    async def _keep(self, attempt: Attempt, then: DeletePods | None) -> None:
-        try:
-            await self._desk.keep_ends(attempt)
-        finally:
-            if then is not None:
-                self._runtime.perform(then)
-                self._runtime.flush()
-
-    async def close(self) -> None:
-        """Let go of what is under way: whoever comes next deletes again."""
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)

@@ -7,7 +7,7 @@ from berthmaster.lib.kube.client import Client
 from berthmaster.lib.kube.errors import KubernetesError
 from berthmaster.lib.kube.transport import Stream
 from berthmaster.worker.executor.core.cluster_protocol import Attempt
-from berthmaster.worker.executor.core.kinds import PodObject
+from berthmaster.worker.executor.core.objects import PodObject
 from berthmaster.worker.executor.hub_jobs import HubJobs
 from berthmaster.worker.executor.logs import LogStream, NoLog
 from berthmaster.worker.executor.runtime import ClusterRuntime

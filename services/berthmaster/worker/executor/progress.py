@@ -24,17 +24,14 @@ from berthmaster.lib.requests.validation import uri_fault
 from berthmaster.lib.runtime.periodic import beats
 from berthmaster.worker.executor.core.cluster_protocol import (
     Attempt,
-    ClusterInstruction,
     PodEvent,
     PodsCompleted,
     PodsExpired,
     PodsGone,
     PodsRunning,
     PodsSaid,
-    StopPods,
 )
 from berthmaster.worker.executor.logs import LogSource, NoLog
-from berthmaster.worker.executor.shell import Runtime
 
 TICK_S: Final = 1.0
 LOOK_S: Final = 10.0  # between two looks at one log, at the least
@@ -63,18 +60,16 @@ class _Watched(msgspec.Struct):
 
 
 class ProgressReader:
-    """The runtime of an executor that hears what jobs say of themselves."""
+    """Reads the logs of the attempts that it is shown."""
 
     def __init__(
         self,
-        runtime: Runtime,
         source: LogSource,
         *,
         looks_per_s: float,
         clock: Callable[[], float],
     ) -> None:
         """``clock``: the server's time. No look a second: no log is read."""
-        self._runtime = runtime
         self._source = source
         self._rate = looks_per_s
         self._clock = clock
@@ -88,30 +83,15 @@ class ProgressReader:
         self.looks = 0
         self.unreadable = 0  # lines that begin as they should and cannot be understood
 
-    # Runtime
-
     def start(self, tell: Callable[[PodEvent], None]) -> None:
+        """From now on tell what jobs say. Called once."""
         self._tell = tell
-        self._runtime.start(self._on_event)
 
-    async def found(self, executor: str) -> list[PodEvent]:
-        events = await self._runtime.found(executor)
-        for event in events:
-            self._see(event)
-        return events
-
-    def perform(self, order: ClusterInstruction) -> None:
-        """Who is asked to go is listened to until it has gone."""
-        if isinstance(order, StopPods):
-            self.follow(order.attempt)
-        self._runtime.perform(order)
-
-    def flush(self) -> None:
-        self._runtime.flush()
-
-    def _on_event(self, event: PodEvent) -> None:
+    def pass_on(self, event: PodEvent) -> None:
+        """Take note of what a cluster tells, and tell it. That pods are gone comes after their last
+        words."""
         following = self._following.get(event.attempt)
-        self._see(event)
+        self.see(event)
         if isinstance(event, PodsGone) and following is not None:
             self._spawn(self._tell_after(following, event), "last words")
         else:
@@ -124,7 +104,8 @@ class ProgressReader:
 
     # Who is looked at
 
-    def _see(self, event: PodEvent) -> None:
+    def see(self, event: PodEvent) -> None:
+        """An attempt that runs is looked at, one that is over no more."""
         match event:
             case PodsRunning(attempt):
                 self.watch(attempt)

@@ -1,8 +1,8 @@
 """A Kubernetes cluster as its executor uses it: orders in, what becomes of them out.
 
-What is known comes from mirrors of our own Jobs, JobSets, Jobs of Volcano's and pods; what is
-ordered is carried out attempt by attempt (effects.py).
-Nothing is kept here that the cluster and the log do not know: whoever is killed reads it again.
+What is known comes from mirrors of our own job objects and pods. What is ordered is carried out
+attempt by attempt (effects.py). Nothing is kept here that the cluster and the log do not know:
+whoever is killed reads it again.
 
 Rules of this file:
 
@@ -16,6 +16,10 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import Final, TypeVar
 
+from berthmaster.lib.jobs.gangs import GROUP
+from berthmaster.lib.jobs.kinds.job import JOB
+from berthmaster.lib.jobs.kinds.kind import JobKind
+from berthmaster.lib.jobs.objects import JobObject
 from berthmaster.lib.jobs.rendezvous import SERVICE
 from berthmaster.lib.kube import labels
 from berthmaster.lib.kube.client import Client
@@ -42,8 +46,7 @@ from berthmaster.worker.executor.core.cluster_protocol import (
     ResizePods,
     StopPods,
 )
-from berthmaster.worker.executor.core.gangs import GROUP
-from berthmaster.worker.executor.core.kinds import GroupObject, JobObject, KaiGroupObject, PodObject
+from berthmaster.worker.executor.core.objects import GroupObject, KaiGroupObject, PodObject
 from berthmaster.worker.executor.core.offers import Offers
 from berthmaster.worker.executor.effects import AttemptEffects
 from berthmaster.worker.executor.elastic_looks import ElasticLooks
@@ -71,13 +74,13 @@ class ClusterRuntime:
         *,
         executor: str,
         namespaces: tuple[str, ...],
-        kinds: Sequence[Resource] = (),
+        kinds: Sequence[JobKind] = (JOB,),
         groups: Sequence[Resource] = (),
         offers: Offers | None = None,
         clock: Callable[[], float],
         log: LogLike,
     ) -> None:
-        """``kinds``: of job objects, beside Jobs, that the cluster serves; ``groups``: of PodGroups
+        """``kinds``: of job objects that the cluster serves and shows us; ``groups``: of PodGroups
         that say something of them, and that it shows us; ``offers``: whose GPUs have which
         UUIDs."""
         self.writer = writer
@@ -236,7 +239,7 @@ class ClusterRuntime:
 
     # ---- what the mirrors tell
 
-    def _on_job(self, kind: Resource, namespace: str, change: Change[JobObject]) -> None:
+    def _on_job(self, kind: JobKind, namespace: str, change: Change[JobObject]) -> None:
         match change:
             case Added(job) | Updated(job):
                 self._see(kind, job)
@@ -248,7 +251,7 @@ class ClusterRuntime:
                 self._compare(kind, namespace, version)
                 self._listed.set()
 
-    def _see(self, kind: Resource, job: JobObject) -> None:
+    def _see(self, kind: JobKind, job: JobObject) -> None:
         mine = attempt_of(job)
         if mine is None or mine[1] != self._executor:
             self._log.warning("an object has our label and is not ours", object=job.metadata.name)
@@ -273,7 +276,7 @@ class ClusterRuntime:
         held.lose()
         self._judge(held)
 
-    def _compare(self, kind: Resource, namespace: str, version: str) -> None:
+    def _compare(self, kind: JobKind, namespace: str, version: str) -> None:
         """What the server made for us and a list as of later does not have is gone."""
         objects = self._mirrors.jobs(kind, namespace)
         for held in list(self._held.values()):

@@ -6,22 +6,20 @@ no harm (all writes are guarded, all objects have one name), but double the call
 """
 
 import asyncio
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Final, NamedTuple
 
 from berthmaster.lib.door_client.client import DoorClient
 from berthmaster.lib.door_client.door_facts import DoorMirror
 from berthmaster.lib.door_client.service_door import service_door
+from berthmaster.lib.jobs.gangs import SERVED_BY, Gangs
+from berthmaster.lib.jobs.kinds.job import JOB
+from berthmaster.lib.jobs.kinds.kind import JobKind
+from berthmaster.lib.jobs.kinds.table import KINDS
+from berthmaster.lib.jobs.kinds.volcano_job import VOLCANO_JOB
 from berthmaster.lib.kube.client import Client
 from berthmaster.lib.kube.errors import Forbidden, KubernetesError
-from berthmaster.lib.kube.resources import (
-    JOB_SETS,
-    KAI_POD_GROUPS,
-    RAY_JOBS,
-    VOLCANO_JOBS,
-    VOLCANO_POD_GROUPS,
-    Resource,
-)
+from berthmaster.lib.kube.resources import KAI_POD_GROUPS, VOLCANO_POD_GROUPS, Resource
 from berthmaster.lib.kube.service_client import service_client
 from berthmaster.lib.messages.workload import Placed
 from berthmaster.lib.runtime.periodic import beats, stopped_within, unless_stopped
@@ -29,18 +27,17 @@ from berthmaster.lib.runtime.service import Context, Service
 from berthmaster.worker.executor.core.cluster_protocol import Attempt
 from berthmaster.worker.executor.core.events import ClusterReached
 from berthmaster.worker.executor.core.executor import Executor
-from berthmaster.worker.executor.core.gangs import SERVED_BY, Gangs
 from berthmaster.worker.executor.core.limits import Limits
 from berthmaster.worker.executor.core.manifest import Style
 from berthmaster.worker.executor.core.offers import Offers
 from berthmaster.worker.executor.hub_jobs import HubJobs
 from berthmaster.worker.executor.hub_words import HubWords
-from berthmaster.worker.executor.logs import KeepsEnds, LogDesk
+from berthmaster.worker.executor.logs import LogDesk
 from berthmaster.worker.executor.pod_logs import PodLogs
 from berthmaster.worker.executor.progress import ProgressReader
 from berthmaster.worker.executor.runtime import ClusterRuntime
 from berthmaster.worker.executor.settings import ExecutorSettings
-from berthmaster.worker.executor.shell import Shell
+from berthmaster.worker.executor.shell import Counts, Shell
 from berthmaster.worker.executor.writer import JobWriter
 
 NAME: Final = "executor"
@@ -60,6 +57,25 @@ REACH_S: Final = 0.1  # between two looks at whether the API server answers: wha
 _OF_JOBS: Final = ("create", "watch", "patch", "delete")
 _TELLING: Final = (VOLCANO_POD_GROUPS, KAI_POD_GROUPS)  # why pods wait, or who took them away
 
+_Value = Callable[[JobWriter, Counts, ProgressReader], int]
+_COUNTERS: Final[tuple[tuple[str, str, _Value], ...]] = (  # name, help, and where the value is
+    ("jobs_made", "Job objects made", lambda w, c, p: w.made),
+    ("jobs_refused", "Job objects that the API server refused", lambda w, c, p: w.refused),
+    ("jobs_stopped", "Job objects stopped before their end", lambda w, c, p: w.stopped),
+    ("jobs_deleted", "Job objects deleted", lambda w, c, p: w.deleted),
+    ("writes_stored", "Events stored", lambda w, c, p: c.stored),
+    ("writes_refused", "Writes that came too late", lambda w, c, p: c.refused),
+    ("writes_unknown", "Writes whose outcome stayed open", lambda w, c, p: c.unknown),
+    ("stories_read", "Workloads read back from the log", lambda w, c, p: c.reloads),
+    ("progress_looks", "Looks at logs for what jobs say of themselves", lambda w, c, p: p.looks),
+    ("progress_unreadable", "Lines of that which cannot be understood", lambda *a: a[2].unreadable),
+    (
+        "workloads_frozen",
+        "Workloads with events that this version cannot read",
+        lambda w, c, p: c.frozen,
+    ),
+)
+
 
 class ExecutorMetrics:
     def __init__(self, ctx: Context[ExecutorSettings]) -> None:
@@ -72,22 +88,7 @@ class ExecutorMetrics:
         self._lacking = metrics.gauge(
             "namespace_closed", "1 where rights are missing for jobs to be made", ("namespace",)
         )
-        self._counters = {
-            what: metrics.counter(what, text)
-            for what, text in (
-                ("jobs_made", "Job objects made"),
-                ("jobs_refused", "Job objects that the API server refused"),
-                ("jobs_stopped", "Job objects stopped before their end"),
-                ("jobs_deleted", "Job objects deleted"),
-                ("writes_stored", "Events stored"),
-                ("writes_refused", "Writes that came too late"),
-                ("writes_unknown", "Writes whose outcome stayed open"),
-                ("stories_read", "Workloads read back from the log"),
-                ("progress_looks", "Looks at logs for what jobs say of themselves"),
-                ("progress_unreadable", "Lines of that which cannot be understood"),
-                ("workloads_frozen", "Workloads with events that this version cannot read"),
-            )
-        }
+        self._counters = {what: metrics.counter(what, text) for what, text, _ in _COUNTERS}
         self._shown: dict[object, int] = {}
 
     def show(
@@ -98,20 +99,8 @@ class ExecutorMetrics:
         self._away.set(bool(shell.core.away))
         self._objects.set(runtime.attempts)
         self._aside.set(runtime.set_aside)
-        writer, counts = runtime.writer, shell.counts
-        for what, value in (
-            ("jobs_made", writer.made),
-            ("jobs_refused", writer.refused),
-            ("jobs_stopped", writer.stopped),
-            ("jobs_deleted", writer.deleted),
-            ("writes_stored", counts.stored),
-            ("writes_refused", counts.refused),
-            ("writes_unknown", counts.unknown),
-            ("stories_read", counts.reloads),
-            ("progress_looks", progress.looks),
-            ("progress_unreadable", progress.unreadable),
-            ("workloads_frozen", counts.frozen),
-        ):
+        for what, _, read in _COUNTERS:
+            value = read(runtime.writer, shell.counts, progress)
             self._counters[what].inc(self._grown(what, value))
         for (verb, resource), value in client.calls.items():
             self._calls.labels(verb, resource).inc(self._grown((verb, resource), value))
@@ -141,33 +130,30 @@ async def main(ctx: Context[ExecutorSettings]) -> None:
 class Served(NamedTuple):
     """What the cluster has that some have not."""
 
-    job_sets: bool
+    kinds: tuple[JobKind, ...]  # of job objects; those with a substitute only with all rights
     gangs: Gangs
-    volcano_jobs: bool = False  # and we may make and watch them everywhere
     groups: tuple[Resource, ...] = ()  # kinds of PodGroups that we may watch everywhere
-    ray_jobs: bool = False  # and we may make and watch them everywhere
-
-    @property
-    def kinds(self) -> tuple[Resource, ...]:
-        """Of job objects, beside Jobs."""
-        has = {JOB_SETS: self.job_sets, VOLCANO_JOBS: self.volcano_jobs}
-        has[RAY_JOBS] = self.ray_jobs
-        return tuple(kind for kind, yes in has.items() if yes)
 
 
 async def _served(ctx: Context[ExecutorSettings], client: Client) -> Served | None:
     """Asked until the cluster answers; None if told to stop before."""
     while not ctx.stopping.is_set():
         try:
-            job_sets = JOB_SETS.plural in await client.served(JOB_SETS.group_version)
-            jobs = await _may(ctx, client, VOLCANO_JOBS, *_OF_JOBS)
-            ray = await _may(ctx, client, RAY_JOBS, *_OF_JOBS)
+            kinds = [kind for kind in KINDS if await _makes(ctx, client, kind)]
             groups = [each for each in _TELLING if await _may(ctx, client, each, "watch")]
-            return Served(job_sets, await _gangs(ctx, client), jobs, tuple(groups), ray)
+            return Served(tuple(kinds), await _gangs(ctx, client), tuple(groups))
         except KubernetesError as error:
             ctx.health.ready("cluster", False, str(error))
         await stopped_within(LOOK_AGAIN_S, ctx.stopping)
     return None
+
+
+async def _makes(ctx: Context[ExecutorSettings], client: Client, kind: JobKind) -> bool:
+    """Whether the cluster serves a kind of job objects, and, where another would do in its place,
+    we may make and watch it everywhere. Raises KubernetesError."""
+    if kind.has_substitute:
+        return await _may(ctx, client, kind.resource, *_OF_JOBS)
+    return kind is JOB or kind.resource.plural in await client.served(kind.resource.group_version)
 
 
 async def _gangs(ctx: Context[ExecutorSettings], client: Client) -> Gangs:
@@ -226,12 +212,6 @@ async def _lacking(
     return lacking
 
 
-class _Parts(NamedTuple):
-    offers: Offers
-    runtime: ClusterRuntime
-    shell: Shell
-
-
 class _Serving:
     def __init__(
         self, ctx: Context[ExecutorSettings], door: DoorClient, client: Client, served: Served
@@ -253,21 +233,12 @@ class _Serving:
             run_as_non_root=settings.run_as_non_root,
             scheduler=settings.scheduler,
             gangs=served.gangs,
-            volcano_jobs=settings.jobs == "volcano" and served.volcano_jobs,
+            kinds=tuple(kind for kind in served.kinds if kind.setting in ("", settings.jobs)),
             kai_gangs=settings.gangs == "auto",
             volcano_scheduler=settings.volcano_scheduler,
-            kuberay=served.ray_jobs,
             volcano_queue=settings.volcano_queue,
         )
-        writer = JobWriter(
-            client,
-            core.name,
-            settings.namespaces,
-            offers,
-            style,
-            door.now,
-            job_sets=served.job_sets,
-        )
+        writer = JobWriter(client, core.name, settings.namespaces, offers, style, door.now)
         runtime = ClusterRuntime(
             client,
             writer,
@@ -287,28 +258,31 @@ class _Serving:
             bytes_per_s=LOG_BYTES_PER_S,
             pods_at_once=LOGS_AT_ONCE,
         )
-        self._keeping = KeepsEnds(runtime, self._desk)
-        self._progress = ProgressReader(
-            self._keeping,
-            source,
-            looks_per_s=PROGRESS_LOOKS_PER_S,
-            clock=door.now,
-        )
+        self._progress = ProgressReader(source, looks_per_s=PROGRESS_LOOKS_PER_S, clock=door.now)
         self._hub_words = HubWords(self._progress, self._desk, self._hub_jobs, door, core.name)
-        shell = Shell(door, core, self._hub_words, service=NAME, serves=self._serves)
-        self._parts = _Parts(offers, runtime, shell)
+        shell = Shell(
+            door,
+            core,
+            runtime,
+            logs=self._desk,
+            progress=self._progress,
+            hub_words=self._hub_words,
+            service=NAME,
+            serves=self._serves,
+        )
+        self._offers, self._runtime, self._shell = offers, runtime, shell
         self._untold: set[Attempt] = set()  # claims of namespaces that are served no more
         self._told: Mapping[str, str] = {}  # namespaces that lack rights
 
     async def run(self) -> None:
-        ctx, (offers, runtime, shell) = self._ctx, self._parts
+        ctx, runtime, shell = self._ctx, self._runtime, self._shell
         ctx.health.ready("cluster", False, "its objects have not been listed")
         ctx.health.ready("fleet", False, "the nodes' facts have not been read")
         listed = asyncio.Event()
-        mirror = DoorMirror(self._door, ["node"], on_fact=lambda seen: offers.take(seen.fact))
+        mirror = DoorMirror(self._door, ["node"], on_fact=lambda seen: self._offers.take(seen.fact))
         ctx.spawn(mirror.run(caught_up=listed.set), name="mirror of the nodes' facts")
         watching = ctx.spawn(runtime.run(ctx.stopping), name="mirrors of the cluster")
-        if await unless_stopped(_set(listed), ctx.stopping) is None:
+        if await unless_stopped(listed.wait(), ctx.stopping) is None:
             return
         ctx.health.ready("fleet", True)
         working = ctx.spawn(shell.run(ctx.stopping), name="executor")
@@ -327,12 +301,12 @@ class _Serving:
             ctx.health.ready("door", not self._door.silent, self._door.silent)
             self._tell_lacking(figures)
             figures.show(self._client, runtime, shell, self._progress)
-        await self._keeping.close()
+        await self._desk.close()
         await asyncio.wait({working, watching}, timeout=LAST_LIMIT_S)
 
     async def _watch_namespaces(self) -> None:
         """Let go of all objects in a namespace that is being deleted."""
-        runtime = self._parts.runtime
+        runtime = self._runtime
         unknown: set[str] = set()  # namespaces that our Role does not let us look at
         async for _ in beats(NAMESPACE_S, self._ctx.stopping):
             for namespace in self._ctx.settings.namespaces:
@@ -351,7 +325,7 @@ class _Serving:
 
     async def _watch_reach(self) -> None:
         """What nobody can make here should not be claimed here."""
-        runtime, shell = self._parts.runtime, self._parts.shell
+        runtime, shell = self._runtime, self._shell
         async for _ in beats(REACH_S, self._ctx.stopping):
             away = runtime.away()
             if bool(away) != bool(shell.core.away):
@@ -363,10 +337,14 @@ class _Serving:
 
     async def _watch_gangs(self) -> None:
         """What is served now is what the next gangs start by."""
-        ctx, writer = self._ctx, self._parts.runtime.writer
+        ctx, writer = self._ctx, self._runtime.writer
         ctx.log.info("gangs start together", by=writer.style.gangs.value)
         if ctx.settings.jobs == "volcano":
-            what = "Volcano's" if writer.style.volcano_jobs else "Kubernetes', as it has no other"
+            what = (
+                "Volcano's"
+                if VOLCANO_JOB in writer.style.kinds
+                else "Kubernetes', as it has no other"
+            )
             ctx.log.info("jobs are made", of=what)
         while not await stopped_within(GANGS_S, ctx.stopping):
             try:
@@ -379,7 +357,7 @@ class _Serving:
 
     def _tell_lacking(self, figures: ExecutorMetrics) -> None:
         """A namespace without its Role stops no other; people must hear of it all the same."""
-        ctx, lacking = self._ctx, self._parts.runtime.lacking()
+        ctx, lacking = self._ctx, self._runtime.lacking()
         names = ctx.settings.namespaces
         words = "; ".join(f"namespace {name}: {why}" for name, why in sorted(lacking.items()))
         ctx.health.ready("rights", len(lacking) < len(names), words, note=words)
@@ -397,7 +375,7 @@ class _Serving:
         attempt = Attempt(placed.tenant, placed.id, placed.attempt)
         if placed.target.namespace in self._ctx.settings.namespaces:
             return True
-        if self._parts.runtime.holds(attempt):
+        if self._runtime.holds(attempt):
             return True
         why = f"{attempt.id} was claimed for namespace {placed.target.namespace}"
         self._ctx.health.ready("namespaces", False, f"{why}, which is not served any more")
@@ -405,10 +383,6 @@ class _Serving:
             self._untold.add(attempt)
             self._ctx.log.error("cannot tell what became of a claim", why=why)
         return False
-
-
-async def _set(event: asyncio.Event) -> bool:
-    return await event.wait()
 
 
 SERVICE = Service(NAME, ExecutorSettings, main)

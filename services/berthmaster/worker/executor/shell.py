@@ -40,9 +40,19 @@ from berthmaster.worker.executor.core.cluster_protocol import (
     ResizePods,
     StopPods,
 )
-from berthmaster.worker.executor.core.events import Event, HintSeen, Listed, Tick
+from berthmaster.worker.executor.core.events import (
+    Acknowledge,
+    Event,
+    Freeze,
+    HintSeen,
+    Instruction,
+    Listed,
+    Tick,
+)
 from berthmaster.worker.executor.core.executor import Executor
-from berthmaster.worker.executor.core.instructions import Acknowledge, Freeze, Instruction
+from berthmaster.worker.executor.hub_words import HubWords
+from berthmaster.worker.executor.logs import LogDesk
+from berthmaster.worker.executor.progress import ProgressReader
 
 MAX_IN_FLIGHT: Final = 128  # writes and reads; the rest waits in order
 MAX_READS: Final = 16  # of them, as a story is several messages and the server reads one at a time
@@ -85,14 +95,22 @@ class Shell:
         core: Executor,
         runtime: Runtime,
         *,
+        logs: LogDesk | None = None,
+        progress: ProgressReader | None = None,
+        hub_words: HubWords | None = None,
         service: str = "executor",
         serves: Callable[[Placed], bool] = lambda _: True,
     ) -> None:
-        """``serves``: asked of placements that an earlier life claimed; False = leave it alone."""
+        """``logs``: keeps the ends of logs of pods that are removed; ``progress``: reads what jobs
+        say of themselves; ``hub_words``: takes what the hub's jobs say; ``serves``: asked of
+        placements that an earlier life claimed; False = leave it alone."""
         self.core = core
         self.counts = Counts()
         self._door = door
         self._runtime = runtime
+        self._logs = logs
+        self._progress = progress
+        self._hub_words = hub_words
         self._service = service
         self._serves = serves
         self._inbox: deque[Event] = deque()
@@ -111,8 +129,13 @@ class Shell:
 
     async def run(self, stopping: asyncio.Event) -> None:
         """Work until ``stopping`` is set. Raises what a core raised: it must not go on then."""
-        self._runtime.start(self.feed)
+        progress = self._progress
+        if progress is not None:
+            progress.start(self._on_words)
+        self._runtime.start(self.feed if progress is None else progress.pass_on)
         for event in await self._runtime.found(self.core.name):
+            if progress is not None:
+                progress.see(event)
             self.feed(event)
         following = asyncio.ensure_future(
             self._door.follow(self._on_heard, inquired=self._on_inquiry)
@@ -167,6 +190,29 @@ class Shell:
         finally:
             self._is_reporting = False
 
+    # What the cluster tells and is told
+
+    def _on_words(self, event: PodEvent) -> None:
+        if self._hub_words is None or not self._hub_words.takes(event):
+            self.feed(event)
+
+    def _order(self, order: ClusterInstruction) -> None:
+        """Have the cluster carry out an order. The logs of pods that are deleted are read before
+        that, those of pods that are stopped while they stop."""
+        if isinstance(order, StopPods):
+            if self._progress is not None:
+                self._progress.follow(order.attempt)
+            if self._logs is not None:
+                self._logs.keep_ends(order.attempt)
+        if isinstance(order, DeletePods) and self._logs is not None:
+            self._logs.keep_ends(order.attempt, then=lambda: self._delete(order))
+        else:
+            self._runtime.perform(order)
+
+    def _delete(self, order: DeletePods) -> None:
+        self._runtime.perform(order)
+        self._runtime.flush()
+
     # The pump
 
     def feed(self, event: Event) -> None:
@@ -200,7 +246,7 @@ class Shell:
             case Reload():
                 self._reads.append(instruction)
             case CreatePods() | ResizePods() | StopPods() | DeletePods():
-                self._runtime.perform(instruction)
+                self._order(instruction)
             case Acknowledge():
                 pass  # the next list names it again for as long as it is open
             case Freeze():

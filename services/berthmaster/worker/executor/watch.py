@@ -1,5 +1,5 @@
-"""Mirrors of what is ours in a cluster: by namespace, Jobs, pods, and what is served of
-JobSets, RayJobs, Volcano's Jobs, and PodGroups of Volcano's and KAI's.
+"""Mirrors of what is ours in a cluster: by namespace, pods, and what is served of the kinds of job
+objects and of PodGroups of Volcano's and KAI's.
 
 A namespace in which we may not look is *closed*: nobody waits for its mirrors, nothing is made
 there, and what was made there before is taken to be as it was. The others are served meanwhile.
@@ -7,8 +7,11 @@ there, and what was made there before is taken to be as it was. The others are s
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, Final, TypeVar
 
+from berthmaster.lib.jobs.kinds.kind import JobKind
+from berthmaster.lib.jobs.objects import JobObject
 from berthmaster.lib.kube import labels
 from berthmaster.lib.kube.client import Client
 from berthmaster.lib.kube.controller.aside import Phase, SetAside
@@ -16,14 +19,14 @@ from berthmaster.lib.kube.controller.watch import metadata_of
 from berthmaster.lib.kube.denials import GRACE_S
 from berthmaster.lib.kube.objects import Object
 from berthmaster.lib.kube.reflector import Change, Reflector
-from berthmaster.lib.kube.resources import JOBS, KAI_POD_GROUPS, PODS, VOLCANO_POD_GROUPS, Resource
+from berthmaster.lib.kube.resources import KAI_POD_GROUPS, PODS, VOLCANO_POD_GROUPS, Resource
 from berthmaster.lib.runtime.log import LogLike
-from berthmaster.worker.executor.core.kinds import GroupObject, JobObject, KaiGroupObject, PodObject
+from berthmaster.worker.executor.core.objects import GroupObject, KaiGroupObject, PodObject
 
 ABSENT_S: Final = 10.0  # between two looks at a namespace that is closed
 STALE_S: Final = 180.0  # without a sign of the API server, which gives one every minute
 T = TypeVar("T", bound=Object)
-OnJob = Callable[[Resource, str, Change[JobObject]], None]  # kind, namespace
+OnJob = Callable[[JobKind, str, Change[JobObject]], None]  # kind, namespace
 OnPod = Callable[[Change[PodObject]], None]
 OnGroup = Callable[[Change[GroupObject]], None]
 OnKaiGroup = Callable[[Change[KaiGroupObject]], None]
@@ -38,7 +41,7 @@ class JobMirrors:
         namespaces: tuple[str, ...],
         *,
         executor: str,
-        kinds: Sequence[Resource],
+        kinds: Sequence[JobKind],
         groups: Sequence[Resource],
         on_job: OnJob,
         on_pod: OnPod,
@@ -48,15 +51,16 @@ class JobMirrors:
     ) -> None:
         self._client = client
         self._selector = f"{labels.EXECUTOR}={labels.value(executor)}"
-        self._on_job = on_job
         self.aside = SetAside()
         self._log = log
-        self._jobs: dict[tuple[Resource, str], Reflector[JobObject]] = {}
+        self._jobs: dict[tuple[JobKind, str], Reflector[JobObject]] = {}
         self._pods: dict[str, Reflector[PodObject]] = {}
         self._groups: dict[tuple[Resource, str], GroupMirror] = {}
         for namespace in namespaces:
-            for kind in (JOBS, *kinds):
-                self._jobs[kind, namespace] = self._of_jobs(kind, namespace)
+            for kind in kinds:
+                self._jobs[kind, namespace] = self._mirror(
+                    kind.resource, kind.object_type, namespace, partial(on_job, kind, namespace)
+                )
             self._pods[namespace] = self._mirror(PODS, PodObject, namespace, on_pod)
             if (volcanos := VOLCANO_POD_GROUPS) in groups:
                 mirror = self._mirror(volcanos, GroupObject, namespace, on_group)
@@ -64,11 +68,6 @@ class JobMirrors:
             if (kais := KAI_POD_GROUPS) in groups:
                 of_kai = self._mirror(kais, KaiGroupObject, namespace, on_kai_group)
                 self._groups[kais, namespace] = of_kai
-
-    def _of_jobs(self, kind: Resource, namespace: str) -> Reflector[JobObject]:
-        return self._mirror(
-            kind, JobObject, namespace, lambda change: self._on_job(kind, namespace, change)
-        )
 
     def _mirror(
         self, kind: Resource, type_: type[T], namespace: str, hear: Callable[[Change[T]], None]
@@ -140,7 +139,7 @@ class JobMirrors:
         """When the API server was heard last."""
         return max(mirror.last_seen_s for mirror in self._all())
 
-    def jobs(self, kind: Resource, namespace: str) -> Mapping[tuple[str, str], JobObject]:
+    def jobs(self, kind: JobKind, namespace: str) -> Mapping[tuple[str, str], JobObject]:
         """What is there, by namespace and name."""
         return self._jobs[kind, namespace].objects
 
@@ -149,13 +148,12 @@ class JobMirrors:
         closed = self.all_closed(now_s)
         if len(closed) == len(self._pods):
             return next(iter(closed.values()))
-        named = [(f"{kind.plural} in", where, m) for (kind, where), m in self._jobs.items()]
-        for what, where, jobs in named:
-            if where not in closed and (jobs.faults.reason or jobs.age_s(now_s) > STALE_S):
-                return f"{what} {where}: {jobs.faults.reason or f'nothing heard for {STALE_S:g} s'}"
-        for where, pods in self._pods.items():
-            if where not in closed and (pods.faults.reason or pods.age_s(now_s) > STALE_S):
-                return (
-                    f"pods in {where}: {pods.faults.reason or f'nothing heard for {STALE_S:g} s'}"
-                )
+        named: list[tuple[str, str, Mirror]] = [
+            *((f"{kind.resource.plural} in", where, m) for (kind, where), m in self._jobs.items()),
+            *(("pods in", where, pods) for where, pods in self._pods.items()),
+        ]
+        for what, where, mirror in named:
+            if where not in closed and (mirror.faults.reason or mirror.age_s(now_s) > STALE_S):
+                why = mirror.faults.reason or f"nothing heard for {STALE_S:g} s"
+                return f"{what} {where}: {why}"
         return ""

@@ -9,10 +9,10 @@ Each step may have been done already, by this life or an earlier one, and each m
 with its outcome unknown: so each begins with what is known and can be done again. A refusal ends
 it; everything else is raised and tried again by whoever calls.
 
-A plain Job is stopped by suspending it, and so is a RayJob: the object stays and says why. What a
-queue of the cluster, a JobSet's controller or Volcano's would start again is deleted in the
-foreground instead: the object stays until its last pod is gone, nobody unsuspends what is being
-deleted, and no right to touch Kueue's own objects is needed.
+A plain Job is stopped by suspending it, and so are other kinds that end their pods then: the object
+stays and says why. What a queue of the cluster or another controller would start again is deleted
+in the foreground instead: the object stays until its last pod is gone, nobody unsuspends what is
+being deleted, and no right to touch Kueue's own objects is needed.
 
 Each object has a finalizer of ours (``labels.FINALIZER``) until ``delete``, which is asked for once
 the attempt's ending is stored or the attempt is no longer ours. Example: the executor is killed,
@@ -27,8 +27,12 @@ import math
 from collections.abc import Callable
 from typing import Final, cast
 
-from berthmaster.lib.jobs import rendezvous
-from berthmaster.lib.jobs.pods import Document
+from berthmaster.lib.jobs import gangs, rendezvous
+from berthmaster.lib.jobs.gangs import GROUP, SERVED_BY
+from berthmaster.lib.jobs.kinds.job import JOB
+from berthmaster.lib.jobs.kinds.table import kind_of
+from berthmaster.lib.jobs.objects import JobObject
+from berthmaster.lib.jobs.pods import Document, Existing
 from berthmaster.lib.kube import labels
 from berthmaster.lib.kube.client import Client
 from berthmaster.lib.kube.denials import Denials, is_about_object
@@ -44,11 +48,8 @@ from berthmaster.lib.kube.errors import (
 )
 from berthmaster.lib.kube.objects import Object, holds
 from berthmaster.lib.kube.resources import (
-    JOB_SETS,
-    JOBS,
     KUEUE_WORKLOADS,
     NAMESPACES,
-    RAY_JOBS,
     RESOURCE_CLAIM_TEMPLATES,
     RESOURCE_CLAIMS,
     SERVICES,
@@ -60,12 +61,10 @@ from berthmaster.lib.kueue.slices import Slices, slices_of
 from berthmaster.lib.kueue.workloads import Workload
 from berthmaster.lib.lifecycle.sizes import counts_of, is_set_elastic
 from berthmaster.worker.executor.attempts import Held, attempt_of
-from berthmaster.worker.executor.core import claims, gangs
+from berthmaster.worker.executor.core import claims
 from berthmaster.worker.executor.core.attempt_status import FOREGROUND
-from berthmaster.worker.executor.core.claims import TEMPLATES, Existing
+from berthmaster.worker.executor.core.claims import TEMPLATES
 from berthmaster.worker.executor.core.cluster_protocol import CreatePods, ResizePods
-from berthmaster.worker.executor.core.gangs import GROUP, SERVED_BY
-from berthmaster.worker.executor.core.kinds import JobObject
 from berthmaster.worker.executor.core.manifest import (
     LEAVING,
     PODS,
@@ -74,7 +73,6 @@ from berthmaster.worker.executor.core.manifest import (
     Unmakeable,
     counts_text,
     document,
-    kind_of,
     kueue_may_resize,
     object_name,
 )
@@ -111,17 +109,13 @@ class JobWriter:
         offers: Offers,
         style: Style,
         clock: Callable[[], float],
-        *,
-        job_sets: bool,
     ) -> None:
-        """``job_sets``: whether the cluster serves them."""
         self._client = client
         self._executor = executor
         self._namespaces = namespaces
         self._offers = offers
         self.style = style  # replaced when the cluster serves other things
         self._clock = clock
-        self._job_sets = job_sets
         self._denials = Denials()
         self.closed: Callable[[str], str] = lambda namespace: ""  # why nobody sees what is in it
         self.made = 0
@@ -138,8 +132,9 @@ class JobWriter:
         await self.complete(held)
 
     async def _make_job(self, held: Held, order: CreatePods) -> None:
-        held.kind, held.namespace = kind_of(order, self.style), order.target.namespace
-        held.name = object_name(order.attempt, held.kind)
+        kind = kind_of(order.request, order.target.via, self.style.kinds)
+        held.scene.kind, held.namespace = kind, order.target.namespace
+        held.name = object_name(order.attempt, kind)
         if order.ran:  # it must not run a second time: only look
             held.unsure = True
             await self.look(held)
@@ -152,7 +147,7 @@ class JobWriter:
                 await self.look(held)
                 return
             raise RefusedToMake(f"namespace {held.namespace} is closed to its executor: {why}")
-        if held.kind is JOB_SETS and not self._job_sets:
+        if kind not in self.style.kinds:
             raise RefusedToMake(
                 "several pod sets need a JobSet, which this cluster did not serve when its "
                 "executor started"
@@ -162,13 +157,14 @@ class JobWriter:
             body = document(order, self._left_s(order), self._offers, self.style, existing)
         except Unmakeable as error:
             raise RefusedToMake(str(error), of_request=error.of_request) from error
-        path = held.kind.path(namespace=held.namespace)
-        if kueue_may_resize(order, held.kind) and not await self._lets_resize(path, body):
+        path = kind.resource.path(namespace=held.namespace)
+        if kueue_may_resize(order, kind) and not await self._lets_resize(path, body):
             left_s = self._left_s(order)
             body = document(order, left_s, self._offers, self.style, existing, resizable=False)
         doubtful, held.unsure = held.unsure, True
         try:
-            job = await self._client.create(path, body, JobObject, field_manager=FIELD_MANAGER)
+            type_ = kind.object_type
+            job = await self._client.create(path, body, type_, field_manager=FIELD_MANAGER)
         except AlreadyExists:
             await self._adopt(held)
             return
@@ -183,7 +179,7 @@ class JobWriter:
             raise RefusedToMake(error.message or str(error), of_request=of_request) from error
         self.made += 1
         self._denials.allowed(path)
-        held.see(held.kind, job)
+        held.see(kind, job)
 
     async def _lets_resize(self, path: str, body: Document) -> bool:
         """Whether the Kueue of the cluster lets the number of this Job's pods change while they
@@ -267,7 +263,7 @@ class JobWriter:
             if uid not in [one.uid for one in there.metadata.owner_references]:
                 raise RefusedToMake(
                     f"{resource.kind} {held.namespace}/{name} is there already and is not of "
-                    f"{held.kind.kind} {held.name}"
+                    f"{held.kind.resource.kind} {held.name}"
                 ) from None
         except ApiError as error:
             if not _final(error) or self._may_pass(error, path):
@@ -308,7 +304,8 @@ class JobWriter:
             held.scene.job = None
             held.known = False
             raise RefusedToMake(
-                f"{held.kind.kind} {held.namespace}/{held.name} is there already and is not ours"
+                f"{held.kind.resource.kind} {held.namespace}/{held.name} is there already and is "
+                "not ours"
             )
 
     async def look(self, held: Held) -> None:
@@ -317,7 +314,7 @@ class JobWriter:
             # Nobody watches there, so nobody can say that it is gone.
             raise KubernetesError(self._not_served(held))
         try:
-            held.see(held.kind, await self._client.get(held.path, JobObject))
+            held.see(held.kind, await self._client.get(held.path, held.kind.object_type))
         except NotFound:
             held.lose()
 
@@ -344,31 +341,32 @@ class JobWriter:
         ):
             return
         change: Document = {"metadata": {"annotations": {PODS: counts_text(counts)}}}
-        if held.kind is JOBS:
+        if held.kind is JOB:
             change["spec"] = _size(next(iter(counts.values())))
         else:
             for number, pods in enumerate(order.request.pod_sets):
                 if (count := counts.get(pods.name)) is not None and is_set_elastic(pods):
                     await self._resize_part(held, f"{held.name}-s{number}-0", count)
         told = job.metadata.annotations.get(PODS)
-        if told == counts_text(counts) and (held.kind is not JOBS or _has(job, change["spec"])):
+        if told == counts_text(counts) and (held.kind is not JOB or _has(job, change["spec"])):
             return
         try:
-            job = await self._client.merge_patch(
-                held.path,
-                change,
-                JobObject,
-                resource_version=job.metadata.resource_version,
-                field_manager=FIELD_MANAGER,
-            )
+            await self._patch(held, job, change)
         except (Conflict, NotFound):
             await self.look(held)  # it has moved on: decide again on what it is now
             raise
-        held.see(held.kind, job)
         self.resized += 1
 
+    async def _patch(self, held: Held, job: JobObject, change: Document) -> None:
+        """Change its object as it was seen. Raises KubernetesError, Conflict if it is another."""
+        version, type_ = job.metadata.resource_version, held.kind.object_type
+        job = await self._client.merge_patch(
+            held.path, change, type_, resource_version=version, field_manager=FIELD_MANAGER
+        )
+        held.see(held.kind, job)
+
     async def _resize_part(self, held: Held, name: str, count: int) -> None:
-        path = JOBS.path(namespace=held.namespace, name=name)
+        path = JOB.resource.path(namespace=held.namespace, name=name)
         part = await self._client.get(path, JobObject)
         owners = [one.uid for one in part.metadata.owner_references]
         if held.uid in owners and not _has(part, _size(count)):
@@ -399,23 +397,15 @@ class JobWriter:
                 await self._client.delete(held.path, uid=held.uid, propagation="Foreground")
             held.scene.stopped = held.stop_reason
             return
-        here = held.kind in (JOBS, RAY_JOBS) and not held.scene.queued
-        change: dict[str, object] = {"metadata": {"annotations": {STOPPED: held.stop_reason}}}
+        here = held.kind.stops_by_suspending and not held.scene.queued
+        change: Document = {"metadata": {"annotations": {STOPPED: held.stop_reason}}}
         if here:
             change["spec"] = {"suspend": True}
-        version = job.metadata.resource_version
         if STOPPED not in job.metadata.annotations:
             await self._warn(held)
         try:
             if STOPPED not in job.metadata.annotations or (here and not job.spec.suspend):
-                job = await self._client.merge_patch(
-                    held.path,
-                    change,
-                    JobObject,
-                    resource_version=version,
-                    field_manager=FIELD_MANAGER,
-                )
-                held.see(held.kind, job)
+                await self._patch(held, job, change)
             if not here:
                 await self._client.delete(held.path, uid=held.uid, propagation="Foreground")
         except (Conflict, NotFound):
@@ -467,20 +457,13 @@ class JobWriter:
             return
         others = [each for each in job.metadata.finalizers if each != labels.FINALIZER]
         try:
-            job = await self._client.merge_patch(
-                held.path,
-                {"metadata": {"uid": held.uid, "finalizers": others}},
-                JobObject,
-                resource_version=job.metadata.resource_version,
-                field_manager=FIELD_MANAGER,
-            )
+            await self._patch(held, job, {"metadata": {"uid": held.uid, "finalizers": others}})
         except NotFound:
             held.lose()
             return
         except Conflict:
             await self.look(held)  # it has moved on: decide again on what it is now
             raise
-        held.see(held.kind, job)
 
     async def is_leaving(self, namespace: str) -> bool:
         """Whether a namespace is being deleted. Raises KubernetesError."""
@@ -490,8 +473,8 @@ class JobWriter:
 
 def _owner(held: Held, job: JobObject) -> Document:
     return {
-        "apiVersion": held.kind.group_version,
-        "kind": held.kind.kind,
+        "apiVersion": held.kind.resource.group_version,
+        "kind": held.kind.resource.kind,
         "name": job.metadata.name,
         "uid": job.metadata.uid,
         "controller": True,

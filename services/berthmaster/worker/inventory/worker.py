@@ -6,6 +6,8 @@ from typing import Any, Final
 
 from berthmaster.lib.door_client.client import DoorClient, DoorLease
 from berthmaster.lib.door_client.door_facts import DoorFacts
+from berthmaster.lib.jobs.kinds.job import JOB
+from berthmaster.lib.jobs.kinds.table import KINDS
 from berthmaster.lib.kube.client import Client
 from berthmaster.lib.kube.controller.watch import Watched
 from berthmaster.lib.kube.errors import BadAnswer, Forbidden, KubernetesError, NotFound
@@ -40,9 +42,6 @@ from berthmaster.worker.inventory.core.inventory import KAI_CRD, Inventory
 from berthmaster.worker.inventory.core.kinds import WatchedKind
 from berthmaster.worker.inventory.core.objects import (
     HOLDING_PODS,
-    JOB_SETS_CRD,
-    RAY_JOBS_CRD,
-    VOLCANO_JOBS_CRD,
     WAITING_PODS,
     Definition,
     DeviceClass,
@@ -91,7 +90,7 @@ WATCHED: Final = (
             fields=f"metadata.name={name}",
             part=f"{CUSTOM_RESOURCE_DEFINITIONS.plural} {name}",
         )
-        for name in (JOB_SETS_CRD, RAY_JOBS_CRD, VOLCANO_JOBS_CRD, KAI_CRD)
+        for name in (*(kind.definition for kind in KINDS if kind is not JOB), KAI_CRD)
     ),
 )
 
@@ -116,7 +115,7 @@ class WorkerInventory:
             settings.cluster,
             settings.cluster_labels,
             settings.device_classes,
-            by_volcano=settings.jobs == "volcano",
+            jobs=settings.jobs,
         )
         watched = (*WATCHED, *_configuration(settings.kueue_config))
         self._watch = FactWatch(ctx, client, watched, self._on_change)

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from berthmaster.cli.commands import berth
 from berthmaster.cli.context.file import Context, Contexts, ContextsWrong, load_contexts
 from berthmaster.cli.context.target import BusTarget, find_target
+from berthmaster.cli.main import berth
 
 
 def run(home: Path, *argv: str) -> Result:

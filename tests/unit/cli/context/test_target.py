@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from berthmaster.cli.context.target import BusTarget, find_connection, find_target
-from berthmaster.cli.up.command import services_of
+from berthmaster.cli.up.commands import services_of
 from berthmaster.lib.supervisor.folder import (
     CONNECTION_FILE,
     EXTERNAL_FILE,

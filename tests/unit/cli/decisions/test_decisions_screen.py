@@ -4,7 +4,7 @@ import click
 import pytest
 from msgspec.structs import replace
 
-from berthmaster.cli.decisions.command import change_of, time_of
+from berthmaster.cli.decisions.commands import change_of, time_of
 from berthmaster.cli.decisions.screen import repeated
 from berthmaster.control.resolver.core.counterfactual import Alternative, Compared, Figures, Would
 from berthmaster.control.resolver.replay import Difference, Input, Report

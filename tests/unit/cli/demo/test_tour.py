@@ -11,7 +11,7 @@ from berthmaster.cli.demo.tour import (
     job_of,
     screen,
 )
-from berthmaster.cli.up.command import labels_of
+from berthmaster.cli.up.commands import labels_of
 from berthmaster.lib.supervisor.plan import (
     KubeTarget,
     PlanError,

@@ -68,7 +68,7 @@ def worker(**changed: Any) -> WorkerFacts:
         gpu_nodes=(GpuNode(name="n1", gpus=8, model="Tesla-T4"),),
         nodes=2,
         together=("kubernetes",),
-        job_sets=True,
+        job_kinds=frozenset({"JobSet"}),
         agent=True,
     )
     return replace(right, **changed)

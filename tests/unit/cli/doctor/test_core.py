@@ -341,10 +341,10 @@ def test_a_stopped_queue_is_started_and_stopped_again_by_one_patch() -> None:
 
 def test_what_makes_the_pods_of_rays_runtime_is_told() -> None:
     for served, told in (
-        (True, "a RayJob: KubeRay is served"),
-        (False, "pods of ours: no KubeRay"),
+        ({"RayJob"}, "a RayJob: KubeRay is served"),
+        (set(), "pods of ours: no KubeRay"),
     ):
-        found = finding(of_worker(ray_jobs=served), f"the runtime ray makes {told}")
+        found = finding(of_worker(job_kinds=frozenset(served)), f"the runtime ray makes {told}")
         assert found.level == "ok"
 
 
@@ -362,7 +362,7 @@ def test_what_makes_the_pods_of_rays_runtime_is_told() -> None:
             "warning",
             "4 GPUs on 1 nodes, 0 of them ready",
         ),
-        ({"job_sets": False}, "note", "JobSet is not installed"),
+        ({"job_kinds": frozenset()}, "note", "JobSet is not installed"),
     ],
 )
 def test_what_is_amiss_in_a_worker_is_told_alone(

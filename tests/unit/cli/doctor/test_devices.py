@@ -160,6 +160,8 @@ def test_where_volcano_runs_jobs_what_the_executor_needs_is_asked_for_and_said()
             *((group, verb, "ml") for verb in ("list", "watch")),
         ]
     )  # fmt: skip
-    said = [one for one in found(volcano_jobs=True) if "--jobs volcano" in one.what]
+    said = [
+        one for one in found(job_kinds=frozenset({"VolcanoJob"})) if "--jobs volcano" in one.what
+    ]
     assert [one.level for one in said] == ["ok"]
     assert not [one for one in found() if "--jobs volcano" in one.what]

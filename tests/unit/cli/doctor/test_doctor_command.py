@@ -3,7 +3,7 @@
 import pytest
 from click.testing import CliRunner
 
-from berthmaster.cli.doctor.command import doctor
+from berthmaster.cli.doctor.commands import doctor
 
 
 @pytest.mark.parametrize(

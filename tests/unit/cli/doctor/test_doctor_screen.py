@@ -2,7 +2,7 @@ from io import StringIO
 
 from rich.console import Console
 
-from berthmaster.cli.doctor.command import screen
+from berthmaster.cli.doctor.commands import screen
 from berthmaster.cli.doctor.facts import ManagerConfig
 from tests.unit.cli.doctor.surveys import of_hub
 

@@ -180,7 +180,7 @@ def reports() -> Iterator[Report]:
     )
     yield of_hub(checks=(), cluster_queues=(), kueue_versions=frozenset())
     yield of_hub(checks=(), cluster_queues=())
-    yield of_worker(gpu_nodes=(), job_sets=False, kueue_versions=frozenset())
+    yield of_worker(gpu_nodes=(), job_kinds=frozenset(), kueue_versions=frozenset())
     yield of_worker(cluster_queues=(ClusterQueue(name="gpus", state=inactive),))
     yield of_worker(cluster_queues=(ClusterQueue(name="gpus", stopped="Hold"),))
     yield of_worker(cluster_queues=(ClusterQueue(name="gpus", state=ON),))

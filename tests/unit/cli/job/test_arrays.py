@@ -2,8 +2,9 @@
 
 import pytest
 
-from berthmaster.cli.job.arrays import array_of, in_order, parse_after, parse_array
-from berthmaster.cli.job.requests import WrongInput
+from berthmaster.cli.job.arrays import array_of, in_order, parse_array
+from berthmaster.cli.job.requests import parse_after
+from berthmaster.cli.values import WrongInput
 from berthmaster.lib.messages.workload import JobRequest
 
 

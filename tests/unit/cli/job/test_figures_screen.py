@@ -1,6 +1,6 @@
 """What people see of the GPUs of jobs."""
 
-from berthmaster.cli.job import figures_screen as render
+from berthmaster.cli.job import screen
 from berthmaster.lib.messages.telemetry import GpuUse, JobFigures, JobOwner
 
 USE = GpuUse(
@@ -34,7 +34,7 @@ FOREIGN = JobFigures(
 
 
 def test_a_jobs_gpus_in_lines() -> None:
-    assert render.lines([IDLE], now_s=4_600.0) == [
+    assert screen.figures_lines([IDLE], now_s=4_600.0) == [
         (
             "red: 8 GPUs, 3% busy, 40.0 GiB of 640.0 GiB, 812 W; "
             "no GPU of it has done anything for 1h00m"
@@ -42,4 +42,4 @@ def test_a_jobs_gpus_in_lines() -> None:
         "all of TrainJob big: 16 GPUs, - busy",
         "ml/p has processes on GPU 3 of n1, which nobody gave it",
     ]
-    assert render.lines([FOREIGN], now_s=0.0) == ["blue: 1 GPU, - busy"]
+    assert screen.figures_lines([FOREIGN], now_s=0.0) == ["blue: 1 GPU, - busy"]

@@ -4,8 +4,8 @@ import msgspec
 import pytest
 
 from berthmaster.cli.job.files import read_jobs
-from berthmaster.cli.job.requests import WrongInput
 from berthmaster.cli.job.submit import bodies_of
+from berthmaster.cli.values import WrongInput
 
 FLOW = b"""
 # A workflow: each after the others.

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from berthmaster.cli.job import notifying
-from berthmaster.cli.job.notifying import Ending, NotTold, notice_of, post, run_command
+from berthmaster.cli.job.notifying import Ending, NotSent, notice_of, post, run_command
 from berthmaster.lib.runtime.webhook import SIGNATURE, KeyWrong, read_key
 
 NOTICE = notice_of(
@@ -87,7 +87,7 @@ def test_who_is_busy_is_asked_again_and_who_refuses_is_not(receiver: Receiver) -
     for codes, calls, why in (([400], 1, "400"), ([503] * 9, 4, "503"), ([302], 1, "302")):
         receiver.got.clear()
         receiver.codes = list(codes)
-        with pytest.raises(NotTold, match=f"it answers {why}"):
+        with pytest.raises(NotSent, match=f"it answers {why}"):
             post(receiver.url, NOTICE, b"a key", sleep=pauses.append)
         assert [path for path, _, _ in receiver.got] == ["/hook"] * calls  # followed nowhere
 
@@ -96,7 +96,7 @@ def test_a_place_where_nobody_listens_is_given_up(receiver: Receiver) -> None:
     url = receiver.url
     receiver.server_close()
     pauses: list[float] = []
-    with pytest.raises(NotTold, match="refused"):
+    with pytest.raises(NotSent, match="refused"):
         post(url, NOTICE, sleep=pauses.append)
     assert pauses == [1.0, 2.0, 4.0]
 

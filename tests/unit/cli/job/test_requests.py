@@ -6,17 +6,10 @@ import click
 import msgspec
 import pytest
 
-from berthmaster.cli.job.requests import (
-    WrongInput,
-    from_flags,
-    id_of,
-    parse_cpu_milli,
-    parse_duration_s,
-    parse_gpus,
-    parse_memory_mib,
-    read_requests,
-)
-from berthmaster.cli.job.submit import bodies_of, request_flags
+from berthmaster.cli.job.files import id_of, read_requests
+from berthmaster.cli.job.requests import OPTIONS, from_flags, parse_gpus
+from berthmaster.cli.job.submit import bodies_of
+from berthmaster.cli.values import WrongInput, parse_cpu_milli, parse_duration_s, parse_memory_mib
 from berthmaster.lib.messages.runtimes import Runtime
 from berthmaster.lib.messages.workload import JobRequest, PodSet, RunSpec, SecretKey, Topology
 
@@ -95,9 +88,6 @@ def test_flags_say_how_pods_stand_to_each_other_and_which_gpus_they_would_rather
     )
     assert from_flags(flags, [], "job-1").pod_sets == (
         PodSet(count=8, gpus=4, prefer_gpu_models=("H100", "A100"), topology=topology),
-    )
-    assert from_flags({"gpus": "4", "fewest_nodes": False}, [], "job-1").pod_sets == (
-        PodSet(gpus=4),
     )
 
 
@@ -231,7 +221,7 @@ def test_without_flags_a_file_is_read_and_with_one_it_is_refused(tmp_path: Path)
     seen: list[dict[str, object]] = []
 
     @click.command()
-    @request_flags
+    @OPTIONS
     def command(**flags: object) -> None:
         seen.append(flags)
 

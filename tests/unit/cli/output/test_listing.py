@@ -8,14 +8,14 @@ import msgspec
 import pytest
 import yaml
 
-from berthmaster.cli.commands import berth
-from berthmaster.cli.fleet import gpus_screen as gpus
 from berthmaster.cli.fleet import screen as fleet
-from berthmaster.cli.fleet.problems import DeadRow
 from berthmaster.cli.job import screen as workloads
 from berthmaster.cli.job.commands import SORTS, in_sort
+from berthmaster.cli.main import berth
 from berthmaster.cli.output import amounts
 from berthmaster.cli.output.listing import FORMS, as_csv, as_yaml, write_list
+from berthmaster.cli.problems import screen as problems
+from berthmaster.cli.problems.commands import DeadRow
 from berthmaster.cli.session import Output
 from berthmaster.client.following import SeenDead
 from berthmaster.lib.messages.api import GpusReply, GpuStock, ListReply, WorkloadView
@@ -115,7 +115,7 @@ def test_gpus_are_told_with_their_wait_and_price() -> None:
         ),
         waiting=3,
     )  # fmt: skip
-    assert screen(gpus.table(reply)) == (
+    assert screen(fleet.gpu_models(reply)) == (
         "MODEL        FREE  TOTAL    WAIT   PRICE/H\n"
         "Tesla-T4  4 + 0.5      8    none  0.5-0.75\n"
         "H100            0      8  ~1h06m         4\n"
@@ -125,7 +125,7 @@ def test_gpus_are_told_with_their_wait_and_price() -> None:
         "A100: the queue 'night' allows: T4, H100\n"
         "WAIT is as if jobs ended as they said and nobody else came; 3 jobs wait in all."
     )
-    assert "NODE MAX  OPEN  CLUSTERS  MEMORY" in screen(gpus.table(reply, wide=True))
+    assert "NODE MAX  OPEN  CLUSTERS  MEMORY" in screen(fleet.gpu_models(reply, wide=True))
 
 
 def _commands(
@@ -165,5 +165,5 @@ def test_dead_letters_are_listed_in_every_form() -> None:
     header, line = as_csv([DeadRow.of(seen)]).splitlines()
     assert header == "sequence,stored_at_s,service,subject,workload,reason,body"
     assert line.startswith("7,2.0,scorer,berth.x,,'=bad,\N{REPLACEMENT CHARACTER}{xx")
-    assert "…" in screen(fleet.dead([seen], 3.0))
-    assert "x" * 300 in screen(fleet.dead([seen], 3.0, wide=True), width=2000)
+    assert "…" in screen(problems.dead([seen], 3.0))
+    assert "x" * 300 in screen(problems.dead([seen], 3.0, wide=True), width=2000)

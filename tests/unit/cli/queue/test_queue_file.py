@@ -8,10 +8,9 @@ import pytest
 from msgspec.structs import replace
 from rich.console import Console, RenderableType
 
-from berthmaster.cli.fleet import screen as fleet
-from berthmaster.cli.fleet.commands import changed
-from berthmaster.cli.job.requests import WrongInput
-from berthmaster.cli.queue.file import in_order, overcommitted_in, read_settings
+from berthmaster.cli.queue import screen as queues
+from berthmaster.cli.queue.settings import changed, in_order, overcommitted_in, read_settings
+from berthmaster.cli.values import WrongInput
 from berthmaster.lib.messages.api import QueueStanding
 from berthmaster.lib.messages.control import QueueAllows, QueueAmounts, QueueSetting
 from berthmaster.lib.messages.families import encode
@@ -103,16 +102,16 @@ def test_flags_change_what_they_name_and_keep_the_rest() -> None:
 
 
 def test_flags_say_how_clusters_rank_for_a_queue_and_take_it_back() -> None:
-    flags = {"profile": "spread", "score_weights": ("fit=0", "idle=2.5")}
+    flags = {"profile": "spread", "score_weight": ("fit=0", "idle=2.5")}
     ranked = changed(RESEARCH, False, flags)
     assert ranked == replace(RESEARCH, profile="spread", weights={"fit": 0.0, "idle": 2.5})
-    again = changed(ranked, False, {"score_weights": ("room=1",)})
+    again = changed(ranked, False, {"score_weight": ("room=1",)})
     assert again == replace(ranked, weights={"room": 1.0})
     assert changed(again, False, {"priority": 6}) == replace(again, priority=6)
-    back = {"profile": "none", "score_weights": ("none",)}
+    back = {"profile": "none", "score_weight": ("none",)}
     assert changed(again, False, back) == RESEARCH
     with pytest.raises(WrongInput, match="'fit' is no weight; right is PART=N"):
-        changed(RESEARCH, False, {"score_weights": ("fit",)})
+        changed(RESEARCH, False, {"score_weight": ("fit",)})
 
 
 def test_a_file_says_how_clusters_rank_for_a_queue() -> None:
@@ -127,7 +126,7 @@ def test_a_file_says_how_clusters_rank_for_a_queue() -> None:
 def test_the_list_shows_amounts_and_who_governs() -> None:
     out = StringIO()
     by_kueue = QueueSetting(queue="k", via="worker", profile="soonest", weights={"fit": 2.5})
-    Console(file=out, width=160).print(fleet.queues([RESEARCH, OTHER, by_kueue]))
+    Console(file=out, width=160).print(queues.queues([RESEARCH, OTHER, by_kueue]))
     lines = [" ".join(line.split()) for line in out.getvalue().splitlines()]
     assert lines[1:] == [
         "research 5 2 8, 4 H100 - 16, 64 CPUs 8 20 - everybody open",
@@ -178,7 +177,7 @@ def test_queues_are_listed_as_a_tree_with_what_they_have() -> None:
         QueueStanding(queue="a-child", used_gpu_milli=5000, borrowed_gpu_milli=3000),
     ]
     out = StringIO()
-    Console(file=out, width=160).print(fleet.queues(settings, accounts))
+    Console(file=out, width=160).print(queues.queues(settings, accounts))
     rows = [line.rstrip() for line in out.getvalue().splitlines()]
     assert [row[: row.index(" ", 2) if row[0] != " " else 9].rstrip() for row in rows[1:]] == [
         "other",
@@ -200,7 +199,7 @@ def test_a_flag_has_a_queues_jobs_stop_each_other_which_is_listed() -> None:
     assert changed(on, False, {"priority": 1}) == replace(on, priority=1)
     assert changed(on, False, {"preempts_equals": "no"}) == OTHER
     out = StringIO()
-    Console(file=out, width=160).print(fleet.queues([on]))
+    Console(file=out, width=160).print(queues.queues([on]))
     assert "open, stops equals" in out.getvalue()
 
 
@@ -235,15 +234,15 @@ def test_on_80_columns_every_name_number_and_state_is_shown() -> None:
         QueueSetting(queue="x" * 63, max_waiting_jobs=1_000_000),
     ]
     accounts = [QueueStanding(queue=long, used_gpu_milli=512_500, borrowed_gpu_milli=256_000)]
-    shown = fleet.queues(settings, accounts)
+    shown = queues.queues(settings, accounts)
     names_at_80_columns(shown, [long, "team-a", "x" * 63])
     text = screen(shown)
     said = ("128,", "256", "512,", "512.5", "BORROWED", "2.5", "1000000", "gamma-team", "held")
     for each in said:
         assert each in text
-    names_at_80_columns(fleet.queues(settings), [long, "team-a", "x" * 63])
+    names_at_80_columns(queues.queues(settings), [long, "team-a", "x" * 63])
 
 
 def test_a_tenant_too_sees_the_names_of_its_queues_on_80_columns() -> None:
     told = [QueueStanding(queue="research-and-development"), QueueStanding(queue="team-a")]
-    names_at_80_columns(fleet.standings(told), ["research-and-development", "team-a"])
+    names_at_80_columns(queues.standings(told), ["research-and-development", "team-a"])

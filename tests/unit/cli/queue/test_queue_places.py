@@ -1,7 +1,7 @@
 import pytest
 
-from berthmaster.cli.fleet.commands import changed, queue_place
-from berthmaster.cli.job.requests import WrongInput
+from berthmaster.cli.queue.settings import changed, queue_place
+from berthmaster.cli.values import WrongInput
 from berthmaster.lib.messages.control import QueuePlace, QueueSetting
 
 
@@ -30,7 +30,7 @@ def test_a_place_that_is_none_is_told_with_what_is_right(text: str) -> None:
 
 def test_places_that_are_given_replace_those_that_were_and_others_stay() -> None:
     before = QueueSetting(queue="q", via="hub", places={"*": QueuePlace(namespace="old")})
-    flags = {"places": ("hub=team/main", "ml")}
+    flags = {"place": ("hub=team/main", "ml")}
     after = QueueSetting(
         queue="q",
         via="hub",
@@ -40,7 +40,7 @@ def test_places_that_are_given_replace_those_that_were_and_others_stay() -> None
         },
     )
     assert changed(before, False, flags) == after
-    assert changed(after, False, {"via": "direct", "places": ()}).places == after.places
+    assert changed(after, False, {"via": "direct", "place": ()}).places == after.places
     assert changed(after, False, {"via": "direct"}).via == "direct"
 
 

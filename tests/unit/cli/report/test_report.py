@@ -6,7 +6,7 @@ import io
 import pytest
 
 from berthmaster.cli.report import screen as render
-from berthmaster.cli.report.command import WrongMoment, in_csv, moment, whole
+from berthmaster.cli.report.commands import WrongMoment, in_csv, moment, whole
 from berthmaster.lib.messages.usage import JobUsage, Trend, Trends, UsageReport, UsageRow
 from tests.unit.cli.screens import screen
 

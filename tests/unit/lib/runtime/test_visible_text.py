@@ -8,7 +8,7 @@ import msgspec
 import pytest
 import yaml
 
-from berthmaster.cli.output.complain import complain
+from berthmaster.cli.output.errors import complain
 from berthmaster.cli.output.listing import as_csv, as_yaml
 from berthmaster.cli.session import Output
 from berthmaster.lib.runtime.visible_text import dumps, pretty, visible

@@ -5,6 +5,8 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from berthmaster.lib.jobs.kinds.job_set import JOB_SET
+from berthmaster.lib.jobs.objects import JobObject, JobSpec, JobStatus, PodSpec
 from berthmaster.lib.kube import labels
 from berthmaster.lib.kube.objects import Condition, Metadata
 from berthmaster.lib.kueue.slices import Slices
@@ -23,17 +25,13 @@ from berthmaster.worker.executor.core.cluster_protocol import (
     PodsRunning,
     PodsWaiting,
 )
-from berthmaster.worker.executor.core.kinds import (
+from berthmaster.worker.executor.core.objects import (
     ContainerState,
     ContainerStatus,
     DeviceHealth,
     DevicesHealth,
-    JobObject,
-    JobSpec,
-    JobStatus,
     KaiGroupObject,
     PodObject,
-    PodSpec,
     PodStatus,
     Terminated,
     Waiting,
@@ -295,7 +293,7 @@ def test_its_deadline_is_over_when_no_pod_is_left() -> None:
     assert [type(e) for e in told(scene(late, pod(0)))] == [PodsWaiting]
     assert told(scene(late, pod(0, "Failed"))) == [PodsExpired(TRAIN)]
     # A JobSet says only that a Job of it failed.
-    of_set = scene(job("Failed", reason="FailedJobs"), expires_s=99.0)
+    of_set = scene(job("Failed", reason="FailedJobs"), kind=JOB_SET, expires_s=99.0)
     assert told(of_set) == [PodsExpired(TRAIN)]
     assert told(of_set, 99.0) == [PodsExpired(TRAIN)]
     assert told(of_set, 98.9) != [PodsExpired(TRAIN)]  # then it failed for another reason

@@ -48,9 +48,16 @@ from berthmaster.worker.executor.core.cluster_protocol import (
     PodsWaiting,
     StopPods,
 )
-from berthmaster.worker.executor.core.events import ClusterReached, HintSeen, Listed, Tick
+from berthmaster.worker.executor.core.events import (
+    Acknowledge,
+    ClusterReached,
+    Freeze,
+    HintSeen,
+    Instruction,
+    Listed,
+    Tick,
+)
 from berthmaster.worker.executor.core.executor import FROZEN_LOOK_S, HOLD_BACK_S, Executor
-from berthmaster.worker.executor.core.instructions import Acknowledge, Freeze, Instruction
 from berthmaster.worker.executor.core.job import FinalResult, How, Job
 from berthmaster.worker.executor.core.limits import Limits
 from berthmaster.worker.executor.core.log_events import LogEvents

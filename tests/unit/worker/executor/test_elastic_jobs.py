@@ -6,6 +6,7 @@ from typing import Any, cast
 
 import pytest
 
+from berthmaster.lib.jobs.objects import Gate, JobObject, PodSpec
 from berthmaster.lib.kube.errors import Forbidden
 from berthmaster.lib.kueue.slices import Slices
 from berthmaster.lib.messages.workload import PodSet
@@ -17,7 +18,7 @@ from berthmaster.worker.executor.core.cluster_protocol import (
     PodsRunning,
     PodsWaiting,
 )
-from berthmaster.worker.executor.core.kinds import Gate, JobObject, PodObject, PodSpec
+from berthmaster.worker.executor.core.objects import PodObject
 from berthmaster.worker.executor.elastic_looks import ElasticLooks
 from berthmaster.worker.executor.writer import JobWriter
 from tests.bus.tools import story

@@ -5,8 +5,9 @@ from typing import Any
 
 import pytest
 
+from berthmaster.lib.jobs.kinds.job import JOB
+from berthmaster.lib.jobs.kinds.job_set import JOB_SET
 from berthmaster.lib.kube import labels
-from berthmaster.lib.kube.resources import JOB_SETS
 from berthmaster.lib.messages.workload import PodSet
 from berthmaster.worker.executor.core.cluster_protocol import (
     DeletePods,
@@ -158,7 +159,7 @@ async def test_namespace_that_is_deleted_loses_our_finalizers_at_once() -> None:
 @story
 async def test_every_kind_of_job_object_has_the_finalizer() -> None:
     pod_sets = (PodSet(name="main"), PodSet(name="ps"))
-    async with LittleApi() as api, playing(api, kinds=(JOB_SETS,)) as play:
+    async with LittleApi() as api, playing(api, kinds=(JOB, JOB_SET)) as play:
         play.create(train(pod_sets=pod_sets))
         await until(lambda: bool(api.all("jobsets")))
         [made] = api.all("jobsets")

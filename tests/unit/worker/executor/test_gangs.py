@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from berthmaster.lib.jobs.gangs import GROUP, Gangs, Group, document, read
 from berthmaster.lib.messages.fleet import Share
 from berthmaster.lib.messages.workload import PodSet
-from berthmaster.worker.executor.core.gangs import GROUP, Gangs, Group, document, read
 from berthmaster.worker.executor.core.manifest import Style
 from berthmaster.worker.executor.core.manifest import document as job_document
 from berthmaster.worker.executor.core.offers import Offers

@@ -29,7 +29,6 @@ from berthmaster.worker.executor.progress import ProgressReader
 from tests.support.patience import NEVER_S, hang_s
 from tests.unit.lib.kube.stage import Lines
 from tests.unit.worker.executor.little_api import LittleApi
-from tests.unit.worker.executor.test_progress import Quiet
 
 TRAIN = Attempt("acme", "train", 2)
 NOW_S = 1_795_514_410.0
@@ -142,11 +141,15 @@ class Bench:
         self.logs = PodLogs(client, OwnPods(), jobs)  # type: ignore[arg-type]
         self.cores: list[PodEvent] = []
         to_door = cast(DoorClient, door)
-        self.quiet = Quiet()
-        self.progress = ProgressReader(self.quiet, self.logs, looks_per_s=9, clock=door.now)
+        self.progress = ProgressReader(self.logs, looks_per_s=9, clock=door.now)
         desk = LogDesk(to_door, self.logs, bytes_per_s=1e9)
         self.words = HubWords(self.progress, desk, jobs, to_door, "executor/berlin")
-        self.words.start(self.cores.append)
+        self.progress.start(self.hear)
+
+    def hear(self, event: PodEvent) -> None:
+        """As the shell does."""
+        if not self.words.takes(event):
+            self.cores.append(event)
 
     async def names(self, attempt: Attempt = TRAIN) -> list[str]:
         return list(await self.logs.pods(attempt))
@@ -307,7 +310,7 @@ def test_what_it_says_is_told_behind_what_its_reconciler_wrote_and_to_no_core() 
         assert (how_far.after, how_far.progress) == (10, Progress(step=5, eta_s=48.0))
         # The executor's own go on as ever, and its core hears of none but them.
         own = PodsRunning(Attempt("acme", "own", 1), ())
-        there.quiet.tell(own)
+        there.progress.pass_on(own)
         assert there.cores == [own]
 
     bench(story, wl=work(7))

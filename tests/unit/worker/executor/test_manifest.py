@@ -8,19 +8,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from berthmaster.lib.jobs.kinds.job import JOB
+from berthmaster.lib.jobs.kinds.job_set import JOB_SET
+from berthmaster.lib.jobs.objects import JobObject
 from berthmaster.lib.jobs.rendezvous import SERVICE
 from berthmaster.lib.kube import labels
 from berthmaster.lib.kube.objects import Metadata
-from berthmaster.lib.kube.resources import JOB_SETS, JOBS
 from berthmaster.lib.messages.fleet import NodeGone, NodeReport, Share, Stamp
 from berthmaster.lib.messages.placement import PodBinding, Target
 from berthmaster.lib.messages.workload import JobRequest, PodSet, RunSpec, SecretKey, Toleration
 from berthmaster.worker.executor.attempts import attempt_of, wanted
 from berthmaster.worker.executor.core.cluster_protocol import Attempt, CreatePods
-from berthmaster.worker.executor.core.kinds import JobObject
 from berthmaster.worker.executor.core.manifest import (
-    MAX_JOB_CHARS,
-    MAX_JOB_SET_CHARS,
     MAX_RECEIPT_CHARS,
     PODS,
     RECEIPT,
@@ -104,12 +103,12 @@ def test_one_pod_set_is_a_job_whose_every_field_is_ours() -> None:
     [container] = job["spec"]["template"]["spec"]["containers"]
     own = {"A", "B"}  # the others are rendezvous.py's
     container["env"] = [each for each in container["env"] if each["name"] in own]
-    service = f"g-{object_name(Attempt('acme', 'train', 1), JOBS)}"
+    service = f"g-{object_name(Attempt('acme', 'train', 1), JOB)}"
     assert job == {
         "apiVersion": "batch/v1",
         "kind": "Job",
         "metadata": {
-            "name": object_name(Attempt("acme", "train", 1), JOBS),
+            "name": object_name(Attempt("acme", "train", 1), JOB),
             "namespace": "team-a",
             "labels": known,
             "annotations": told | {PODS: "main:2", SERVICE: service},
@@ -238,14 +237,14 @@ def test_without_an_image_nothing_is_made() -> None:
     st.text(min_size=1, max_size=80),
     st.from_regex(r"[a-z0-9]([-a-z0-9]{0,50}[a-z0-9])?", fullmatch=True),
     st.integers(1, 99_999),
-    st.sampled_from([JOBS, JOB_SETS]),
+    st.sampled_from([JOB, JOB_SET]),
 )
 def test_every_name_is_one_that_kubernetes_takes(
     tenant: str, workload: str, number: int, kind: Any
 ) -> None:
     attempt = Attempt(tenant, workload, number)
     name = object_name(attempt, kind)
-    assert len(name) <= (MAX_JOB_CHARS if kind is JOBS else MAX_JOB_SET_CHARS)
+    assert len(name) <= kind.max_name_chars
     assert labels.value(name) == name
     assert name == object_name(attempt, kind)
     others = (
@@ -257,11 +256,11 @@ def test_every_name_is_one_that_kubernetes_takes(
 
 
 def test_short_ids_are_seen_whole_and_long_ones_are_told_apart() -> None:
-    assert object_name(Attempt("acme", "train", 3), JOBS).startswith("train-3-")
+    assert object_name(Attempt("acme", "train", 3), JOB).startswith("train-3-")
     long = "x" * 51
-    one, two = (object_name(Attempt("acme", long + last, 1), JOB_SETS) for last in "ab")
+    one, two = (object_name(Attempt("acme", long + last, 1), JOB_SET) for last in "ab")
     assert one != two
-    assert len(one) == MAX_JOB_SET_CHARS
+    assert len(one) == JOB_SET.max_name_chars
 
 
 @given(st.text(min_size=1, max_size=100), st.integers(1, 9999))

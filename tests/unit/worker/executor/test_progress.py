@@ -1,7 +1,7 @@
 """What jobs say of themselves: read from their logs, told to the log of events, seldom."""
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from berthmaster.lib.kube.objects import Metadata
@@ -26,17 +26,15 @@ from berthmaster.lib.messages.workload import (
 from berthmaster.worker.executor.core.attempt_status import Scene, last_words
 from berthmaster.worker.executor.core.cluster_protocol import (
     Attempt,
-    ClusterInstruction,
     PodEvent,
     PodsGone,
     PodsRunning,
     PodsSaid,
     StopPods,
 )
-from berthmaster.worker.executor.core.events import HintSeen, Tick
+from berthmaster.worker.executor.core.events import HintSeen, Instruction, Tick
 from berthmaster.worker.executor.core.executor import CHECKPOINT_EVERY_S, MAX_REFUSALS
-from berthmaster.worker.executor.core.instructions import Instruction
-from berthmaster.worker.executor.core.kinds import (
+from berthmaster.worker.executor.core.objects import (
     ContainerState,
     ContainerStatus,
     PodObject,
@@ -139,27 +137,13 @@ def test_a_termination_message_is_a_pods_last_word() -> None:
     assert last_words(scene(secret)) is None
 
 
-class Quiet:
-    """A runtime that does nothing, and logs that say what the test has them say."""
+class Logs:
+    """Logs that say what the test has them say."""
 
     def __init__(self) -> None:
-        self.tell: Callable[[PodEvent], None] = lambda event: None
-        self.done: list[ClusterInstruction] = []
         self.opened: list[tuple[Attempt, float | None, bool]] = []
         self.text: list[bytes] = []
         self.more = asyncio.Event()
-
-    def start(self, tell: Callable[[PodEvent], None]) -> None:
-        self.tell = tell
-
-    async def found(self, executor: str) -> list[PodEvent]:
-        return []
-
-    def perform(self, order: ClusterInstruction) -> None:
-        self.done.append(order)
-
-    def flush(self) -> None:
-        pass
 
     async def pods(self, attempt: Attempt) -> Sequence[str]:
         return ["train-1-0", "train-1-1"]
@@ -173,8 +157,8 @@ class Quiet:
 
 
 class Log:
-    def __init__(self, quiet: Quiet, *, follow: bool) -> None:
-        self.quiet = quiet
+    def __init__(self, logs: Logs, *, follow: bool) -> None:
+        self.logs = logs
         self.follow = follow
         self.over = False
 
@@ -182,9 +166,9 @@ class Log:
         if self.over:
             return b""
         if self.follow:
-            await self.quiet.more.wait()
+            await self.logs.more.wait()
         self.over = True
-        return b"".join(self.quiet.text)
+        return b"".join(self.logs.text)
 
     def close(self) -> None:
         pass
@@ -195,23 +179,23 @@ def test_logs_are_looked_at_in_turn_and_who_is_asked_to_go_is_heard_to_its_end()
 
 
 async def _looked_at() -> None:
-    quiet, told = Quiet(), list[PodEvent]()
-    reader = ProgressReader(quiet, quiet, looks_per_s=1, clock=lambda: 1_795_514_410.0)
+    logs, told = Logs(), list[PodEvent]()
+    reader = ProgressReader(logs, looks_per_s=1, clock=lambda: 1_795_514_410.0)
     reader.start(told.append)
     others = [TRAIN._replace(id=f"job-{n}") for n in range(3)]
     for attempt in (TRAIN, *others):
-        quiet.tell(PodsRunning(attempt, PODS))
+        reader.pass_on(PodsRunning(attempt, PODS))
     told.clear()
     loop = asyncio.get_running_loop()
     for each in reader._watched.values():
         each.due_s = loop.time()  # its time has come
 
     # One look at each beat, however many are due: whoever waits longest is the next.
-    quiet.text = [b'2026-11-24T10:00:00Z BERTH {"step": 5, "eta_s": 60}\n']
+    logs.text = [b'2026-11-24T10:00:00Z BERTH {"step": 5, "eta_s": 60}\n']
     for _ in range(2):
         reader._look_at_those_due()
         await asyncio.gather(*(one.looks for one in reader._watched.values() if one.looks))
-    assert [attempt for attempt, _, _ in quiet.opened] == [TRAIN, others[0]]
+    assert [attempt for attempt, _, _ in logs.opened] == [TRAIN, others[0]]
     assert told[0] == PodsSaid(TRAIN, Progress(step=5, eta_s=50))  # ten seconds ago it was 60
 
     # Nobody looks at the same lines twice, and who is silent is looked at ever more seldom.
@@ -220,22 +204,22 @@ async def _looked_at() -> None:
     await reader._look(one)
     assert told == []
     silent = reader._watched[others[1]]
-    quiet.text = [b"2026-11-24T10:00:00Z hello\n"]
+    logs.text = [b"2026-11-24T10:00:00Z hello\n"]
     for _ in range(8):
         await reader._look(silent)
     assert silent.pause_s == MOST_SILENT_S
 
     # Asked to go it writes its last checkpoint: that it is gone is told after that.
-    reader.perform(StopPods(TRAIN, "room"))
-    quiet.tell(PodsGone(TRAIN, "room"))
+    reader.follow(TRAIN)
+    reader.pass_on(PodsGone(TRAIN, "room"))
     await asyncio.sleep(0)
     assert told == []
-    quiet.text = [
+    logs.text = [
         b'2026-11-24T10:00:09Z BERTH {"checkpoint": {"step": 400, "uri": "s3://runs/train/400"}}\n'
     ]
-    quiet.more.set()
+    logs.more.set()
     async with asyncio.timeout(hang_s()):
         while len(told) < 2:
             await asyncio.sleep(0)
     assert told == [PodsSaid(TRAIN, None, SAVED), PodsGone(TRAIN, "room")]
-    assert quiet.opened[-1] == (TRAIN, 1_795_514_400.0, True)
+    assert logs.opened[-1] == (TRAIN, 1_795_514_400.0, True)

@@ -26,9 +26,8 @@ from berthmaster.worker.executor.core.cluster_protocol import (
     PodsWaiting,
     StopPods,
 )
-from berthmaster.worker.executor.core.events import HintSeen, Listed, Tick
+from berthmaster.worker.executor.core.events import Acknowledge, HintSeen, Listed, Tick
 from berthmaster.worker.executor.core.executor import BACK_IN_QUEUE, Executor
-from berthmaster.worker.executor.core.instructions import Acknowledge
 from berthmaster.worker.executor.core.limits import Limits
 
 REQUEST = JobRequest(id="train")

@@ -8,13 +8,17 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from berthmaster.lib.jobs.gangs import GROUP, Gangs
+from berthmaster.lib.jobs.kinds.job import JOB
+from berthmaster.lib.jobs.kinds.job_set import JOB_SET
+from berthmaster.lib.jobs.kinds.kind import JobKind
+from berthmaster.lib.jobs.kinds.ray_job import RAY_JOB, made_as
+from berthmaster.lib.jobs.kinds.table import kind_of
 from berthmaster.lib.kube import labels
-from berthmaster.lib.kube.resources import JOBS, RAY_JOBS
 from berthmaster.lib.messages.placement import PodBinding, Target
 from berthmaster.lib.messages.runtimes import ObjectKey, Runtime, RuntimeVolume
 from berthmaster.lib.messages.workload import JobRequest, PodSet, RunSpec
 from berthmaster.lib.requests.builtin_runtimes import BUILT_IN
-from berthmaster.lib.requests.ray_jobs import made_as
 from berthmaster.lib.requests.runtimes import filled_in
 from berthmaster.worker.executor.core.cluster_protocol import (
     Attempt,
@@ -27,21 +31,14 @@ from berthmaster.worker.executor.core.cluster_protocol import (
     PodsRunning,
     StopPods,
 )
-from berthmaster.worker.executor.core.gangs import GROUP, Gangs
-from berthmaster.worker.executor.core.manifest import (
-    MAX_RAY_JOB_CHARS,
-    Style,
-    document,
-    kind_of,
-    object_name,
-)
+from berthmaster.worker.executor.core.manifest import Style, document, object_name
 from berthmaster.worker.executor.core.offers import Offers
 from tests.bus.tools import story
 from tests.support.patience import hang_s, until
 from tests.unit.worker.executor.little_api import LittleApi
 from tests.unit.worker.executor.test_runtime import HERE, NAME, TRAIN, Play, playing
 
-KUBERAY = Style(kuberay=True)
+KUBERAY = Style(kinds=(JOB, JOB_SET, RAY_JOB))
 
 
 def ray_request(*sets: PodSet, **fields: Any) -> JobRequest:
@@ -73,6 +70,10 @@ def order(request: JobRequest, target: Target = HERE, **fields: Any) -> CreatePo
     return CreatePods(
         Attempt("acme", request.id, 1), NAME, pods, request, None, target=target, **fields
     )
+
+
+def kind_made(one: CreatePods, style: Style) -> JobKind:
+    return kind_of(one.request, one.target.via, style.kinds)
 
 
 def groups_of(made: Any) -> list[Any]:
@@ -135,17 +136,17 @@ def test_what_the_command_writes_goes_to_the_log_of_the_heads_container() -> Non
 
 def test_a_rayjob_is_made_where_kuberay_is_served_and_can_do_it() -> None:
     request = ray_request()
-    assert kind_of(order(request), KUBERAY) is RAY_JOBS
+    assert kind_made(order(request), KUBERAY) is RAY_JOB
     assert made_as(request, "direct", ("Job", "RayJob")) == "a RayJob: KubeRay is served"
-    assert kind_of(order(request), Style()) is JOBS
+    assert kind_made(order(request), Style()) is JOB
     assert made_as(request, "direct", ("Job",)) == "pods of ours: no KubeRay there"
     queued = Target(namespace="team", via="worker", local_queue="q")
-    assert kind_of(order(request, queued), KUBERAY) is JOBS
+    assert kind_made(order(request, queued), KUBERAY) is JOB
     assert made_as(request, "worker", ("RayJob",)).startswith("pods of ours, as its queue")
     for pods in (PodSet(count=101), PodSet(count=2, max_count=3)):
-        assert kind_of(order(ray_request(pods)), KUBERAY) is JOBS
+        assert kind_made(order(ray_request(pods)), KUBERAY) is JOB
     plain = JobRequest(id="train", run=RunSpec(image="x"))
-    assert kind_of(order(plain), KUBERAY) is JOBS
+    assert kind_made(order(plain), KUBERAY) is JOB
     assert made_as(plain, "direct", ("RayJob",)) == ""
 
 
@@ -159,10 +160,10 @@ def test_gangs_are_those_that_kuberays_definition_has_fields_for(gangs: Gangs, g
 
 
 def test_its_name_is_one_that_services_can_have() -> None:
-    long = object_name(Attempt("acme", "2026-" + "x" * 60, 1), RAY_JOBS)
+    long = object_name(Attempt("acme", "2026-" + "x" * 60, 1), RAY_JOB)
     assert long.startswith("j-2026-")
-    assert len(long) <= MAX_RAY_JOB_CHARS
-    assert object_name(Attempt("acme", "train", 1), RAY_JOBS).startswith("train-1-")
+    assert len(long) <= RAY_JOB.max_name_chars
+    assert object_name(Attempt("acme", "train", 1), RAY_JOB).startswith("train-1-")
 
 
 # What becomes of it
@@ -195,7 +196,7 @@ async def end_pods(api: LittleApi) -> None:
 
 @story
 async def test_it_is_over_when_ray_says_so_and_no_pod_is_left() -> None:
-    async with LittleApi() as api, playing(api, kinds=(RAY_JOBS,), style=KUBERAY) as play:
+    async with LittleApi() as api, playing(api, kinds=(JOB, RAY_JOB), style=KUBERAY) as play:
         name = await made_by(api, play)
         over = {"jobDeploymentStatus": "Complete", "jobStatus": "SUCCEEDED"}
         await api.change("rayjobs", name, status=over)
@@ -222,7 +223,7 @@ async def test_whose_fault_an_end_is_goes_by_what_kuberay_says() -> None:
         ),
         ({"jobDeploymentStatus": "Failed", "reason": "DeadlineExceeded"}, PodsExpired, "", ""),
     ):
-        async with LittleApi() as api, playing(api, kinds=(RAY_JOBS,), style=KUBERAY) as play:
+        async with LittleApi() as api, playing(api, kinds=(JOB, RAY_JOB), style=KUBERAY) as play:
             name = await made_by(api, play)
             await end_pods(api)
             await api.change("rayjobs", name, status=status)
@@ -234,7 +235,7 @@ async def test_whose_fault_an_end_is_goes_by_what_kuberay_says() -> None:
 
 @story
 async def test_one_pod_that_is_taken_away_gives_all_of_it_back_though_kuberay_would_go_on() -> None:
-    async with LittleApi() as api, playing(api, kinds=(RAY_JOBS,), style=KUBERAY) as play:
+    async with LittleApi() as api, playing(api, kinds=(JOB, RAY_JOB), style=KUBERAY) as play:
         await made_by(api, play)
         taken = {"type": "DisruptionTarget", "status": "True", "reason": "EvictionByEvictionAPI"}
         await api.change("pods", "pod-1", status={"conditions": [taken]})
@@ -245,7 +246,7 @@ async def test_one_pod_that_is_taken_away_gives_all_of_it_back_though_kuberay_wo
 
 @story
 async def test_it_is_stopped_by_suspending_it_and_deleted_when_that_is_told() -> None:
-    async with LittleApi() as api, playing(api, kinds=(RAY_JOBS,), style=KUBERAY) as play:
+    async with LittleApi() as api, playing(api, kinds=(JOB, RAY_JOB), style=KUBERAY) as play:
         name = await made_by(api, play)
         play.runtime.perform(StopPods(TRAIN, "typo"))
         await until(lambda: api.all("rayjobs")[0]["spec"].get("suspend"))

@@ -9,9 +9,13 @@ from typing import Any
 
 import pytest
 
+from berthmaster.lib.jobs.gangs import Gangs
+from berthmaster.lib.jobs.kinds.job import JOB
+from berthmaster.lib.jobs.kinds.job_set import JOB_SET
+from berthmaster.lib.jobs.kinds.kind import JobKind
+from berthmaster.lib.jobs.objects import JobObject
 from berthmaster.lib.kube import labels
 from berthmaster.lib.kube.client import Client
-from berthmaster.lib.kube.resources import JOB_SETS, JOBS, Resource
 from berthmaster.lib.messages.placement import PodBinding, Target
 from berthmaster.lib.messages.workload import JobRequest, PodSet, RunSpec
 from berthmaster.worker.executor.attempts import attempt_of
@@ -32,8 +36,6 @@ from berthmaster.worker.executor.core.cluster_protocol import (
     PodsWaiting,
     StopPods,
 )
-from berthmaster.worker.executor.core.gangs import Gangs
-from berthmaster.worker.executor.core.kinds import JobObject
 from berthmaster.worker.executor.core.manifest import Style, object_name
 from berthmaster.worker.executor.runtime import ClusterRuntime
 from berthmaster.worker.executor.writer import JobWriter
@@ -109,7 +111,7 @@ def train(**fields: Any) -> JobRequest:
 async def playing(
     api: LittleApi,
     *,
-    kinds: tuple[Resource, ...] = (),
+    kinds: tuple[JobKind, ...] = (JOB,),
     namespaces: tuple[str, ...] = ("team",),
     style: Style = Style(),  # noqa: B008
 ) -> AsyncIterator[Play]:
@@ -120,8 +122,7 @@ async def playing(
         return play.now_s
 
     offers = offers_of(claimed())
-    job_sets = JOB_SETS in kinds
-    writer = JobWriter(client, NAME, namespaces, offers, style, clock, job_sets=job_sets)
+    writer = JobWriter(client, NAME, namespaces, offers, style._replace(kinds=kinds), clock)
     runtime = ClusterRuntime(
         client, writer, executor=NAME, namespaces=namespaces, kinds=kinds, clock=clock, log=log
     )
@@ -464,7 +465,7 @@ async def test_several_pod_sets_need_what_the_cluster_has() -> None:
         play.create(two)
         refused = await play.hears(PodsRefused)
         assert "need a JobSet" in refused.reason
-    async with LittleApi() as api, playing(api, kinds=(JOB_SETS,)) as play:
+    async with LittleApi() as api, playing(api, kinds=(JOB, JOB_SET)) as play:
         play.create(two)
         await until(lambda: api.all("jobsets"))
         [made] = api.all("jobsets")
@@ -631,7 +632,7 @@ async def test_what_cannot_be_made_is_told_and_its_job_is_stopped() -> None:
 @story
 async def test_somebody_elses_object_of_that_name_is_not_taken_for_ours() -> None:
     async with LittleApi() as api, playing(api) as play:
-        name = f"{object_name(TRAIN, JOBS)}-gpu"
+        name = f"{object_name(TRAIN, JOB)}-gpu"
         theirs = {"metadata": {"name": name, "namespace": "team"}, "spec": {}}
         await api.put("resourceclaimtemplates", theirs)
         play.create(CLAIMING)

@@ -5,10 +5,18 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from berthmaster.lib.jobs.gangs import GROUP, Gangs
+from berthmaster.lib.jobs.kinds.job import JOB
+from berthmaster.lib.jobs.kinds.job_set import JOB_SET
+from berthmaster.lib.jobs.kinds.volcano_job import (
+    VOLCANO_JOB,
+    VolcanoJobObject,
+    VolcanoState,
+    VolcanoStatus,
+)
+from berthmaster.lib.jobs.objects import JobObject
 from berthmaster.lib.kube import labels
 from berthmaster.lib.kube.objects import Condition, Metadata
-from berthmaster.lib.kube.resources import JOB_SETS, JOBS, VOLCANO_JOBS, Resource
-from berthmaster.lib.messages.placement import Target
 from berthmaster.lib.messages.workload import PodSet
 from berthmaster.worker.executor.core.attempt_status import SETTLE_S, Scene, standing
 from berthmaster.worker.executor.core.cluster_protocol import (
@@ -23,22 +31,18 @@ from berthmaster.worker.executor.core.cluster_protocol import (
     PodsRunning,
     PodsWaiting,
 )
-from berthmaster.worker.executor.core.gangs import GROUP, Gangs
-from berthmaster.worker.executor.core.kinds import (
+from berthmaster.worker.executor.core.manifest import Style, document, object_name
+from berthmaster.worker.executor.core.objects import (
     GroupObject,
     GroupSpec,
     GroupStatus,
-    JobObject,
-    JobStatus,
     PodObject,
-    VolcanoState,
 )
-from berthmaster.worker.executor.core.manifest import Style, document, kind_of, object_name
 from berthmaster.worker.executor.core.offers import Offers
 from tests.unit.worker.executor.test_attempt_status import LATER, TRAIN, pod
 from tests.unit.worker.executor.test_manifest import order
 
-STYLE = Style(volcano_jobs=True, volcano_queue="research", gangs=Gangs.VOLCANO)
+STYLE = Style(kinds=(JOB, JOB_SET, VOLCANO_JOB), volcano_queue="research", gangs=Gangs.VOLCANO)
 
 
 def made(*sets: PodSet, left_s: int | None = None) -> Any:
@@ -81,30 +85,11 @@ def test_a_pod_alone_is_numbered_too_and_needs_no_name() -> None:
     assert [each["name"] for each in env].count("JOB_COMPLETION_INDEX") == 1
 
 
-@pytest.mark.parametrize(
-    ("sets", "target", "style", "kind"),
-    [
-        ((PodSet(count=2),), Target(), STYLE, VOLCANO_JOBS),
-        ((PodSet(name="a"), PodSet(name="b")), Target(), STYLE, VOLCANO_JOBS),
-        ((PodSet(count=2),), Target(), Style(gangs=Gangs.VOLCANO), JOBS),
-        ((PodSet(count=2, min_count=1),), Target(), STYLE, JOBS),
-        ((PodSet(gpus=1, gpu_milli=500),), Target(), STYLE, JOBS),
-        ((PodSet(),), Target(via="worker", local_queue="q"), STYLE, JOBS),
-        ((PodSet(name="a"), PodSet(name="b")), Target(via="worker"), STYLE, JOB_SETS),
-    ],
-)
-def test_what_kueue_starts_what_varies_and_parts_of_gpus_are_jobs_in_any_case(
-    sets: tuple[PodSet, ...], target: Target, style: Style, kind: Resource
-) -> None:
-    asked = order(*sets)._replace(target=target)
-    assert kind_of(asked, style) is kind
-
-
 def test_a_name_leaves_room_for_task_and_index_and_begins_with_a_letter() -> None:
-    name = object_name(Attempt("acme", "7" * 52, 3), VOLCANO_JOBS)
+    name = object_name(Attempt("acme", "7" * 52, 3), VOLCANO_JOB)
     assert name.startswith("j-777")
     assert len(f"{name}-s15-4095") <= 63
-    assert object_name(TRAIN, VOLCANO_JOBS) == object_name(TRAIN, JOBS)
+    assert object_name(TRAIN, VOLCANO_JOB) == object_name(TRAIN, JOB)
 
 
 def test_volcano_s_number_makes_a_pod_one_of_its_set() -> None:
@@ -119,12 +104,11 @@ def test_volcano_s_number_makes_a_pod_one_of_its_set() -> None:
 # How it stands
 
 
-def job(phase: str = "", message: str = "", *, leaving: bool = False) -> JobObject:
+def job(phase: str = "", message: str = "", *, leaving: bool = False) -> VolcanoJobObject:
     gone = LATER if leaving else None
     state = VolcanoState(phase=phase, message=message)
-    return JobObject(
-        metadata=Metadata(name="train-1", deletion_timestamp=gone), status=JobStatus(state=state)
-    )
+    meta = Metadata(name="train-1", deletion_timestamp=gone)
+    return VolcanoJobObject(metadata=meta, status=VolcanoStatus(state=state))
 
 
 def group(phase: str, why: str = "") -> GroupObject:
@@ -134,7 +118,7 @@ def group(phase: str, why: str = "") -> GroupObject:
 
 def scene(found: JobObject | None, *pods: PodObject, **told: Any) -> Scene:
     there = {each.metadata.name: each for each in pods}
-    fields = {"wanted": {"main": 2}, "by_volcano": True, **told}
+    fields = {"wanted": {"main": 2}, "kind": VOLCANO_JOB, **told}
     return Scene(attempt=TRAIN, job=found, pods=there, **fields)
 
 
@@ -166,7 +150,7 @@ def test_what_volcano_says_of_pods_that_find_no_node_is_told() -> None:
     told = [PodsAdmitted(TRAIN), PodsWaiting(TRAIN, why)]
     assert events(scene(job("Pending"), unbound, group=group("Inqueue", why))) == told
     # The same of a Job of Kubernetes' whose group is Volcano's.
-    of_group = scene(JobObject(), unbound, group=group("Inqueue", why), by_volcano=False)
+    of_group = scene(JobObject(), unbound, group=group("Inqueue", why), kind=JOB)
     assert events(of_group) == [PodsWaiting(TRAIN, why)]
 
 

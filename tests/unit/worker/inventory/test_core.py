@@ -198,8 +198,8 @@ def test_job_sets_can_be_made_from_when_their_definition_is_established() -> Non
 
 def test_jobs_of_volcanos_can_be_made_where_the_executor_makes_them() -> None:
     name = "jobs.batch.volcano.sh"
-    for by_volcano, told in ((True, ("Job", "VolcanoJob")), (False, ("Job",))):
-        inventory = Inventory("east", by_volcano=by_volcano)
+    for jobs, told in (("volcano", ("Job", "VolcanoJob")), ("kubernetes", ("Job",))):
+        inventory = Inventory("east", jobs=jobs)
         assert job_kinds(inventory) == ("Job",)
         inventory.take(WatchedKind.DEFINITIONS, Added(definition(name)))
         assert job_kinds(inventory) == told

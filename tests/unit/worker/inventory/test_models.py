@@ -21,6 +21,7 @@ from berthmaster.worker.inventory.core.devices.models import memory_of, model_of
         ({"nvidia.com/gpu.product": "NVIDIA-H100-80GB-HBM3"}, "NVIDIA-H100-80GB-HBM3", 81_920),
         ({"cloud.google.com/gke-accelerator": "nvidia-tesla-t4"}, "Tesla-T4", 15_360),
         ({"cloud.google.com/gke-accelerator": "nvidia-next"}, "nvidia-next", 0),
+        ({"nvidia.com/gpu.product": "\n"}, "unknown", 0),
         ({}, "unknown", 0),
     ],
 )

@@ -19,7 +19,7 @@ from berthmaster.lib.engine.fleet.taints import tolerates
 from berthmaster.lib.engine.fleetview.gate import Gate
 from berthmaster.lib.engine.fleetview.snapshot import ClusterSnapshot, Filtered
 from berthmaster.lib.engine.fleetview.view import FleetView
-from berthmaster.lib.lifecycle.attempt_owner import VOLCANO_JOB, is_for_volcano
+from berthmaster.lib.lifecycle.job_kinds import takes_pod_sets
 from berthmaster.lib.messages.placement import Via
 
 BUSY: Final = "busy: no room now"
@@ -104,9 +104,9 @@ def _makes_it(cluster: Cluster, asks: Asks, via: Via) -> bool:
     if via == "hub":
         return True
     kinds = cluster.profile.job_kinds if cluster.profile is not None else None
-    if kinds is None or len(asks.pod_sets) == 1 or "JobSet" in kinds:
+    if kinds is None or len(asks.pod_sets) == 1:
         return True
-    return VOLCANO_JOB in kinds and is_for_volcano(asks.pod_sets, via)
+    return any(takes_pod_sets(kind, asks.pod_sets, via) for kind in kinds)
 
 
 def behind_gate(

@@ -9,13 +9,15 @@ Rules of this file:
 - A job of which a pod was taken away (drained, preempted, evicted) was given back, not failed.
 """
 
-import re
 from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
 import msgspec
 
 from berthmaster.lib.accelerators.written import read_hami
+from berthmaster.lib.jobs.kinds.job import JOB
+from berthmaster.lib.jobs.kinds.kind import JobKind
+from berthmaster.lib.jobs.objects import JobObject
 from berthmaster.lib.jobs.progress import heard_in
 from berthmaster.lib.kube.labels import FINALIZER, ISOLATION, gpu_indices, identity
 from berthmaster.lib.kube.objects import Condition, condition, holds, seconds
@@ -38,10 +40,8 @@ from berthmaster.worker.executor.core.cluster_protocol import (
     PodsSaid,
     PodsWaiting,
 )
-from berthmaster.worker.executor.core.kinds import (
-    APP_FAILED,
+from berthmaster.worker.executor.core.objects import (
     GroupObject,
-    JobObject,
     KaiGroupObject,
     PodObject,
     Terminated,
@@ -54,10 +54,6 @@ DELETED: Final = "its job object was deleted"
 PULL_S: Final = 30.0  # what an image or its settings have time to heal
 SETTLE_S: Final = 2.0  # pods are watched beside their job: news of one may come before the other's
 MAX_MESSAGE_CHARS: Final = 300
-# Reasons of a failure that say no more than that a pod ended it, as one does whose time is over: a
-# JobSet's, and the phases of Volcano's Job.
-_BY_PODS: Final = ("FailedJobs", "Failed", "Terminated")
-_RAYS_EXIT_CODE: Final = re.compile(r"exit code (\d{1,3})\b")
 _NO_IMAGE: Final = "InvalidImageName"
 _NEVER: Final = (_NO_IMAGE, "ErrImageNeverPull")
 _PERHAPS: Final = (
@@ -80,6 +76,7 @@ class Scene(msgspec.Struct, kw_only=True):
 
     attempt: Attempt
     wanted: dict[str, int]  # pod set -> pods
+    kind: JobKind = JOB  # of its object
     job: JobObject | None = None
     pods: dict[str, PodObject] = {}  # by their own names
     group: GroupObject | None = None  # of Volcano's, where it starts them
@@ -89,7 +86,6 @@ class Scene(msgspec.Struct, kw_only=True):
     slices: Slices | None = None  # how Kueue's Workloads of it stand; None = nobody has looked
     without_quota: int = 0  # so many looks in a row none of them had quota
     queued: bool = False  # its object is one that the cluster's own queueing starts
-    by_volcano: bool = False  # its object is a Job of Volcano's, which queues it itself
     stopped: str | None = None  # why we stopped it, once the server has heard so
     expires_s: float | None = None
     settles: bool = False  # its object went just now: news of its pods may still be on the way
@@ -183,16 +179,16 @@ def _alive(scene: Scene, job: JobObject, now_s: float) -> AttemptStatus:
         events.append(PodsAdmitted(attempt, scene.resizable))
     elif job.suspended:
         return AttemptStatus([PodsRefused(attempt, "somebody suspended its job object")])
-    elif scene.by_volcano:
-        if _waits_in_volcano(scene, job):
+    elif scene.kind.has_queue:
+        if _waits_in_queue(scene, job):
             waits = PodsWaiting(attempt, _group_says(scene) or _waits_in(scene))
             return AttemptStatus([PodsQueued(attempt), waits])
         events.append(PodsAdmitted(attempt))
-    if job.by_kuberay and (verdict := _whose_fault(scene)) is not None:
-        # KubeRay would make the pod anew; by our word all of them run, or none.
+    if scene.kind.replaces_pods and (verdict := _whose_fault(scene)) is not None:
+        # Its controller would make the pod anew; by our word all of them run, or none.
         return AttemptStatus([*events, verdict])
-    if scene.by_volcano and (taken := _leaves(scene)) is not None:
-        # Volcano terminates the rest once the pod is gone, and with it what it said of why.
+    if scene.kind.ends_on_eviction and (taken := _leaves(scene)) is not None:
+        # Its controller ends the rest once the pod is gone, and with it what it said of why.
         return AttemptStatus([*events, taken])
     running = _running(scene)
     beyond = _beyond(scene)
@@ -224,10 +220,10 @@ def _alive(scene: Scene, job: JobObject, now_s: float) -> AttemptStatus:
     return AttemptStatus([*events, PodsWaiting(attempt, reason, half, some)], again_s)
 
 
-def _waits_in_volcano(scene: Scene, job: JobObject) -> bool:
-    """Whether Volcano's queue has not let it in: it makes no pods before."""
+def _waits_in_queue(scene: Scene, job: JobObject) -> bool:
+    """Whether its scheduler's queue has not let it in: no pods are made before."""
     let_in = scene.group is not None and scene.group.let_in
-    return job.status.state.phase in ("", "Pending") and not (scene.pods or let_in)
+    return job.waits_in_queue and not (scene.pods or let_in)
 
 
 def _waits_in(scene: Scene) -> str:
@@ -306,12 +302,12 @@ def _failed(
     attempt = scene.attempt
     over = final and not left
     late = scene.expires_s is not None and now_s >= scene.expires_s
-    if why.reason == "DeadlineExceeded" or (why.reason in _BY_PODS and late):
+    if why.reason == "DeadlineExceeded" or (why.reason in scene.kind.pod_failures and late):
         return AttemptStatus([PodsExpired(attempt)] if over else [_still_there(scene, left)])
     events: list[PodEvent] = []
     verdict = _whose_fault(scene)
-    if verdict is None and scene.job is not None and scene.job.by_kuberay:
-        verdict = _by_kuberay(attempt, why)
+    if verdict is None:
+        verdict = _as_its_controller_says(scene, why)
     unsure = verdict is None or (isinstance(verdict, PodsFailed) and _kai_may_yet_say(scene))
     if unsure and ((verdict is None and not final) or scene.lasted_s("fault", now_s) < SETTLE_S):
         return AttemptStatus([_still_there(scene, left)] if left else [], SETTLE_S)
@@ -329,12 +325,14 @@ def _leaves(scene: Scene) -> PodEvent | None:
     return _given_back(scene.attempt, min(taken)) if taken else None
 
 
-def _by_kuberay(attempt: Attempt, why: Condition) -> PodEvent:
-    """It removes the pods of a job that has failed, so they say nothing any more."""
-    if why.reason == APP_FAILED:
-        code = _RAYS_EXIT_CODE.search(why.message)
-        return PodsFailed(attempt, _cut(why.message), int(code[1]) if code else None, "exit")
-    return PodsRefused(attempt, _cut(f"KubeRay: {why.reason}: {why.message}"), "not_started")
+def _as_its_controller_says(scene: Scene, why: Condition) -> PodEvent | None:
+    """The verdict where the object's controller has removed the pods that could say it."""
+    failure = scene.kind.failure(why)
+    if failure is None:
+        return None
+    if failure.by_job:
+        return PodsFailed(scene.attempt, _cut(failure.reason), failure.exit_code, "exit")
+    return PodsRefused(scene.attempt, _cut(failure.reason), "not_started")
 
 
 def _whose_fault(scene: Scene) -> PodEvent | None:
@@ -393,7 +391,12 @@ def _cleaned_up(scene: Scene, why: Condition) -> PodEvent | None:
     """What a failed object says alone that somebody deleted after its end, pods and all, as a TTL
     controller does. None if it was deleted before: then that is why it failed."""
     job = scene.job
-    if job is None or scene.pods or scene.by_volcano or job.metadata.deletion_timestamp is None:
+    if (
+        job is None
+        or scene.pods
+        or scene.kind.ends_on_eviction
+        or job.metadata.deletion_timestamp is None
+    ):
         return None
     if _when_s(why.last_transition_time) > _when_s(job.metadata.deletion_timestamp):
         return None
@@ -410,7 +413,7 @@ def _taken_away(scene: Scene, why: Condition) -> PodEvent:
         return PodsFailed(scene.attempt, _cut(why.message or why.reason))
     told = _cut(f"its pods were taken away: {why.message or why.reason}")
     # Volcano evicts by deleting, and we have it terminate a Job of which a pod is evicted.
-    return PodsRefused(scene.attempt, told, "evicted" if scene.by_volcano else "")
+    return PodsRefused(scene.attempt, told, "evicted" if scene.kind.ends_on_eviction else "")
 
 
 # Why Kubernetes takes a pod away; another word counts as evicted.

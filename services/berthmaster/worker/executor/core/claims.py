@@ -12,22 +12,19 @@ Rules of this file:
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Final, Literal
+from typing import Final
 
 import msgspec
 
 from berthmaster.lib.engine.fleet.shares import part_of, profile_of, sized_milli
-from berthmaster.lib.jobs.pods import Document, use_claims
+from berthmaster.lib.jobs.pods import GPU_CLAIM, Document
 from berthmaster.lib.messages.families import UNREADABLE
 from berthmaster.lib.messages.fleet import DeviceClaim, Share
 from berthmaster.lib.messages.workload import PodSet
 from berthmaster.worker.executor.core.offers import Offers
 
 TEMPLATES: Final = "berthmaster.io/claim-templates"  # annotation: name -> what the claims ask for
-GPU: Final = "gpu"  # what pods call the claim of their GPUs
 _WHOLE: Final = 1000
-# Of what a request names: a template, of which each pod gets its own, or a claim that all share.
-Existing = Literal["template", "claim"]
 
 
 def of_whole(nodes: Sequence[str], pods: PodSet, claim: DeviceClaim, offers: Offers) -> Document:
@@ -85,7 +82,7 @@ def _request(claim: DeviceClaim, count: int, selectors: Sequence[Document]) -> D
 
 
 def _devices(asked: Document) -> Document:
-    return {"devices": {"requests": [{"name": GPU, "exactly": asked}]}}
+    return {"devices": {"requests": [{"name": GPU_CLAIM, "exactly": asked}]}}
 
 
 def _capacity_is(claim: DeviceClaim, name: str, how: str, mib: int) -> str:
@@ -102,17 +99,6 @@ def _cel(*conditions: str) -> Document:
 def _text(text: str) -> str:
     """A string of CEL, whose escapes are those of JSON."""
     return msgspec.json.encode(text).decode()
-
-
-def refer(spec: Document, template: str, existing: Mapping[str, Existing]) -> None:
-    """Have a pod use the claims: that of its GPUs ("" = none), and those that the request names."""
-    claims: list[Document] = []
-    if template:
-        claims.append({"name": GPU, "resourceClaimTemplateName": template})
-    for number, (name, kind) in enumerate(existing.items()):
-        key = "resourceClaimTemplateName" if kind == "template" else "resourceClaimName"
-        claims.append({"name": f"claim-{number}", key: name})
-    use_claims(spec, claims)
 
 
 def encode(templates: Mapping[str, Document]) -> str:

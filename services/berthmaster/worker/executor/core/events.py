@@ -1,9 +1,12 @@
-"""What an executor's core hears: hints of the log, time, the cluster's events, and what became of
-its own writes and reads."""
+"""What an executor's core hears, and what it asks of its shell.
+
+It hears hints of the log, time, the cluster's events, and what became of its own writes and reads.
+It asks for writes, reads, orders to the cluster, and the end of a hint.
+"""
 
 from typing import NamedTuple
 
-from berthmaster.lib.lifecycle.instructions import Answered, Reloaded
+from berthmaster.lib.lifecycle.instructions import Answered, Append, Reload, Reloaded
 from berthmaster.lib.lifecycle.workload import Key
 from berthmaster.lib.messages.workload import (
     CancelRequested,
@@ -14,7 +17,7 @@ from berthmaster.lib.messages.workload import (
     Placed,
     ResizeRequested,
 )
-from berthmaster.worker.executor.core.cluster_protocol import PodEvent
+from berthmaster.worker.executor.core.cluster_protocol import ClusterInstruction, PodEvent
 
 # The last two: by somebody else.
 Hint = Placed | CancelRequested | EvictionRequested | ResizeRequested | Committed | Evicted | Failed
@@ -49,3 +52,23 @@ class Listed(NamedTuple):
 
 
 Event = HintSeen | Listed | Tick | ClusterReached | Answered | Reloaded | PodEvent
+
+
+# What the core asks of its shell
+
+
+class Acknowledge(NamedTuple):
+    """What the hint was about is in hand and survives us: it may be acknowledged."""
+
+    hint: int
+
+
+class Freeze(NamedTuple):
+    """The workload's story cannot be read: nothing is done about it until a person looks."""
+
+    tenant: str
+    id: str
+    why: str
+
+
+Instruction = Append | Reload | ClusterInstruction | Acknowledge | Freeze

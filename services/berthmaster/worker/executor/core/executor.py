@@ -78,8 +78,16 @@ from berthmaster.worker.executor.core.cluster_protocol import (
     ResizePods,
     StopPods,
 )
-from berthmaster.worker.executor.core.events import ClusterReached, Event, HintSeen, Listed, Tick
-from berthmaster.worker.executor.core.instructions import Acknowledge, Freeze, Instruction
+from berthmaster.worker.executor.core.events import (
+    Acknowledge,
+    ClusterReached,
+    Event,
+    Freeze,
+    HintSeen,
+    Instruction,
+    Listed,
+    Tick,
+)
 from berthmaster.worker.executor.core.job import FinalResult, How, Job, Pods
 from berthmaster.worker.executor.core.limits import Limits, left_s, max_run_ends_s, order_of
 from berthmaster.worker.executor.core.log_events import LogEvents

@@ -55,10 +55,8 @@ class LogEvents(NamedTuple):
         return Checkpointed(**self._head(job, now_s), checkpoint=checkpoint)
 
     def progressed(self, job: Job, progress: Progress, now_s: float) -> Progressed:
-        """How far it is, as its pods said; when it ends, counted from now."""
-        if progress.eta_s is not None:
-            left_s = max(0.0, progress.eta_s - max(0.0, now_s - job.said_at_s))
-            progress = msgspec.structs.replace(progress, eta_s=left_s)
+        """How far it is, as its pods said."""
+        progress = counted_from(progress, job.said_at_s, now_s)
         return Progressed(**self._head(job, now_s), progress=progress)
 
     def ending(self, job: Job, verdict: FinalResult, now_s: float) -> WorkloadEvent:
@@ -110,6 +108,14 @@ class LogEvents(NamedTuple):
             "cluster": self.cluster,
             "attempt": job.attempt.number,
         }
+
+
+def counted_from(progress: Progress, said_at_s: float, now_s: float) -> Progress:
+    """The progress that was said then, its end counted from now."""
+    if progress.eta_s is None:
+        return progress
+    left_s = max(0.0, progress.eta_s - max(0.0, now_s - said_at_s))
+    return msgspec.structs.replace(progress, eta_s=left_s)
 
 
 def _is_tried_again(job: Job, verdict: FinalResult, now_s: float) -> bool:

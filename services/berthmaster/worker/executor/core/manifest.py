@@ -2,12 +2,9 @@
 
 Rules of this file:
 
-- The schema is fixed: see lib/jobs/pods.py.
-- One pod set is a Job, several are a JobSet with a Job each. All or nothing: no pod is made twice
-  (``backoffLimit`` 0), so the first failure ends the attempt.
-- Ray's pods are a RayJob where KubeRay is served (ray.py).
-- Where the cluster is to run Jobs of Volcano's (volcano.py), all pod sets are one of those, except
-  what Kueue starts, what grows and shrinks, and parts of GPUs that others' schedulers hand out.
+- The schema is fixed: see lib/jobs/pods.py. What one kind of object has and others have not is in
+  the file of that kind (lib/jobs/kinds).
+- All or nothing: no pod is made twice, so the first failure ends the attempt.
 - Where pods were placed is preferred and never required: the scheduler sees what we do not. HAMi
   heeds no preference: it takes the node and the GPU that it likes, and what runs says which.
 - Devices are asked for as their nodes hand them out: by counting, by annotations of KAI's, or by a
@@ -38,23 +35,31 @@ from berthmaster.lib.engine.fleet.shares import (
     sized_milli,
     takes_milli,
 )
-from berthmaster.lib.jobs import rendezvous
-from berthmaster.lib.jobs.pods import OPENS_GPUS, Document, pod_spec
+from berthmaster.lib.jobs import gangs, rendezvous
+from berthmaster.lib.jobs.gangs import GROUP, KAI_MEMBERS, VOLCANO_PREEMPTABLE, Gangs, Group
+from berthmaster.lib.jobs.kinds.job import JOB
+from berthmaster.lib.jobs.kinds.job_set import JOB_SET
+from berthmaster.lib.jobs.kinds.kind import JobKind, JobPlan
+from berthmaster.lib.jobs.kinds.table import kind_of
+from berthmaster.lib.jobs.kinds.volcano_job import VOLCANO_JOB
+from berthmaster.lib.jobs.pods import (
+    GPU_CLAIM,
+    OPENS_GPUS,
+    Document,
+    Existing,
+    pod_spec,
+    use_claims,
+)
 from berthmaster.lib.jobs.templates import apply as templates_apply
 from berthmaster.lib.kube import labels
-from berthmaster.lib.kube.resources import JOB_SETS, JOBS, RAY_JOBS, VOLCANO_JOBS, Resource
 from berthmaster.lib.kueue.names import ELASTIC_JOB, EQUAL_COMPLETIONS, MIN_PARALLELISM, QUEUE_LABEL
-from berthmaster.lib.lifecycle.attempt_owner import is_for_volcano
 from berthmaster.lib.lifecycle.sizes import is_elastic, is_set_elastic, least, most
 from berthmaster.lib.messages.fleet import Share
 from berthmaster.lib.messages.placement import PodBinding
-from berthmaster.lib.messages.workload import JobRequest, Part, PodSet
-from berthmaster.lib.requests.ray_jobs import is_for_kuberay
-from berthmaster.worker.executor.core import claims, gangs, ray, volcano
+from berthmaster.lib.messages.workload import Part, PodSet
+from berthmaster.worker.executor.core import claims
 from berthmaster.worker.executor.core.affinity import placing
-from berthmaster.worker.executor.core.claims import Existing
 from berthmaster.worker.executor.core.cluster_protocol import Attempt, CreatePods
-from berthmaster.worker.executor.core.gangs import GROUP, KAI_MEMBERS, Gangs, Group
 from berthmaster.worker.executor.core.offers import Offers
 
 PODS: Final = "berthmaster.io/pods"  # annotation: "<pod set>:<count> …", what must run
@@ -67,15 +72,6 @@ MAX_RECEIPT_CHARS: Final = 192 * 1024  # all annotations of an object have 256 K
 HAMI_POLICY: Final = "hami.io/gpu-scheduler-policy"  # annotation
 HAMI_WEBHOOK: Final = "hami.io/webhook"  # label
 MAX_AVOIDED: Final = 1024  # hosts that an object names; it must stay small
-MAX_JOB_CHARS: Final = 58  # a pod's host name is the Job's with its index, at most 63
-MAX_JOB_SET_CHARS: Final = 46  # and of a JobSet: -s15-0-4095 and five random characters
-MAX_VOLCANO_JOB_CHARS: Final = 52  # of a host name: -s15-4095
-MAX_RAY_JOB_CHARS: Final = 47  # KubeRay's bound
-_MAX_CHARS: Final[Mapping[Resource, int]] = {
-    JOB_SETS: MAX_JOB_SET_CHARS,
-    VOLCANO_JOBS: MAX_VOLCANO_JOB_CHARS,
-    RAY_JOBS: MAX_RAY_JOB_CHARS,
-}
 KAI_QUEUE: Final = "kai.scheduler/queue"  # label of pods
 KAI_PREEMPTIBILITY: Final = "kai.scheduler/preemptibility"  # label of pods; they may be, unless
 _DIGEST_CHARS: Final = 6
@@ -101,27 +97,21 @@ class Style(NamedTuple):
     kai_gangs: bool = True  # whether KAI is told of them
     volcano_scheduler: str = "volcano"  # of all other pods, where Volcano starts the gangs
     volcano_queue: str = "default"
-    volcano_jobs: bool = False  # Jobs of Volcano's are made where they can be
-    kuberay: bool = False  # whether it serves RayJobs that we may make
+    kinds: tuple[JobKind, ...] = (JOB, JOB_SET)  # that it serves, and that we are to make
+
+    @property
+    def by_volcano(self) -> bool:
+        """Whether Volcano's scheduler starts all pods that no other shares GPUs for."""
+        return self.gangs is Gangs.VOLCANO or VOLCANO_JOB in self.kinds
 
 
-def kind_of(order: CreatePods, style: Style) -> Resource:
-    if style.kuberay and is_for_kuberay(order.request, order.target.via):
-        return RAY_JOBS
-    if style.volcano_jobs and is_for_volcano(order.request.pod_sets, order.target.via):
-        return VOLCANO_JOBS
-    return JOBS if len(order.request.pod_sets) == 1 else JOB_SETS
-
-
-def object_name(attempt: Attempt, kind: Resource) -> str:
+def object_name(attempt: Attempt, kind: JobKind) -> str:
     """``<id>-<attempt>-<digest>``: the same for one attempt, another for each tenant, since tenants
     may share a namespace. A long id is cut; its digest still tells it apart."""
     digest = hashlib.sha256(f"{attempt.tenant}/{attempt.id}".encode()).hexdigest()[:_DIGEST_CHARS]
     tail = f"-{attempt.number}-{digest}"
-    limit = _MAX_CHARS.get(kind, MAX_JOB_CHARS)
-    # Volcano and KubeRay make Services of its name, which may have to begin with a letter.
-    head = "j-" if kind in (VOLCANO_JOBS, RAY_JOBS) and attempt.id[0].isdecimal() else ""
-    return head + attempt.id[: limit - len(head) - len(tail)].rstrip("-") + tail
+    head = "j-" if kind.needs_letter and attempt.id[0].isdecimal() else ""
+    return head + attempt.id[: kind.max_name_chars - len(head) - len(tail)].rstrip("-") + tail
 
 
 def document(
@@ -145,41 +135,41 @@ def document(
     if target.via == "worker" and left_s is not None:
         why = "its deadline cannot be kept where the cluster's own queue starts it"
         raise Unmakeable(why, of_request=True)
-    kind = kind_of(order, style)
+    kind = kind_of(request, target.via, style.kinds)
     name = object_name(order.attempt, kind)
-    style, peers = _said_by(kind, style), _peers_of(kind, request, name)
+    if style.gangs in kind.lacks_gangs:
+        style = style._replace(gangs=Gangs.NONE)
+    peers = rendezvous.peers_of(request, name, kind)
     templates: dict[str, Document] = {}
     pod_templates = []
     for number, pods in enumerate(request.pod_sets):
         devices = _devices(order, pods, offers, style)
         template = ""
         if devices.claim is not None:
-            template = f"{name}-{claims.GPU}" if kind is JOBS else f"{name}-s{number}-{claims.GPU}"
+            template = f"{kind.part_name(name, number)}-{GPU_CLAIM}"
             templates[template] = devices.claim
         named = {claim: existing.get(claim, "template") for claim in pods.claims}
         pod = _template(order, pods, devices, offers, style)
-        if kind is VOLCANO_JOBS:
-            volcano.number(pod["spec"], peers.number_source, left_s)
+        kind.complete_pod(pod["spec"], left_s)
         if request.runtime_used is not None:
             templates_apply(pod["spec"], pods, request.runtime_used.template)
-        if kind is not RAY_JOBS and rendezvous.is_told(request, peers):
+        if rendezvous.is_told(request, peers):
             rendezvous.join(pod["spec"], request, peers, number)
-        claims.refer(pod["spec"], template, named)
+        use_claims(pod["spec"], named, template)
         pod_templates.append(pod)
-    spec = _spec(kind, order, pod_templates, left_s, style, named=bool(peers.service))
+    scheduler = style.scheduler or style.volcano_scheduler
+    spec = kind.spec(
+        JobPlan(request, pod_templates, left_s, peers.service, style.volcano_queue, scheduler)
+    )
     known, told = _identity(order)
     if target.via == "worker":
         spec["suspend"] = True
         known[QUEUE_LABEL] = target.local_queue
-    if kind is not VOLCANO_JOBS:  # which is a group by itself
+    if not kind.is_gang:
         told |= _together(order, name, pod_templates, style)
     if templates:
         told[claims.TEMPLATES] = claims.encode(templates)
-    told[PODS] = counts_text({pods.name: pods.count for pods in request.pod_sets})
-    if is_elastic(request):
-        told[SIZES] = " ".join(f"{p.name}:{least(p)}-{most(p)}" for p in request.pod_sets)
-        if kueue_may_resize(order, kind):
-            told |= {ELASTIC_JOB: "true"} if resizable else _partly_admitted(request.pod_sets[0])
+    told |= _sizes(order, kind, resizable=resizable)
     if order.stop_after_s is not None and order.asked_at_s is not None:
         told[EXPIRES] = f"{order.asked_at_s + order.stop_after_s:.3f}"
     if peers.service:
@@ -187,8 +177,8 @@ def document(
     if 0 < len(order.receipt) <= MAX_RECEIPT_CHARS:
         told[RECEIPT] = order.receipt
     return {
-        "apiVersion": kind.group_version,
-        "kind": kind.kind,
+        "apiVersion": kind.resource.group_version,
+        "kind": kind.resource.kind,
         "metadata": {
             "name": name,
             "namespace": target.namespace,
@@ -200,13 +190,24 @@ def document(
     }
 
 
-def kueue_may_resize(order: CreatePods, kind: Resource) -> bool:
+def kueue_may_resize(order: CreatePods, kind: JobKind) -> bool:
     """Whether it is of those whose number of pods Kueue may let change, if it is one that does."""
-    return order.target.via == "worker" and kind is JOBS and is_elastic(order.request)
+    return order.target.via == "worker" and kind is JOB and is_elastic(order.request)
 
 
 def counts_text(counts: Mapping[str, int]) -> str:
     return " ".join(f"{name}:{count}" for name, count in counts.items())
+
+
+def _sizes(order: CreatePods, kind: JobKind, *, resizable: bool) -> dict[str, str]:
+    """Annotations by the number of pods: how many must run, and how many may."""
+    sets = order.request.pod_sets
+    told = {PODS: counts_text({pods.name: pods.count for pods in sets})}
+    if is_elastic(order.request):
+        told[SIZES] = " ".join(f"{p.name}:{least(p)}-{most(p)}" for p in sets)
+        if kueue_may_resize(order, kind):
+            told |= {ELASTIC_JOB: "true"} if resizable else _partly_admitted(sets[0])
+    return told
 
 
 def _partly_admitted(pods: PodSet) -> dict[str, str]:
@@ -279,62 +280,6 @@ def _identity(order: CreatePods) -> tuple[dict[str, str], dict[str, str]]:
     }
     short = {key: labels.value(text) for key, text in whole.items()}
     return short, {key: text for key, text in whole.items() if short[key] != text}
-
-
-def _said_by(kind: Resource, style: Style) -> Style:
-    """As the cluster wants it, less what such an object cannot say."""
-    unsaid = kind is RAY_JOBS and style.gangs in ray.NOT_SAID
-    return style._replace(gangs=Gangs.NONE) if unsaid else style
-
-
-def _peers_of(kind: Resource, request: JobRequest, name: str) -> rendezvous.Peers:
-    """Who tells its pods of each other: we, except where Ray does."""
-    if kind is RAY_JOBS:
-        return rendezvous.NOBODY
-    return rendezvous.peers_of(request, name, by_volcano=kind is VOLCANO_JOBS)
-
-
-def _spec(
-    kind: Resource,
-    order: CreatePods,
-    templates: Sequence[Document],
-    left_s: int | None,
-    style: Style,
-    *,
-    named: bool,
-) -> Document:
-    """What the object asks for. ``named``: its pods find each other by name."""
-    if kind is RAY_JOBS:
-        return ray.spec(order.request, templates, left_s)
-    sets = order.request.pod_sets
-    if kind is VOLCANO_JOBS:
-        counts = [pods.count for pods in sets]
-        scheduler = style.scheduler or style.volcano_scheduler
-        return volcano.spec(counts, templates, style.volcano_queue, scheduler, named=named)
-    specs = [_job_spec(pods, pod, left_s) for pods, pod in zip(sets, templates, strict=True)]
-    if kind is JOBS:
-        return specs[0]
-    return {
-        "failurePolicy": {"maxRestarts": 0},
-        "network": {"enableDNSHostnames": False},  # the Service of all gangs is ours
-        "replicatedJobs": [
-            {"name": f"s{number}", "replicas": 1, "template": {"spec": each}}
-            for number, each in enumerate(specs)
-        ],
-    }
-
-
-def _job_spec(pods: PodSet, template: Document, left_s: int | None) -> Document:
-    spec: Document = {
-        "parallelism": pods.count,
-        "completions": pods.count,
-        "completionMode": "Indexed",
-        "backoffLimit": 0,
-        "template": template,
-    }
-    if left_s is not None:
-        spec["activeDeadlineSeconds"] = left_s
-    return spec
 
 
 class _Devices(NamedTuple):
@@ -444,16 +389,15 @@ def _template(
     if devices.isolation:
         told[labels.ISOLATION] = devices.isolation
     scheduler = style.scheduler
-    by_volcano = style.gangs is Gangs.VOLCANO or style.volcano_jobs
-    if by_volcano:
+    if style.by_volcano:
         scheduler = style.scheduler or style.volcano_scheduler
     if devices.by == "kai":
         scheduler = style.kai_scheduler
     elif devices.by == "hami":
         scheduler = ""  # HAMi brings its own
         told[HAMI_POLICY] = "binpack"  # over the GPUs of a node, as they were chosen
-    elif by_volcano and not order.request.preemptible:
-        told[volcano.PREEMPTABLE] = "false"  # pods may be taken away unless they say so
+    elif style.by_volcano and not order.request.preemptible:
+        told[VOLCANO_PREEMPTABLE] = "false"  # pods may be taken away unless they say so
     if scheduler == style.kai_scheduler:
         known[KAI_QUEUE] = style.kai_queue
         if not order.request.preemptible:

@@ -11,9 +11,11 @@ from typing import Any, Final
 
 import msgspec
 
+from berthmaster.lib.jobs.kinds.job import JOB
+from berthmaster.lib.jobs.kinds.kind import JobKind
+from berthmaster.lib.jobs.kinds.table import KINDS
 from berthmaster.lib.kube.mirror import Added, Change, Deleted, Listed, Unreadable, Updated
 from berthmaster.lib.kube.objects import key_of
-from berthmaster.lib.lifecycle.attempt_owner import VOLCANO_JOB
 from berthmaster.lib.messages.fleet import (
     ClusterProfile,
     CopyReport,
@@ -27,7 +29,6 @@ from berthmaster.lib.messages.fleet import (
 from berthmaster.lib.nats import subjects
 from berthmaster.worker.inventory.core.kinds import Problems, Unlisted, WatchedKind
 from berthmaster.worker.inventory.core.node_index import NodeIndex
-from berthmaster.worker.inventory.core.objects import JOB_SETS_CRD, RAY_JOBS_CRD, VOLCANO_JOBS_CRD
 from berthmaster.worker.inventory.core.queue_index import QueueIndex
 from berthmaster.worker.inventory.core.quota_names import QuotaNames
 
@@ -55,11 +56,6 @@ _MADE_OF: Final = {
 }
 KAI_CRD: Final = "queues.scheduling.run.ai"
 VERSION: Final = "berth/kubernetes-version"
-_KINDS: Final = (  # beside plain Jobs
-    (JOB_SETS_CRD, "JobSet"),
-    (RAY_JOBS_CRD, "RayJob"),
-    (VOLCANO_JOBS_CRD, VOLCANO_JOB),
-)
 Told = tuple[FleetFact, float | None]
 
 
@@ -70,14 +66,14 @@ class Inventory:
         labels: Mapping[str, str] | None = None,
         device_classes: Mapping[str, str] | None = None,
         *,
-        by_volcano: bool = False,
+        jobs: str = "",
     ) -> None:
         """``labels``: of the cluster, as its operator gives them; ``device_classes``: as which
-        resource Kueue counts the devices of a class, as far as its operator says; ``by_volcano``:
-        its executor makes Jobs of Volcano's where they are served."""
+        resource Kueue counts the devices of a class, as far as its operator says; ``jobs``:
+        the setting by which its executor makes kinds of job objects that need one."""
         self._cluster = cluster
         self._labels = dict(labels or {})
-        self._by_volcano = by_volcano
+        self._jobs = jobs
         self._version = ""
         self._uid = ""
         self._unlisted: dict[str, UnlistedKind] = {}  # by the name for people
@@ -333,9 +329,9 @@ class Inventory:
                 return copy, KEEP_GONE_COPY_S if copy.gone else KEEP_COPY_S
         return None
 
-    def _is_made(self, definition: str) -> bool:
-        there = definition in self._definitions
-        return there and (definition != VOLCANO_JOBS_CRD or self._by_volcano)
+    def _is_made(self, kind: JobKind) -> bool:
+        there = kind is JOB or kind.definition in self._definitions
+        return there and kind.setting in ("", self._jobs)
 
     def _node_gone(self, name: str, stamp: Stamp, now_s: float) -> NodeGone:
         return NodeGone(cluster=self._cluster, node=name, stamp=stamp, observed_at_s=now_s)
@@ -361,7 +357,7 @@ class Inventory:
             nodes=nodes,
             gpus=gpus,
             counted_as=self._quota_names.now(),
-            job_kinds=("Job", *(kind for name, kind in _KINDS if self._is_made(name))),
+            job_kinds=tuple(kind.name for kind in KINDS if self._is_made(kind)),
             uid=self._uid,
             unlisted=tuple(self._unlisted[name] for name in sorted(self._unlisted)),
         )

@@ -16,9 +16,6 @@ Quantities = dict[str, str | int]
 HOLDING_PODS: Final = "spec.nodeName!=,status.phase!=Succeeded,status.phase!=Failed"
 # And of those that wait for a node.
 WAITING_PODS: Final = "spec.nodeName=,status.phase=Pending"
-JOB_SETS_CRD: Final = "jobsets.jobset.x-k8s.io"
-RAY_JOBS_CRD: Final = "rayjobs.ray.io"
-VOLCANO_JOBS_CRD: Final = "jobs.batch.volcano.sh"
 
 
 # Nodes and pods

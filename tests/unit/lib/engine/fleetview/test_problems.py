@@ -5,7 +5,7 @@ from typing import NamedTuple
 import pytest
 from msgspec.structs import replace
 
-from berthmaster.cli.fleet.problems_screen import table
+from berthmaster.cli.problems.screen import problem_lines
 from berthmaster.control.dashboard.core.known import Known
 from berthmaster.control.dashboard.core.problems import MOST, problems
 from berthmaster.lib.engine.fleetview.problems import (
@@ -113,14 +113,14 @@ def test_the_screen_shows_one_a_line_its_detail_below_and_what_could_not_be_look
         Problem("broken", "is silent", "c1"),
         Problem("note", "resolver could not read it", "", NOW_S - 90, "404 \x1b[31mred"),
     ]
-    assert screen(table(found, ["streams: no answer within 5 s"], NOW_S)) == (
+    assert screen(problem_lines(found, ["streams: no answer within 5 s"], NOW_S)) == (
         "broken  c1: is silent\n"
         "note    resolver could not read it, 1m30s ago\n"
         "        404 \\x1b[31mred\n"
         "not looked at: streams: no answer within 5 s"
     )
-    assert screen(table([], [], NOW_S)) == "No problems."
-    assert screen(table([], ["streams: forbidden"], NOW_S)) == (
+    assert screen(problem_lines([], [], NOW_S)) == "No problems."
+    assert screen(problem_lines([], ["streams: forbidden"], NOW_S)) == (
         "No problems were seen.\nnot looked at: streams: forbidden"
     )
 

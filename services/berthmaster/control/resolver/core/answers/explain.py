@@ -35,6 +35,7 @@ from berthmaster.lib.engine.fleetview.filters import BUSY, NOT_ASKED
 from berthmaster.lib.engine.fleetview.shortlist import Shortlist
 from berthmaster.lib.engine.fleetview.unlisted import all_unlisted, unlisted_words
 from berthmaster.lib.engine.queueing.queues import GPU, QueueShare
+from berthmaster.lib.jobs.kinds.ray_job import made_as
 from berthmaster.lib.lifecycle.known_workloads import frozen_summary
 from berthmaster.lib.lifecycle.sizes import at_size, is_elastic, least_request, size_steps, without
 from berthmaster.lib.lifecycle.states import State
@@ -43,7 +44,6 @@ from berthmaster.lib.messages.api import DryRunReply, QueueAccount, QueueStandin
 from berthmaster.lib.messages.control import QueueSetting
 from berthmaster.lib.messages.placement import Choice, Decision, Reservation
 from berthmaster.lib.messages.workload import Hold, JobRequest
-from berthmaster.lib.requests.ray_jobs import made_as
 
 _BUSY = "busy"
 _DAY_S = 86_400.0

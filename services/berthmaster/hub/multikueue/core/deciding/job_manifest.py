@@ -13,10 +13,11 @@ from berthmaster.lib.accelerators import tpu
 from berthmaster.lib.engine.fleet.models import labels_of
 from berthmaster.lib.engine.fleet.pieces import makes_slice, pieces_of
 from berthmaster.lib.jobs import rendezvous
+from berthmaster.lib.jobs.kinds.job import JOB
+from berthmaster.lib.jobs.kinds.kind import JobPlan
 from berthmaster.lib.jobs.pods import one_of, pod_spec, tpu_nodes, use_claims
 from berthmaster.lib.jobs.templates import apply
 from berthmaster.lib.kube.labels import JOB_NAME, TENANT, WORKLOAD, value
-from berthmaster.lib.kube.resources import JOBS
 from berthmaster.lib.kueue.asks import asked_resource
 from berthmaster.lib.kueue.jobs import job_name
 from berthmaster.lib.kueue.names import MULTIKUEUE, QUEUE_LABEL
@@ -62,25 +63,17 @@ def manifest(
     labels = {name: value(text) for name, text in whole.items()}
     labels[QUEUE_LABEL] = place.local_queue
     annotations = {name: text for name, text in whole.items() if labels[name] != text}
-    pods = request.pod_sets[0]
+    pod = {"spec": _pod(workload.tenant, request, place, nodes)}
     body: dict[str, Any] = {
-        "apiVersion": JOBS.group_version,
-        "kind": JOBS.kind,
+        "apiVersion": JOB.resource.group_version,
+        "kind": JOB.resource.kind,
         "metadata": {
             "name": job_name(workload.tenant, workload.id),
             "namespace": place.namespace,
             "labels": labels,
             "annotations": annotations,
         },
-        "spec": {
-            "suspend": True,
-            "managedBy": MULTIKUEUE,
-            "parallelism": pods.count,
-            "completions": pods.count,
-            "completionMode": "Indexed",
-            "backoffLimit": 0,
-            "template": {"spec": _pod(workload.tenant, request, place, nodes)},
-        },
+        "spec": {"suspend": True, "managedBy": MULTIKUEUE, **JOB.spec(JobPlan(request, [pod]))},
     }
     return place.namespace, body
 
@@ -94,10 +87,7 @@ def _pod(
         devices[asked_resource(pods)] = str(pods.gpus)
     account = place.service_account
     spec = pod_spec(request.run, pods, tenant=tenant, account=account, devices=devices)
-    claims = enumerate(pods.claims)
-    use_claims(
-        spec, [{"name": f"claim-{n}", "resourceClaimTemplateName": name} for n, name in claims]
-    )
+    use_claims(spec, dict.fromkeys(pods.claims, "template"))
     affinity: dict[str, Any] = {}
     terms = []
     if pods.gpus and pods.gpu_models:

@@ -27,8 +27,8 @@ UNKNOWN: Final = "unknown"
 
 
 def model_of(labels: Mapping[str, str], *, amd: bool = False) -> str:
-    product = "" if amd else without_handing_out(labels.get(PRODUCT, ""))
-    return product or (_board(labels, amd=amd) or Board(UNKNOWN)).product or UNKNOWN
+    product = "" if amd else _plain(labels.get(PRODUCT, ""))
+    return product or _plain((_board(labels, amd=amd) or Board(UNKNOWN)).product) or UNKNOWN
 
 
 def memory_of(labels: Mapping[str, str], *, amd: bool = False) -> int:
@@ -48,5 +48,8 @@ def _board(labels: Mapping[str, str], *, amd: bool) -> Board | None:
 def named(product: str) -> str:
     """A device's own name for its model ("NVIDIA A100-SXM4-40GB") as discovery would label it, of
     at most 63 characters."""
-    plain = _NO_LABEL.sub("", "-".join(product.split()))[:63]
-    return without_handing_out(plain) or UNKNOWN
+    return _plain(product) or UNKNOWN
+
+
+def _plain(product: str) -> str:
+    return without_handing_out(_NO_LABEL.sub("", "-".join(product.split()))[:63])

@@ -1,0 +1,1 @@
+"""`berth problems`: problems, dead letters, cordons."""

@@ -1,0 +1,249 @@
+"""`berth report`: what ended jobs used, by whom, on what, and what it cost; and how figures went.
+
+The numbers are the usage service's. A period is a day, a month, or from one moment to another; all
+in UTC, since that is how sums are kept.
+"""
+
+import csv
+import io
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any, Final, get_args
+
+import click
+import msgspec
+
+from berthmaster.cli.completion import CLUSTER, MODEL, QUEUE
+from berthmaster.cli.output.listing import Form, cell_text, form_option, write_list
+from berthmaster.cli.session import Session, bus_command, option_group, usage
+from berthmaster.lib.messages.usage import (
+    MOST_ROWS,
+    ReportGroup,
+    ReportKind,
+    TrendSpan,
+    TrendsRequest,
+    UsageReportRequest,
+)
+
+if TYPE_CHECKING:
+    from berthmaster.lib.messages.usage import UsageReport
+
+GROUPS: Final = get_args(ReportGroup)
+_FORMS: Final = ("%Y-%m-%dT%H:%M:%S", "%Y-%m-%dT%H:%M", "%Y-%m-%d %H:%M", "%Y-%m-%d", "%Y-%m")
+RIGHT: Final = "2026-11, 2026-11-24, 2026-11-24T13:30, or 7d, 12h, 4w ago"
+
+
+class WrongMoment(ValueError):
+    """It is no moment; the text says what is one."""
+
+
+def moment(text: str, now_s: float) -> float:
+    """Seconds since 1970 of what a person writes. Raises WrongMoment."""
+    if text == "now":
+        return now_s
+    from berthmaster.cli.values import WrongInput, parse_duration_s
+
+    if text[-1:].isalpha():
+        try:
+            return now_s - parse_duration_s(text)
+        except WrongInput:
+            pass
+    for form in _FORMS:
+        try:
+            return datetime.strptime(text, form).replace(tzinfo=UTC).timestamp()
+        except ValueError:
+            continue
+    raise WrongMoment(f"{text!r} is not right, expected {RIGHT}")
+
+
+def whole(text: str) -> tuple[float, float]:
+    """From when to when a day or a month is. Raises WrongMoment."""
+    for form in ("%Y-%m-%d", "%Y-%m"):
+        try:
+            begin = datetime.strptime(text, form).replace(tzinfo=UTC)
+        except ValueError:
+            continue
+        day = timedelta(days=1) if form == "%Y-%m-%d" else timedelta(days=31)
+        end = begin + day
+        if form == "%Y-%m":
+            end = end.replace(day=1)
+        return begin.timestamp(), end.timestamp()
+    raise WrongMoment(f"{text!r} is not right, expected 2026-11 or 2026-11-24")
+
+
+# What every kind of report takes.
+_flags = option_group(
+    click.option("--since", default="30d", metavar="WHEN", help=f"From then on: {RIGHT}."),
+    click.option("--until", default="now", metavar="WHEN", help="Until then, which is out."),
+    click.option("--period", metavar="DAY|MONTH", help="All of 2026-11-24 or 2026-11."),
+    click.option("--queue", type=QUEUE, default="", help="Of this queue only."),
+    click.option("--owner", default="", help="Of this owner only."),
+    click.option("--model", type=MODEL, default="", help="On GPUs of this model only."),
+    click.option("--cluster", type=CLUSTER, default="", help="In this cluster only."),
+    click.option("--of", "of_tenant", default="", metavar="TENANT", help="Of this tenant."),
+    click.option("--mine", is_flag=True, help="Ask as a tenant: its own jobs."),
+    click.option("--limit", type=click.IntRange(1, MOST_ROWS), default=100, show_default=True),
+    click.option("--csv", "as_csv", is_flag=True, help="The same as -o csv."),
+    form_option,
+)
+_BY = click.option(
+    "--by",
+    "group",
+    multiple=True,
+    type=click.Choice(GROUPS),
+    help="A row for each; may be repeated.",
+)
+
+
+@click.group()
+def report() -> None:
+    """Say what ended jobs used: GPU-hours asked, held and used, waits, evictions, cost."""
+
+
+@report.command("usage")
+@_BY
+@_flags
+@bus_command
+async def usage_report(session: Session, /, **flags: Any) -> None:
+    """By tenant, or by what --by says."""
+    await _show(session, "usage", flags)
+
+
+@report.command("queue")
+@_BY
+@_flags
+@bus_command
+async def queue_report(session: Session, /, **flags: Any) -> None:
+    """By queue: who used it, and how long its jobs waited."""
+    await _show(session, "queue", flags)
+
+
+@report.command("cluster")
+@_BY
+@_flags
+@bus_command
+async def cluster_report(session: Session, /, **flags: Any) -> None:
+    """By cluster."""
+    await _show(session, "cluster", flags)
+
+
+@report.command("job")
+@click.argument("workload", required=False, default="")
+@click.option("--page", default="", metavar="TOKEN", help="Go on behind the list before.")
+@_flags
+@bus_command
+async def job_report(session: Session, /, workload: str, page: str, **flags: Any) -> None:
+    """Single jobs, the last ended first; of one with its attempts."""
+    await _show(session, "job", flags | {"id": workload, "page": page})
+
+
+@report.command("trends")
+@click.argument("span", type=click.Choice(get_args(TrendSpan)), default="day")
+@click.option("--until", default="now", metavar="WHEN", help=f"The end: {RIGHT}.")
+@click.option("--cell", default="", help="Of this cell's decider only.")
+@click.option("--mine", is_flag=True, help="Ask as a tenant: its own waits and placements.")
+@bus_command
+async def trends(session: Session, span: TrendSpan, until: str, cell: str, mine: bool) -> None:
+    """How figures went over an hour, a day or a month."""
+    from berthmaster.cli.report import screen
+
+    async with session.client() as berth:
+        request = TrendsRequest(
+            span=span, until_s=_moment("--until", until, berth.now()), cell=cell
+        )
+        reply = await berth.trends(request, of_all=_of_all(session, mine))
+        ascii_only = session.out.ascii_only
+        session.out.document(reply, lambda: screen.trends(reply, ascii_only=ascii_only))
+
+
+async def _show(session: Session, kind: ReportKind, flags: dict[str, Any]) -> None:
+    from berthmaster.cli.report import screen
+
+    form: Form | None = flags.pop("form")
+    as_csv, mine = flags.pop("as_csv"), flags.pop("mine")
+    if as_csv and (session.out.as_json or form not in (None, "csv")):
+        usage("--csv or another form, not both")
+    async with session.client() as berth:
+        since_s, until_s = _period(flags, berth.now())
+        request = UsageReportRequest(
+            kind=kind,
+            since_s=since_s,
+            until_s=until_s,
+            tenant=flags.pop("of_tenant"),
+            group=tuple(dict.fromkeys(flags.pop("group", ()))),
+            **flags,
+        )
+        reply = await berth.report(request, of_all=_of_all(session, mine))
+    if as_csv or form == "csv":
+        session.out.write(in_csv(reply).encode().rstrip(b"\n"))
+        return
+    items: list[Any] = [*reply.rows, *reply.jobs]
+    keys = _keys(reply)
+    write_list(
+        session.out,
+        form,
+        reply,
+        items,
+        lambda one: "/".join(getattr(one, key) for key in keys),
+        lambda _: screen.report(reply),
+    )
+
+
+def _of_all(session: Session, mine: bool) -> bool:
+    """A tenant's credentials may ask for its own alone."""
+    return not (mine or session.target.is_tenant)
+
+
+def _period(flags: dict[str, Any], now_s: float) -> tuple[float, float]:
+    since, until, period = flags.pop("since"), flags.pop("until"), flags.pop("period")
+    if period is None:
+        return _moment("--since", since, now_s), _moment("--until", until, now_s)
+    try:
+        return whole(period)
+    except WrongMoment as error:
+        usage(f"--period: {error}")
+
+
+def _moment(flag: str, text: str, now_s: float) -> float:
+    try:
+        return moment(text, now_s)
+    except WrongMoment as error:
+        usage(f"{flag}: {error}")
+
+
+# Whatever begins so is a formula to a spreadsheet, and names come from anybody.
+
+
+def in_csv(reply: "UsageReport") -> str:
+    """The rows or jobs as CSV: a name a column, nothing where nothing is known."""
+    found: list[Any] = [*reply.rows, *reply.jobs]
+    names = _columns(reply)
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(names)
+    for one in found:
+        writer.writerow([_cell(getattr(one, name)) for name in names])
+    return text.getvalue()
+
+
+def _keys(reply: "UsageReport") -> list[str]:
+    """What tells one row from another."""
+    if reply.kind == "job":
+        return ["tenant", "id"]
+    return ["period" if name in ("day", "month") else name for name in reply.group]
+
+
+def _columns(reply: "UsageReport") -> list[str]:
+    from berthmaster.lib.messages.usage import JobUsage, UsageRow
+
+    if reply.kind == "job":
+        return [field.name for field in msgspec.structs.fields(JobUsage) if field.name != "each"]
+    figures = [field.name for field in msgspec.structs.fields(UsageRow)]
+    return [*_keys(reply), *(name for name in figures[figures.index("jobs") :])]
+
+
+def _cell(value: object) -> object:
+    if value is None:
+        return ""
+    if isinstance(value, tuple):
+        value = " ".join(str(each) for each in value)
+    return cell_text(value) if isinstance(value, str) else value

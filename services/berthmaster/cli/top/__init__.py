@@ -1,0 +1,1 @@
+"""`berth top`: a live table of clusters, nodes, jobs or queues."""

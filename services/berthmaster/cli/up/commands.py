@@ -1,0 +1,324 @@
+"""`berth up`: all of it on this machine until Ctrl-C."""
+
+import asyncio
+import contextlib
+import os
+import signal
+import sys
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import click
+
+from berthmaster.cli.output.errors import complain
+from berthmaster.cli.session import EXIT_FAILED, EXIT_INTERRUPTED, Output, option_group, run, usage
+from berthmaster.lib.runtime.ports import PAGE_PORT
+from berthmaster.lib.runtime.settings import EmptyMember, members
+from berthmaster.lib.supervisor import plan
+from berthmaster.lib.supervisor.faults import FAULTS, fault_text
+from berthmaster.lib.supervisor.folder import DATA_FOLDER
+from berthmaster.lib.supervisor.plan import KubeTarget, PlanError, UpOptions, kube_target
+from berthmaster.lib.supervisor.processes import NO_LIMIT_S, LeftOut, SlowStart, Supervised, unless
+from berthmaster.lib.supervisor.stack import Stack, ephemeral_folder, process_view
+
+SAME_CTRL_C_S = 0.5  # a wrapper hands on the signal that the terminal has sent us as well
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+_CLUSTER_FLAGS: list[Callable[[Any], Any]] = [
+    click.option(
+        "--hub", metavar="CLUSTER",
+        help="Hub with Kueue: [NAME=]CONTEXT or [NAME=]KUBECONFIG[:CONTEXT].",
+    ),
+    click.option(
+        "--karmada", metavar="CLUSTER",
+        help="API server of a Karmada control plane, the same: bindings whose policy names us as "
+        "its scheduler wait their turn here.",
+    ),
+    click.option(
+        "--worker", "workers", multiple=True, metavar="CLUSTER",
+        help="Worker cluster, the same; its name must be that of its MultiKueueCluster.",
+    ),
+    click.option(
+        "--mode", type=click.Choice(["observe", "dispatch"]), default="observe",
+        show_default=True,
+        help="On the hub: observe writes nothing; dispatch nominates each Workload, and needs "
+        "Kubernetes 1.36 where a ClusterQueue preempts.",
+    ),
+    click.option(
+        "--namespaces", metavar="A,B,…", help="Namespaces of the workers that jobs may be made in."
+    ),
+    click.option(
+        "--label", "labels", multiple=True, metavar="WORKER:KEY=VALUE",
+        help="A label of a worker cluster, for requests and queues that ask for it.",
+    ),
+    click.option(
+        "--external", multiple=True, metavar="HOST",
+        help="Name or address under which agents in other clusters reach this bus: it is then "
+        "served over TLS on all addresses of this machine.",
+    ),
+]  # fmt: skip
+
+_FLAGS: list[Callable[[Any], Any]] = [
+    click.option("--services", metavar="A,B,…", help="Only these; a number of each with NAME=N."),
+    click.option(
+        "--clusters", type=int, default=plan.DEFAULT_CLUSTERS, show_default=True, metavar="N",
+        help="Emulated clusters.",
+    ),
+    click.option(
+        "--nodes", type=int, default=plan.DEFAULT_NODES, show_default=True, metavar="N",
+        help="Nodes in all of them; 0 = all of the list.",
+    ),
+    click.option(
+        "--fleet", default="builtin", show_default=True, metavar="FILE",
+        help="Node list in openb's form to take the shape from.",
+    ),
+    click.option(
+        "--speed", type=click.FloatRange(min=0, min_open=True), default=1.0, show_default=True,
+        metavar="X", help="Emulated jobs run so many times faster.",
+    ),
+    click.option("--seed", type=int, default=1, show_default=True, help="Of all emulated chance."),
+    click.option("--resolvers", type=int, default=1, show_default=True, metavar="N"),
+    click.option("--scorers", type=int, default=1, show_default=True, metavar="N"),
+    click.option(
+        "--servers", type=int, default=1, show_default=True, metavar="N",
+        help="NATS servers: 1, or 3 or 5 that replicate to each other.",
+    ),
+    click.option("--port", type=click.IntRange(0, 65535), default=0, help="Of NATS; 0 = free one."),
+    click.option(
+        "--page-port", type=click.IntRange(0, 65535), default=0,
+        help=f"Of the dashboard's page; 0 = {PAGE_PORT}, or a free one if that is taken.",
+    ),
+    click.option(
+        "--sync", type=click.Choice(["always", "default"]), default=None,
+        help="Answer when the disk has it (always), or let the disk follow within 2 minutes.",
+    ),
+    click.option(
+        "--log-level", type=click.Choice(["debug", "info", "warning", "error"]), default="info"
+    ),
+]  # fmt: skip
+stack_flags = option_group(*_FLAGS)  # `berth demo` has them too
+cluster_flags = option_group(*_CLUSTER_FLAGS)  # of real clusters
+
+
+def options_of(folder: Path, flags: dict[str, Any], tenants: tuple[str, ...] = ()) -> UpOptions:
+    """The options that the flags ask for. Raises PlanError."""
+    hub, workers = clusters_of(flags)
+    karmada = kube_target(flags["karmada"], Path.is_file) if flags.get("karmada") else None
+    services, replicas = services_of(flags.get("services"), plan.defaults(hub, workers, karmada))
+    for flag, service in (("resolvers", "resolver"), ("scorers", "scorer")):
+        if flags.get(flag, 1) != 1:
+            replicas[service] = flags[flag]
+    options = UpOptions(
+        folder=folder,
+        services=services,
+        replicas=replicas,
+        clusters=flags["clusters"],
+        nodes=flags["nodes"],
+        fleet=flags["fleet"],
+        speed=flags["speed"],
+        seed=flags["seed"],
+        servers=flags["servers"],
+        nats_port=flags["port"],
+        page_port=flags["page_port"],
+        websocket_port=flags.get("websocket") or 0,
+        websocket_origins=tuple(flags.get("websocket_origins") or ()),
+        sync=flags["sync"] or "always",
+        tenants=tenants or ("default",),
+        log_level=flags["log_level"],
+        hub=hub,
+        karmada=karmada,
+        workers=workers,
+        mode=flags.get("mode") or "observe",
+        namespaces=_namespaces(flags.get("namespaces")),
+        labels=labels_of(flags.get("labels") or ()),
+        external=tuple(flags.get("external") or ()),
+        login_mapping=flags.get("login"),
+    )
+    plan.check(options)
+    return options
+
+
+def clusters_of(flags: dict[str, Any]) -> tuple[KubeTarget | None, tuple[KubeTarget, ...]]:
+    """The real clusters that the flags name. Raises PlanError."""
+    named = flags.get("hub")
+    hub = kube_target(named, Path.is_file) if named else None
+    return hub, tuple(kube_target(text, Path.is_file) for text in flags.get("workers") or ())
+
+
+def labels_of(texts: Iterable[str]) -> dict[str, tuple[str, ...]]:
+    """berlin:accelerator=t4 -> the labels of each worker. Raises PlanError."""
+    found: dict[str, tuple[str, ...]] = {}
+    for text in texts:
+        worker, colon, label = text.rpartition(":")
+        key, equals, _ = label.partition("=")
+        if not (worker and colon and key and equals) or "," in label:
+            raise PlanError(f"--label {text!r}: right is WORKER:KEY=VALUE")
+        found[worker] = (*found.get(worker, ()), label)
+    return found
+
+
+def _namespaces(text: str | None) -> tuple[str, ...]:
+    try:
+        return members(text or "")
+    except EmptyMember as error:
+        raise PlanError(f"--namespaces {text!r}: {error}; right is A,B") from error
+
+
+def services_of(
+    text: str | None, default: tuple[str, ...] = plan.EMULATED
+) -> tuple[tuple[str, ...], dict[str, int]]:
+    """gateway,resolver=2 -> their names, and how many of each. Raises PlanError."""
+    if not text:
+        return default, {}
+    services: list[str] = []
+    replicas: dict[str, int] = {}
+    for part in text.split(","):
+        name, equals, count = part.strip().partition("=")
+        services.append(name)
+        if equals:
+            if not count.isdecimal():
+                raise PlanError(f"{part!r}: right is NAME or NAME=N, such as resolver=2")
+            replicas[name] = int(count)
+    return tuple(services), replicas
+
+
+@click.command()
+@cluster_flags
+@stack_flags
+@click.option(
+    "--data", type=click.Path(path_type=Path), default=DATA_FOLDER, show_default=True,
+    envvar="BERTH_DATA", metavar="FOLDER", help="Data, keys and logs; else BERTH_DATA.",
+)  # fmt: skip
+@click.option(
+    "--login", type=click.Path(path_type=Path, exists=True, dir_okay=False), metavar="FILE",
+    help="Run the login service with this mapping of tokens to tenants and clusters.",
+)  # fmt: skip
+@click.option(
+    "--websocket", type=click.IntRange(1, 65535), metavar="PORT",
+    help="NATS takes pages that subscribe by themselves there; off unless given.",
+)  # fmt: skip
+@click.option(
+    "--websocket-origin", "websocket_origins", multiple=True, metavar="URL",
+    help="Only pages of this origin, such as https://wall.example.org; may be repeated.",
+)  # fmt: skip
+@click.option("--ephemeral", is_flag=True, help="Data in a folder that goes when this ends.")
+@click.option("--tenant", "tenants", multiple=True, metavar="NAME", help="Make keys for it too.")
+@click.option("--json", "as_json", is_flag=True, help="Lines of JSON instead of text.")
+def up(data: Path, ephemeral: bool, tenants: tuple[str, ...], as_json: bool, **flags: Any) -> None:
+    """Run all of it on this machine: NATS, every service, and emulated clusters, or a hub and
+    workers that are real. Ctrl-C stops it."""
+    output = Output(as_json=as_json)
+    with contextlib.ExitStack() as owned:
+        if ephemeral:
+            data = Path(owned.enter_context(ephemeral_folder()))
+            flags["sync"] = flags["sync"] or "default"  # what goes at the end need not be synced
+        try:
+            options = options_of(data, flags, tenants)
+        except PlanError as error:
+            usage(str(error))
+        code = run(_up(options, output), output)
+    sys.exit(code)
+
+
+async def _up(options: UpOptions, output: Output) -> int:
+    from berthmaster.cli.up import screen
+
+    is_up = False
+
+    def announce(watched: Supervised) -> None:
+        view = process_view(watched)
+        if watched.child.cluster and not watched.was_ready:
+            return  # its cluster was left out by name; the first news of it is that it is ready
+        if is_up and watched.condition not in ("starting", "stopped"):
+            output.item({"changed": view}, lambda: screen.change(view))
+
+    async with until_signal() as stopping:
+        try:
+            away = await unless(stopping, _away(options))
+        except PlanError as error:
+            return cannot_start(output, error)
+        if away is None:
+            return 0
+        if away:
+            say_slow(LeftOut(away))
+        bringing = Stack(options, announce, start_limit_s=NO_LIMIT_S, slow=say_slow, away=away)
+        output.say(f"Starting in {options.folder} …")
+        try:
+            stack = await unless(stopping, bringing.__aenter__())
+        except FAULTS as error:
+            return cannot_start(output, error)
+        if stack is None:
+            return 0
+        try:
+            view = stack.view()
+            page = f"The page: {view.page}\n" if view.page else ""
+            hint = f"{page}Ctrl-C stops it. In another terminal: berth top, berth submit --gpus 1"
+            if output.as_json:
+                output.line({"up": view})
+            else:
+                output.console.print(screen.stack(view, hint=hint))
+                sys.stdout.flush()
+            is_up = True
+            await stopping.wait()
+            is_up = False
+            output.say("Stopping …")
+        finally:
+            await stack.__aexit__(None, None, None)
+    killed = [w.child.name for w in stack.supervisor.watched if w.note.startswith("killed")]
+    output.say("All stopped." if not killed else f"All stopped; had to kill {', '.join(killed)}.")
+    return 0
+
+
+async def _away(options: UpOptions) -> Mapping[str, str]:
+    """Why contexts do not answer, by the names of their clusters. Raises PlanError when two workers
+    are one cluster."""
+    targets = [one for one in (options.hub, options.karmada, *options.workers) if one is not None]
+    if not targets:
+        return {}
+    from berthmaster.lib.supervisor.contexts import away, meet, named_twice
+
+    met = await meet(targets)
+    if twice := named_twice([one for one in met if one.target in options.workers]):
+        raise PlanError(twice)
+    return away(met)
+
+
+def say_slow(slow: SlowStart | LeftOut) -> None:
+    """A start takes long: said on standard error in any case, so that nobody waits in the dark."""
+    complain(f"{slow}; still trying, Ctrl-C ends it")
+
+
+def cannot_start(output: Output, error: BaseException) -> int:
+    """Say why it does not come up."""
+    text = fault_text(error)
+    if output.as_json:
+        output.line({"error": {"code": "failed", "message": text}})
+    complain(f"{text}")
+    return EXIT_FAILED
+
+
+@asynccontextmanager
+async def until_signal() -> AsyncGenerator[asyncio.Event, None]:
+    """An event that is set by the first Ctrl-C or SIGTERM; a second one ends this process at once,
+    and its children die with it."""
+    loop = asyncio.get_running_loop()
+    stopping = asyncio.Event()
+    first_s = 0.0
+
+    def stop() -> None:
+        nonlocal first_s
+        if not stopping.is_set():
+            first_s = loop.time()
+            stopping.set()
+        elif loop.time() - first_s > SAME_CTRL_C_S:
+            os._exit(EXIT_INTERRUPTED)
+
+    for number in SIGNALS:
+        loop.add_signal_handler(number, stop)
+    try:
+        yield stopping
+    finally:
+        for number in SIGNALS:
+            loop.remove_signal_handler(number)

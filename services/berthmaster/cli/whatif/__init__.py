@@ -1,0 +1,1 @@
+"""`berth whatif`: what a change of the fleet would move."""

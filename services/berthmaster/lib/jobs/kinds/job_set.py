@@ -1,0 +1,39 @@
+"""A JobSet: any number of pod sets, a Job each. All or nothing, as in a Job. Pure."""
+
+from typing import Final
+
+from berthmaster.lib.jobs.kinds.job import job_spec
+from berthmaster.lib.jobs.kinds.kind import JobKind, JobPlan
+from berthmaster.lib.jobs.pods import Document
+from berthmaster.lib.kube.resources import JOB_SETS
+from berthmaster.lib.lifecycle.job_kinds import JOB_SET as NAME
+from berthmaster.lib.messages.placement import Via
+from berthmaster.lib.messages.workload import JobRequest
+
+
+class _JobSet(JobKind):
+    name = NAME
+    resource = JOB_SETS
+    max_name_chars = 46  # with -s15-0-4095 and five random characters a host name has 63
+    pod_failures = frozenset({"FailedJobs"})
+
+    def fits(self, request: JobRequest, via: Via) -> bool:
+        return True
+
+    def spec(self, plan: JobPlan) -> Document:
+        sets = zip(plan.request.pod_sets, plan.templates, strict=True)
+        specs = [job_spec(pods, template, plan.left_s) for pods, template in sets]
+        return {
+            "failurePolicy": {"maxRestarts": 0},
+            "network": {"enableDNSHostnames": False},  # the Service of all gangs is ours
+            "replicatedJobs": [
+                {"name": f"s{number}", "replicas": 1, "template": {"spec": each}}
+                for number, each in enumerate(specs)
+            ],
+        }
+
+    def host_prefix(self, name: str, number: int) -> str:
+        return f"{self.part_name(name, number)}-0-"
+
+
+JOB_SET: Final = _JobSet()
