@@ -21,7 +21,7 @@ NO_LINE: Final = None
 class Gate:
     """Of one request. As it stands here, everything is open and nothing is known."""
 
-    via: Via = "direct"  # who makes its pods there, see why_unasked
+    via: Via = "direct"  # who makes its pods there, see cluster_filters.py
     is_tiered = False  # ``tier`` and ``headroom`` are known, and being busy keeps nobody out
 
     def why_not(self, cluster: str) -> str:

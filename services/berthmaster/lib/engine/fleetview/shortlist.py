@@ -83,7 +83,7 @@ def filter_and_rank(
     """All clusters for a request: by the GPU models that it prefers, if any of them has room for
     all of it, else by all that it takes. ``gate``: None where no cluster's own queue governs it."""
     shortlist = _as_asked(view, snapshot, request, shape, gate)
-    sets = shape.asks.pod_sets
+    sets = shape.pod_sets
     may_prefer = (sets[0].prefer_gpu_models or len(sets) > 1) and prefers(shape)
     if may_prefer and not (gate is not None and gate.is_tiered):  # Kueue knows no preferences
         return _by_preference(view, snapshot, request, shape, gate, shortlist)
@@ -102,7 +102,7 @@ def _by_preference(
     if not any_model.candidates:
         return any_model
     for tried in view.derived.suitables.narrowed(view.fleet, shape):
-        asked = msgspec.structs.replace(request, pod_sets=tried.asks.pod_sets)
+        asked = msgspec.structs.replace(request, pod_sets=tried.pod_sets)
         found = _as_asked(view, snapshot, asked, tried, gate)
         gang = len(asked.pod_sets) > 1 or asked.pod_sets[0].count > 1
         if not found.candidates or (gang and bind(view, asked, found) is None):
@@ -134,14 +134,14 @@ def _as_asked(
     )
     suitables: list[Suitable] = []
     cards: list[Scorecard] = []
-    for index in range(len(shape.asks.pod_sets)):
+    for index in range(len(shape.pod_sets)):
         suitable, card = view.card(shape, index, snapshot.worth)
         suitables.append(suitable)
         cards.append(card)
     if not snapshot.clusters:
         nothing = Candidates([], NOTHING, None, weighting, (), ())
         return Shortlist(snapshot, nothing, dict(filtered.why), suitables, cards)
-    single = len(cards) == 1 and shape.asks.pod_sets[0].count == 1
+    single = len(cards) == 1 and shape.pod_sets[0].count == 1
     if gate is not None:
         filtered = behind_gate(view, snapshot, shape, gate, filtered)
     may = filtered.open
@@ -193,6 +193,6 @@ def _clusters_with_room(
     """Which clusters could hold each pod set by itself: a bound, not a promise."""
     fleet = view.fleet
     fits = np.ones(len(fleet.clusters), np.bool_)
-    for pods, suitable, card in zip(shape.asks.pod_sets, suitables, cards, strict=True):
+    for pods, suitable, card in zip(shape.pod_sets, suitables, cards, strict=True):
         fits &= card.room_for(fleet, pods, suitable).clusters >= pods.count
     return fits

@@ -380,7 +380,7 @@ class HubGate(Gate):
         shape = shape_of(request)
         return [
             know.view.card(shape, index, self._snapshot.worth)
-            for index in range(len(shape.asks.pod_sets))
+            for index in range(len(shape.pod_sets))
         ]
 
     @cached_property
