@@ -11,7 +11,7 @@ from typing import Any, Final, TypeVar
 import msgspec
 
 from berthmaster.lib.engine.fleet.shares import profile_milli
-from berthmaster.lib.engine.scoring.profiles import PARTS
+from berthmaster.lib.engine.scoring.profiles import COMPONENTS
 from berthmaster.lib.messages.api import Refusal
 from berthmaster.lib.messages.explain import explain_validation
 from berthmaster.lib.messages.families import JOB_REQUESTS
@@ -159,8 +159,8 @@ def parse_weights(texts: Sequence[str]) -> dict[str, float]:
             weight = float(number)
         except ValueError:
             weight = math.nan
-        if part not in PARTS or not -10 <= weight <= 10:
-            what = f"PART=N, N from -10 to 10 and PART one of {', '.join(PARTS)}"
+        if part not in COMPONENTS or not -10 <= weight <= 10:
+            what = f"PART=N, N from -10 to 10 and PART one of {', '.join(COMPONENTS)}"
             raise WrongInput(f"{text!r} is no weight; right is {what}")
         weights[part] = weight
     return weights

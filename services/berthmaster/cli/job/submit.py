@@ -13,7 +13,7 @@ from berthmaster.cli.completion import CLUSTER, MODEL, QUEUE, RUNTIME
 from berthmaster.cli.job.waiting import Waiting
 from berthmaster.cli.output.complain import complain
 from berthmaster.cli.session import EXIT_FAILED, Session, bus_command, usage
-from berthmaster.lib.engine.scoring.profiles import PARTS, PROFILES
+from berthmaster.lib.engine.scoring.profiles import COMPONENTS, PROFILES
 
 if TYPE_CHECKING:
     from berthmaster.client import Client
@@ -130,7 +130,7 @@ _FLAGS = [
         "--weight",
         multiple=True,
         metavar="PART=N",
-        help=f"What a part of the score counts, -10 to 10: {', '.join(PARTS)}.",
+        help=f"What a part of the score counts, -10 to 10: {', '.join(COMPONENTS)}.",
     ),
     click.option(
         "--data-at",

@@ -30,7 +30,7 @@ from berthmaster.hub.multikueue.core.reconciler import Reconciler
 from berthmaster.hub.multikueue.endpoints import WhyEndpoint
 from berthmaster.hub.multikueue.metrics import HubMetrics
 from berthmaster.hub.multikueue.settings import ENGINE_VERSION, NAME, HubPolicy, Mode
-from berthmaster.lib.engine.scoring.profiles import BALANCED, HUB_PROFILES, PARTS
+from berthmaster.lib.engine.scoring.profiles import BALANCED, COMPONENTS, HUB_PROFILES
 from berthmaster.lib.event_log.decider_settings import DeciderSettings, weights_problem
 from berthmaster.lib.event_log.feed import Feed
 from berthmaster.lib.event_log.grouped import grouped
@@ -85,7 +85,7 @@ class MultiKueueSettings(TenantSettings, NamespaceSettings, DeciderSettings, Log
     )
     weights: tuple[str, ...] = setting(
         (),
-        check=lambda pairs: weights_problem(pairs, PARTS),
+        check=lambda pairs: weights_problem(pairs, COMPONENTS),
         help="what single parts of the score count, in place of that profile's: PART=N, several "
         "with commas between them",
     )

@@ -12,7 +12,7 @@ decision (``also``: clusters without nodes) and ``filter_and_rank`` for each Wor
 
 from typing import Final
 
-from berthmaster.lib.engine.scoring.parts.values import UNKNOWN
+from berthmaster.lib.engine.scoring.cluster_scores import UNKNOWN
 from berthmaster.lib.messages.placement import Via
 
 NO_LINE: Final = None
@@ -36,7 +36,7 @@ class Gate:
         return NO_LINE
 
     def tier(self, cluster: str) -> float:
-        """One of lib/engine/scoring/parts/tier.py's."""
+        """One of components.py's."""
         del cluster
         return UNKNOWN
 

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from berthmaster.lib.engine.fitting.fit import Bound, Scratch, bind_gang, bind_one
 from berthmaster.lib.engine.fleet.needs import Shape, Suitable, prefers
+from berthmaster.lib.engine.fleetview.components import RankingInput
 from berthmaster.lib.engine.fleetview.filters import (
     BUSY,
     LESS_LIKED,
@@ -20,11 +21,11 @@ from berthmaster.lib.engine.fleetview.filters import (
     with_busy,
 )
 from berthmaster.lib.engine.fleetview.gate import Gate
-from berthmaster.lib.engine.fleetview.ranking import Asking, Candidate, Candidates, rank
+from berthmaster.lib.engine.fleetview.ranking import Candidate, Candidates, rank
 from berthmaster.lib.engine.fleetview.snapshot import ClusterSnapshot
 from berthmaster.lib.engine.fleetview.view import FleetView
 from berthmaster.lib.engine.fleetview.weighting import Weighting
-from berthmaster.lib.engine.scoring.ranking import NOTHING
+from berthmaster.lib.engine.scoring.cluster_scores import NOTHING
 from berthmaster.lib.engine.scoring.score_cache import Scorecard
 from berthmaster.lib.messages.placement import RankedCluster
 from berthmaster.lib.messages.workload import JobRequest
@@ -147,8 +148,10 @@ def _as_asked(
     may = filtered.open
     if not single and not is_tiered:
         may = may & _clusters_with_room(view, shape, cards, suitables)
-    asking = Asking(view, snapshot, request, gate or _NO_GATE, cards)
-    candidates = rank(asking, weighting, may)
+    given = RankingInput(
+        view.fleet, snapshot.table, snapshot.clusters, request, gate or _NO_GATE, cards
+    )
+    candidates = rank(given, weighting, may)
     why = with_busy(snapshot, filtered, candidates.found.able, suitables)
     if not single:
         why = dict(why)  # whoever binds it may find out more

@@ -12,8 +12,8 @@ from berthmaster.lib.engine.fleet.fleet import Fleet
 from berthmaster.lib.engine.fleet.lost import without_lost
 from berthmaster.lib.engine.fleet.needs import Shape, Suitable
 from berthmaster.lib.engine.fleetview.derived import FleetDerived
-from berthmaster.lib.engine.fleetview.policy import RankingPolicy
 from berthmaster.lib.engine.fleetview.snapshot import ClusterSnapshot
+from berthmaster.lib.engine.fleetview.weighting import RankingPolicy
 from berthmaster.lib.engine.scoring.mix import Mix
 from berthmaster.lib.engine.scoring.sampled import Sampled
 from berthmaster.lib.engine.scoring.score_cache import Scorecard

@@ -20,8 +20,8 @@ from berthmaster.lib.engine.fleet.fleet import Fleet
 from berthmaster.lib.engine.fleet.needs import Suitable
 from berthmaster.lib.engine.fleet.pieces import makes_slice
 from berthmaster.lib.engine.scoring.asks import ask_of
+from berthmaster.lib.engine.scoring.cluster_scores import Costs, fit_costs
 from berthmaster.lib.engine.scoring.compiled import COMPILED, cards, nodes_of
-from berthmaster.lib.engine.scoring.parts import fit
 from berthmaster.lib.engine.scoring.room import Room
 from berthmaster.lib.engine.scoring.value import NOT_HERE, Worth, score_all, score_nodes
 from berthmaster.lib.messages.workload import MAX_PODS, PodSet, Topology
@@ -42,7 +42,7 @@ class Scorecard:
         self.best: NDArray[np.float32] = np.empty(len(fleet.clusters), np.float32)
         self.best_slot: NDArray[np.int64] = np.empty(len(fleet.clusters), np.int64)
         self.worth: Worth | None = None  # that it was made with
-        self.costs = fit.Costs(0.0, 0.0)  # by that: what scores of clusters' best nodes come to
+        self.costs = Costs(0.0, 0.0)  # by that: what scores of clusters' best nodes come to
         self.seen = 0  # where the log of touched slots ended
         self.room: Room | None = None  # made for the first gang that asks
         self.ask: cards.Ask | None = None  # for C; None = numpy does it
@@ -90,7 +90,7 @@ class Scorecard:
         return True
 
     def _learn(self, pods: PodSet, worth: Worth) -> None:
-        self.worth, self.costs = worth, fit.costs(pods, worth)
+        self.worth, self.costs = worth, fit_costs(pods, worth)
 
     def _make(
         self,
