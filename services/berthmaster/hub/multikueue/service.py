@@ -53,7 +53,7 @@ from berthmaster.lib.nats.joining import joined
 from berthmaster.lib.nats.lease import Lease
 from berthmaster.lib.nats.streams import CONTROL, FLEET, WORKLOADS, stream_info
 from berthmaster.lib.runtime.service import Context, Service
-from berthmaster.lib.runtime.settings import by_name, setting
+from berthmaster.lib.runtime.settings import policy_from, setting
 
 BEHIND_LIMIT_S: Final = 1.0  # to wait for what a refusal said is in the log
 LONGEST_SLEEP_S: Final = 1.0
@@ -98,8 +98,7 @@ class MultiKueueSettings(TenantSettings, NamespaceSettings, DeciderSettings, Log
     @property
     def policy(self) -> HubPolicy:
         """The part that decisions depend on."""
-        weights = ",".join(self.weights)
-        return HubPolicy(**by_name(self, HubPolicy.__struct_fields__) | {"weights": weights})
+        return policy_from(HubPolicy, self, weights=",".join(self.weights))
 
 
 class HubController(Controller[Write]):
