@@ -29,7 +29,7 @@ from berthmaster.lab.simulate.placement_rules import BestFit, Fragmentation, Mix
 from berthmaster.lib.engine.fitting.fit import bind_one
 from berthmaster.lib.engine.fleet.fleet import Fleet, Holding
 from berthmaster.lib.engine.fleet.needs import Shape, Suitables, kind_of
-from berthmaster.lib.engine.scoring.mix import Mix as SeenMix
+from berthmaster.lib.engine.scoring.pod_mix import Mix as SeenMix
 from berthmaster.lib.engine.scoring.pressure import NO_PRESSURE, is_due
 from berthmaster.lib.engine.scoring.score_cache import ScoreCache
 from berthmaster.lib.engine.scoring.value import NOT_HERE, Appraiser

@@ -22,7 +22,7 @@ from berthmaster.lib.engine.fleet.shares import (
     share_for,
     takes_milli,
 )
-from berthmaster.lib.engine.scoring.sampled import PodType
+from berthmaster.lib.engine.scoring.pod_mix import PodType
 from berthmaster.lib.engine.scoring.value import worth_of
 from berthmaster.lib.lifecycle.workload import key
 from berthmaster.lib.messages.fleet import DeviceClaim, NodeReport, Share

@@ -12,7 +12,6 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from berthmaster.lib.engine.fleet.capped import CappedPodSet
 from berthmaster.lib.engine.fleet.cluster_filters import READS
 from berthmaster.lib.engine.fleet.fleet import WHOLE, Fleet, NodeKind
 from berthmaster.lib.engine.fleet.links import domain_numbers, levels_of
@@ -54,6 +53,17 @@ NO_PLACE = -1  # a node without the label that names places
 _SHAPES_KEPT = 4096
 _FILTERS_KEPT = 128  # each takes a byte or more a node
 _SHAPE_ENCODER = msgspec.msgpack.Encoder(order="sorted")
+
+
+class CappedPodSet(PodSet, frozen=True, gc=False, kw_only=True, omit_defaults=True):
+    """Pods that each take a part of a GPU, with what their queue lets a part cost.
+
+    Only the engine makes such sets, from requests that it narrows while it looks for room.
+    Example: ``(("A100", 250), ("T4", 0))`` admits parts that are charged at most 250 milli of an
+    A100, and no part of a T4. A model that is not named is admitted.
+    """
+
+    charged_at_most: tuple[tuple[str, int], ...]  # model of a GPU, milli of it
 
 
 class Shape:

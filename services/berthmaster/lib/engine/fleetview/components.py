@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from berthmaster.lib.engine.fleet.fleet import Fleet
 from berthmaster.lib.engine.fleet.models import is_model
-from berthmaster.lib.engine.fleetview.gate import Gate
+from berthmaster.lib.engine.fleetview.queue_gate import Gate
 from berthmaster.lib.engine.scoring.cluster_scores import (
     MOST,
     UNKNOWN,

@@ -2,7 +2,7 @@
 
 The filters of clusters (fleet/cluster_filters.py) find the same for all requests of a shape. What
 closes a cluster (silence, a cordon, its hub) is the same for all requests of a snapshot. So both
-are worked out once. A gate (gate.py) answers for each request again.
+are worked out once. A gate (queue_gate.py) answers for each request again.
 """
 
 from typing import Final
@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from berthmaster.lib.engine.fleet.cluster_filters import FILTERS, why_not_made
 from berthmaster.lib.engine.fleet.clusters import Cluster
 from berthmaster.lib.engine.fleet.needs import Shape, Suitable, wants_fraction
-from berthmaster.lib.engine.fleetview.gate import Gate
+from berthmaster.lib.engine.fleetview.queue_gate import Gate
 from berthmaster.lib.engine.fleetview.snapshot import ClusterSnapshot, Filtered
 from berthmaster.lib.engine.fleetview.view import FleetView
 from berthmaster.lib.messages.placement import Via

@@ -20,7 +20,7 @@ from berthmaster.lib.engine.fleetview.filters import (
     filtered_for,
     with_busy,
 )
-from berthmaster.lib.engine.fleetview.gate import Gate
+from berthmaster.lib.engine.fleetview.queue_gate import Gate
 from berthmaster.lib.engine.fleetview.ranking import Candidate, Candidates, rank
 from berthmaster.lib.engine.fleetview.snapshot import ClusterSnapshot
 from berthmaster.lib.engine.fleetview.view import FleetView
