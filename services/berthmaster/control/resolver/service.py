@@ -115,7 +115,7 @@ class ResolverSettings(DeciderSettings, LogReaderSettings):
     def policy(self) -> Policy:
         """The part that decisions depend on."""
         pairs = (pair.partition("=") for pair in self.weights)
-        weights: dict[str, Any] = {part: float(number) for part, _, number in pairs}
+        weights: dict[str, Any] = {name: float(number) for name, _, number in pairs}
         return policy_from(Policy, self, **weights)
 
 

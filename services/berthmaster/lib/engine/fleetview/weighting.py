@@ -107,7 +107,7 @@ class Weightings:
     def _make(self, own: Said, theirs: Said, kind: RequestKind) -> Weighting:
         factored = self._factors(own, theirs, kind)
         factors = factored.factors
-        # What is turned round is 100 less the part: the 100 stands in the sum.
+        # With a factor below 0, 100 less the component counts: the 100 is part of the sum.
         turned = sum((-MOST * factors[each] for each in BY_NODES if factors[each] < 0), 0.0)
         fixed = {
             name: of_clusters(self._table)

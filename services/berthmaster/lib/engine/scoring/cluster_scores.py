@@ -90,7 +90,7 @@ class Field(NamedTuple):
 
     free_milli: NDArray[np.int64]  # [C]
     all_milli: NDArray[np.int64]  # [C]
-    total: Floats  # [C], what the other parts come to
+    total: Floats  # [C], what the other components come to
     room: float  # factors; 0 = it does not count
     fit: float
 
@@ -112,7 +112,7 @@ class SetFit(NamedTuple):
 
 
 class Ranked(NamedTuple):
-    values: Floats  # [1 + parts, C]: the score, and the parts of ``Field.parts``
+    values: Floats  # [1 + parts, C]: the score, and the components of ``Field.parts``
     able: bytes  # of each cluster, whether it could take the request
     order: list[int]  # numbers of those, the best first, ties by number
 
@@ -171,10 +171,10 @@ def in_order(score: Floats, able: NDArray[np.bool_]) -> list[int]:
 
 
 class Fixed(NamedTuple):
-    """The parts that depend on the clusters alone."""
+    """The components that depend on the clusters alone."""
 
     parts: tuple[str, ...]
-    values: Floats  # [parts, C], what is not known as records have it
+    values: Floats  # [parts, C]; UNKNOWN as records have it
 
 
 def shown(
@@ -185,7 +185,7 @@ def shown(
     *,
     compiled: bool = COMPILED,
 ) -> list[tuple[float, dict[str, float]]]:
-    """Scores and parts of some clusters as records have them."""
+    """Return scores and components of some clusters as records have them."""
     if compiled:
         return cards.shown(values, parts, fixed.values, fixed.parts, numbers)
     names, found = (*parts, *fixed.parts), []
@@ -197,5 +197,5 @@ def shown(
 
 
 def to_show(value: float) -> float:
-    """As records have a score and its parts: four places, enough to see what decided."""
+    """Return a score or component as records have it: four places, enough to see what decided."""
     return floor(value * 1e4 + 0.5) / 1e4

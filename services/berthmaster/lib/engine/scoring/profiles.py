@@ -94,8 +94,8 @@ class Said(msgspec.Struct, frozen=True):
 def chosen(
     request: Said, queue: Said, usual: str, profiles: Mapping[str, Weights]
 ) -> tuple[str, Weights]:
-    """The profile that counts and the weights. One that is not known here (a newer one) counts as
-    not named."""
+    """Return the profile that counts, and the weights. Profiles of a newer version count as not
+    named."""
     own = request.profile if request.profile in profiles else ""
     theirs = queue.profile if queue.profile in profiles else ""
     name = own or theirs or (usual if usual in profiles else BALANCED)
@@ -117,9 +117,9 @@ def fault(profile: str, weights: Mapping[str, float]) -> Fault | None:
     """The first name that is none. It would count as not said, and nobody would hear of it."""
     if profile and profile not in PROFILES:
         return Fault(("profile",), profile, f"one of {_listed(PROFILES)}")
-    for part in weights:
-        if part not in COMPONENTS:
-            return Fault(("weights", part), part, f"as a name there one of {_listed(COMPONENTS)}")
+    for name in weights:
+        if name not in COMPONENTS:
+            return Fault(("weights", name), name, f"as a name there one of {_listed(COMPONENTS)}")
     return None
 
 
