@@ -15,7 +15,7 @@ from berthmaster.lib.accelerators.written import kai_groups
 from berthmaster.lib.engine.fitting.fit import bind_one
 from berthmaster.lib.engine.fleet.fleet import Fleet, Holding
 from berthmaster.lib.engine.fleet.needs import suitable_nodes
-from berthmaster.lib.engine.scoring.sampled import PodType
+from berthmaster.lib.engine.scoring.pod_mix import PodType
 from berthmaster.lib.engine.scoring.value import NOT_HERE, score_nodes, worth_of
 from berthmaster.lib.messages.fleet import NodeReport, Stamp
 from berthmaster.lib.messages.workload import Evicted, PodSet, Running

@@ -8,7 +8,7 @@ from berthmaster.hub.ocm.core.policy import DEFAULT_NAME, OcmPolicy
 from berthmaster.hub.ocm.core.profiles import nameable
 from berthmaster.lib.door_client.settings import SideSettings
 from berthmaster.lib.kube.joining import ClusterSettings
-from berthmaster.lib.runtime.settings import setting
+from berthmaster.lib.runtime.settings import policy_from, setting
 
 
 def _object_name(text: str) -> str:
@@ -49,9 +49,5 @@ class OcmSettings(SideSettings, ClusterSettings):
     @property
     def policy(self) -> OcmPolicy:
         """What the cores go by."""
-        return OcmPolicy(
-            rules=CLAIM_RULES if self.side == "worker" else Rules(),
-            score_name=self.score_name,
-            unreported=self.unreported,
-            create_profiles_in=self.create_profiles_in,
-        )
+        rules = CLAIM_RULES if self.side == "worker" else Rules()
+        return policy_from(OcmPolicy, self, rules=rules)

@@ -20,7 +20,7 @@ from berthmaster.lib.engine.fleet.fleet import Holding
 from berthmaster.lib.engine.fleet.needs import Shape
 from berthmaster.lib.engine.fleet.overlay import Overlay
 from berthmaster.lib.engine.queueing.lines import Line
-from berthmaster.lib.engine.scoring.mix import told_as
+from berthmaster.lib.engine.scoring.pod_mix import told_as
 from berthmaster.lib.lifecycle.workload import Key, Workload
 from berthmaster.lib.messages.placement import (
     Choice,

@@ -15,7 +15,7 @@ from berthmaster.control.resolver.core.known.sets import JobSets
 from berthmaster.lib.engine.fleet.fleet import Fleet
 from berthmaster.lib.engine.fleet.needs import Shape, shape_of, wants_fraction
 from berthmaster.lib.engine.fleet.shares import Charges
-from berthmaster.lib.engine.fleetview.derived import FleetDerived
+from berthmaster.lib.engine.fleetview.view import FleetDerived
 from berthmaster.lib.engine.queueing.affordable import affordable
 from berthmaster.lib.engine.queueing.due_order import DueOrder, Saw
 from berthmaster.lib.engine.queueing.expectations import Expectations

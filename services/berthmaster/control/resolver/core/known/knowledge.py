@@ -26,9 +26,8 @@ from berthmaster.lib.engine.queueing.life_tables import LOOKED_AT
 from berthmaster.lib.engine.queueing.life_tables import is_due as is_lives_due
 from berthmaster.lib.engine.queueing.moved import Moved
 from berthmaster.lib.engine.queueing.order import gpu_share
-from berthmaster.lib.engine.scoring.mix import sampled_from
+from berthmaster.lib.engine.scoring.pod_mix import Sampled, sampled_from
 from berthmaster.lib.engine.scoring.pressure import is_due
-from berthmaster.lib.engine.scoring.sampled import Sampled
 from berthmaster.lib.lifecycle.chain import Chain
 from berthmaster.lib.lifecycle.fold import Verdict
 from berthmaster.lib.lifecycle.open_workloads import OpenWorkloads

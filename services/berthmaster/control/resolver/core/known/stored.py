@@ -7,8 +7,7 @@ from berthmaster.control.resolver.core.known.part_ends import PartEnd
 from berthmaster.control.resolver.core.known.told import Told, ToldLives
 from berthmaster.lib.engine.queueing.learned import Learned
 from berthmaster.lib.engine.queueing.moved import Moved
-from berthmaster.lib.engine.scoring.mix import Mix
-from berthmaster.lib.engine.scoring.sampled import MixState, Sampled
+from berthmaster.lib.engine.scoring.pod_mix import Mix, MixState, Sampled
 from berthmaster.lib.lifecycle.states import State
 from berthmaster.lib.lifecycle.workload import Key, Workload, key
 from berthmaster.lib.messages.placement import Reservation

@@ -30,7 +30,7 @@ from berthmaster.hub.multikueue.core.known.hub import Hub
 from berthmaster.hub.multikueue.core.known.rooms import Rooms
 from berthmaster.hub.multikueue.core.known.workload_view import WorkloadView
 from berthmaster.hub.multikueue.settings import ENGINE_VERSION, HubPolicy
-from berthmaster.lib.engine.scoring.parts.tier import FITS
+from berthmaster.lib.engine.fleetview.components import FITS
 from berthmaster.lib.lifecycle.workload import Key, Workload, key
 from berthmaster.lib.messages.placement import (
     HUB_CELL,

@@ -18,6 +18,7 @@ from berthmaster.hub.multikueue.core.known.bus_state import BusState
 from berthmaster.hub.multikueue.core.known.hub import Rules
 from berthmaster.hub.multikueue.core.known.workload_view import WorkloadView
 from berthmaster.hub.multikueue.settings import HubPolicy
+from berthmaster.lib.engine.fleetview.components import FITS
 from berthmaster.lib.engine.queueing.leaving import (
     WISH_S,
     best_at_s,
@@ -26,7 +27,6 @@ from berthmaster.lib.engine.queueing.leaving import (
     said_by,
 )
 from berthmaster.lib.engine.queueing.making_room import lost_gpu_s
-from berthmaster.lib.engine.scoring.parts.tier import FITS
 from berthmaster.lib.kueue.names import CHECK_CONTROLLER
 from berthmaster.lib.kueue.workloads import KueueWorkload
 from berthmaster.lib.lifecycle.states import HELD

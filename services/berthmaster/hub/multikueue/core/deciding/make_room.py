@@ -32,6 +32,7 @@ from berthmaster.hub.multikueue.core.known.requests import read_asks
 from berthmaster.hub.multikueue.core.known.rooms import Rooms, amounts_of
 from berthmaster.hub.multikueue.core.known.workload_view import WorkloadView, view_of
 from berthmaster.hub.multikueue.settings import HubPolicy
+from berthmaster.lib.engine.fleetview.components import BUSY, NO_QUOTA
 from berthmaster.lib.engine.queueing.making_room import (
     Accounts,
     Floors,
@@ -46,7 +47,6 @@ from berthmaster.lib.engine.queueing.making_room import (
 )
 from berthmaster.lib.engine.queueing.queues import QueueShare, Tier
 from berthmaster.lib.engine.queueing.tree import Level
-from berthmaster.lib.engine.scoring.parts.tier import BUSY, NO_QUOTA
 from berthmaster.lib.kube.quantity import QuantityError, whole
 from berthmaster.lib.kueue.asks import asked_resource
 from berthmaster.lib.kueue.names import EVICTED, FINISHED, QUOTA_RESERVED, READY

@@ -7,17 +7,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from berthmaster.lib.engine.scoring.compiled import COMPILED, cards
-from berthmaster.lib.engine.scoring.parts.fit import costs
-from berthmaster.lib.engine.scoring.ranking import (
+from berthmaster.lib.engine.scoring.cluster_scores import (
     Field,
     Fixed,
     Ranked,
     SetFit,
+    fit_costs,
     in_order,
     ranked,
     shown,
 )
+from berthmaster.lib.engine.scoring.compiled import COMPILED, cards
 from berthmaster.lib.engine.scoring.value import NOT_HERE, worth_of
 from berthmaster.lib.messages.workload import PodSet
 from tests.support.builders import pod_set
@@ -72,7 +72,7 @@ def test_clusters_ranked_in_c_have_the_bits_of_those_that_numpy_ranks(
     def by(*, compiled: bool) -> Ranked:
         worth = worth_of(mix)
         sets = [
-            SetFit(bests(clusters, seed + number), *costs(need, worth))
+            SetFit(bests(clusters, seed + number), *fit_costs(need, worth))
             for number, need in enumerate(needs)
         ]
         return ranked(field, sets, may, single=single, compiled=compiled)
@@ -191,6 +191,6 @@ def test_what_cannot_be_written_is_refused() -> None:
 def test_a_pod_needs_a_node_and_a_gang_its_bound() -> None:
     field, best = field_of(3, 1, 0.5, 0.5), np.array([NOT_HERE, 1.0, NOT_HERE], np.float32)
     may = np.array([True, True, False])
-    args = field, [SetFit(best, *costs(pod_set(), worth_of(())))], may
+    args = field, [SetFit(best, *fit_costs(pod_set(), worth_of(())))], may
     assert ranked(*args, single=True).order == [1]
     assert sorted(ranked(*args, single=False).order) == [0, 1]

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from berthmaster.lib.engine.fitting.fit import Scratch, bind_gang
 from berthmaster.lib.engine.fleet.fleet import Fleet
 from berthmaster.lib.engine.fleet.needs import suitable_nodes
-from berthmaster.lib.engine.scoring.room import room_of
+from berthmaster.lib.engine.scoring.pod_capacity import room_of
 from berthmaster.lib.messages.workload import PodSet
 from tests.support.builders import node, pod_set
 from tests.unit.lib.engine.fleets import UNHURRIED, fleets, pods

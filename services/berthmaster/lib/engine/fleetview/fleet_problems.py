@@ -5,6 +5,7 @@ from typing import Final, Literal
 
 import msgspec
 
+from berthmaster.lib.engine.fleet.clusters import Cluster
 from berthmaster.lib.engine.fleetview.rows import ClusterRow
 from berthmaster.lib.messages.fleet import NodeReport
 
@@ -14,6 +15,8 @@ SILENT_LEAST_S: Final = 10.0
 PROBLEMS_A_CLUSTER: Final = 20  # of its nodes, that are told
 NODES_NAMED: Final = 3  # of those with one problem
 LETTERS_S: Final = 86_400.0  # age limit of letters here; `berth problems dead` has 30 days
+MOST_NAMED: Final = 3  # of kinds of objects that an API server cannot list
+_MINUTES_A_DAY: Final = 1440
 
 
 class Problem(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -82,3 +85,21 @@ def of_letters(newest: Mapping[str, tuple[float, str]], now_s: float) -> Iterato
 def many(count: int, noun: str) -> str:
     """3 nodes, 1 node."""
     return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
+def unlisted_words(cluster: Cluster) -> str:
+    """Return a clause for people, such as "berlin cannot list resourceslices.resource.k8s.io since
+    12:03 UTC: what is known of them may be old"; "" where the cluster lists everything. The
+    server's own words are for operators (`berth problems`): they may name internal addresses."""
+    found = cluster.profile.unlisted if cluster.profile is not None else ()
+    if not found:
+        return ""
+    names = ", ".join(one.kind for one in found[:MOST_NAMED])
+    more = f" and {len(found) - MOST_NAMED} more kinds" if len(found) > MOST_NAMED else ""
+    minute = round(min(one.since_s for one in found) / 60) % _MINUTES_A_DAY
+    since = f"{minute // 60:02}:{minute % 60:02} UTC"
+    return f"{cluster.name} cannot list {names}{more} since {since}: what is known may be old"
+
+
+def all_unlisted(clusters: Iterable[Cluster]) -> list[str]:
+    return [words for cluster in clusters if (words := unlisted_words(cluster))]

@@ -12,7 +12,7 @@ decision (``also``: clusters without nodes) and ``filter_and_rank`` for each Wor
 
 from typing import Final
 
-from berthmaster.lib.engine.scoring.parts.values import UNKNOWN
+from berthmaster.lib.engine.scoring.cluster_scores import UNKNOWN
 from berthmaster.lib.messages.placement import Via
 
 NO_LINE: Final = None
@@ -21,7 +21,7 @@ NO_LINE: Final = None
 class Gate:
     """Of one request. As it stands here, everything is open and nothing is known."""
 
-    via: Via = "direct"  # who makes its pods there, see why_unasked
+    via: Via = "direct"  # who makes its pods there, see cluster_filters.py
     is_tiered = False  # ``tier`` and ``headroom`` are known, and being busy keeps nobody out
 
     def why_not(self, cluster: str) -> str:
@@ -36,7 +36,7 @@ class Gate:
         return NO_LINE
 
     def tier(self, cluster: str) -> float:
-        """One of lib/engine/scoring/parts/tier.py's."""
+        """One of components.py's."""
         del cluster
         return UNKNOWN
 

@@ -62,7 +62,7 @@ def _parts(fleet: Fleet, pods: PodSet, suitable: Suitable, at: At, room: NDArray
     np.minimum(room, (free // need).sum(axis=1), out=room)
 
 
-class Room:
+class PodCapacity:
     """The same of all nodes, and of each cluster their sum."""
 
     __slots__ = ("_seen", "clusters", "layout", "nodes")

@@ -6,14 +6,17 @@ import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from berthmaster.lib.engine.scoring.mix import (
+from berthmaster.lib.engine.scoring.pod_mix import (
     COUNTS_OF_ONE,
+    FIRST_SAMPLE,
     LONGEST_PODS,
     MAX_TYPES,
     MEMORY_PODS,
     Mix,
+    MixState,
+    PodType,
+    Sampled,
 )
-from berthmaster.lib.engine.scoring.sampled import FIRST_SAMPLE, MixState, PodType, Sampled
 from berthmaster.lib.messages.workload import PodSet
 from tests.support.builders import pod_set
 from tests.unit.lib.engine.fleets import UNHURRIED

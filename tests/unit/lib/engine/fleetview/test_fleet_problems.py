@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from berthmaster.cli.problems.screen import problem_lines
 from berthmaster.control.dashboard.core.known import Known
 from berthmaster.control.dashboard.core.problems import MOST, problems
-from berthmaster.lib.engine.fleetview.problems import (
+from berthmaster.lib.engine.fleetview.fleet_problems import (
     LETTERS_S,
     SILENT_LEAST_S,
     Problem,

@@ -12,14 +12,46 @@ Rules of this file:
   for by pods that accept the same nodes, room aside (a model, a MIG profile, a label of nodes).
 """
 
-from typing import Final, TypeVar
+from typing import Final, NamedTuple, TypeVar
 
 import msgspec
 
 from berthmaster.lib.engine.fleet.needs import wants_fraction
-from berthmaster.lib.engine.scoring.sampled import MixState, PodType, Sample, Sampled, Wants
 from berthmaster.lib.messages.placement import LearnedMix, PodKind, Wanted
 from berthmaster.lib.messages.workload import PodSet
+
+FIRST_SAMPLE: Final = 32  # pods
+
+
+class PodType(NamedTuple):
+    """What of a pod decides which holes it can fill."""
+
+    gpus: int
+    gpu_milli: int
+    cpu_milli: int
+
+
+Sample = tuple[tuple[PodType, int], ...]  # counts, sorted by type
+Wants = tuple[tuple[str, int], ...]  # what pods accept (``accepted``), GPU milli; sorted
+
+
+class Sampled(NamedTuple):
+    """A sample, and how many pods had arrived when it was taken."""
+
+    pods: int = 0  # 0 = none was taken yet
+    sample: Sample = ()
+    wants: Wants = ()
+
+
+class MixState(msgspec.Struct, frozen=True, kw_only=True):
+    """All of a mix, for a snapshot."""
+
+    pods: int = 0
+    next_sample: int = FIRST_SAMPLE
+    counts: tuple[tuple[PodType, int], ...] = ()
+    wants: Wants = ()
+    newest: Sampled = Sampled()
+
 
 COUNTS_OF_ONE: Final = 16  # so that a rare kind of pod outlives some halvings
 MEMORY_PODS: Final = 16_384  # pods after which one counts half
