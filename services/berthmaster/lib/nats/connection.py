@@ -48,6 +48,10 @@ class _ApiReply(msgspec.Struct):
 
 
 _API_REPLY: Final = msgspec.json.Decoder(_ApiReply)
+# A header of each stored message that DIRECT.GET brings. JetStream answers to any subject that a
+# request names: under an observation's subject, another service has led such a message there.
+OF_A_STREAM: Final = "Nats-Stream"
+_OF_A_STREAM: Final = OF_A_STREAM.encode()
 SERVER_CLOCK: Final = f"{JETSTREAM}STREAM.INFO.FLEET"  # JetStream's answers tell the server's time
 Handler = Callable[[str, bytes], None]
 
@@ -310,9 +314,12 @@ class Connection:
     async def subscribe(
         self, subject: str, handler: Handler, *, queue: str = "", pending_messages: int = 65_536
     ) -> Subscription:
-        """Core subscription; the handler is plain and quick. Beyond the bound, messages drop."""
+        """Core subscription; the handler is plain and quick. Beyond the bound, messages drop, and
+        so do answers of JetStream."""
 
         async def each(msg: Msg) -> None:
+            if msg.headers and OF_A_STREAM in msg.headers:
+                return
             try:
                 handler(msg.subject, msg.data)
             except Exception as error:  # noqa: BLE001 # one message must not end them all
@@ -347,7 +354,9 @@ class Connection:
         read, and drops what it has no use for before anything else is done. Raises NotConnected."""
 
         def take(asked: bytes, reply: bytes, headers: bytes, body: bytes) -> None:
-            del reply, headers
+            del reply
+            if _OF_A_STREAM in headers:
+                return
             try:
                 handler(asked.decode("utf-8", "replace"), body)
             except Exception as error:  # noqa: BLE001 # one message must not end them all
