@@ -198,8 +198,9 @@ class Derived(FleetDerived):
         """A workload changed. ``attempt_cluster``: where it stood before."""
         name, state, request = workload.key, workload.state, workload.request
         self._follow_admission(workload, attempt_cluster)
-        self.movable.follow(workload, frozen=frozen)
-        self.elastic.follow(workload, frozen=frozen)
+        if before in HELD or state in HELD:
+            self.movable.follow(workload, frozen=frozen)
+            self.elastic.follow(workload, frozen=frozen)
         if workload.live and workload.resizing:
             self.resizing[name] = None
         else:
