@@ -17,8 +17,8 @@ from berthmaster.control.resolver.core.answers.places import places
 from berthmaster.control.resolver.core.answers.rebalances import rebalance_words
 from berthmaster.control.resolver.core.deciding.cycle import Cycle
 from berthmaster.control.resolver.core.deciding.decide import planned
-from berthmaster.control.resolver.core.deciding.divide import Shares, shares_of, why_parted
-from berthmaster.control.resolver.core.deciding.make_room import REFUSED
+from berthmaster.control.resolver.core.deciding.division import Shares, shares_of, why_parted
+from berthmaster.control.resolver.core.deciding.preemptor import REFUSED
 from berthmaster.control.resolver.core.deciding.resize import most_that
 from berthmaster.control.resolver.core.deciding.turns import (
     queue_refusal,

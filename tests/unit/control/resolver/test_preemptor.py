@@ -5,7 +5,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from berthmaster.control.resolver.core.deciding.make_room import EQUAL, EQUALS_EVERY_S
+from berthmaster.control.resolver.core.deciding.preemptor import EQUAL, EQUALS_EVERY_S
 from berthmaster.control.resolver.core.known.stored import Snapshot, restore, snapshot_of
 from berthmaster.control.resolver.core.resolver import Resolver
 from berthmaster.control.resolver.replay import replay
@@ -357,8 +357,8 @@ def test_it_is_repeated_bit_for_bit_from_the_log_and_from_a_snapshot() -> None:
     other = Resolver("all", "resolver/other", world.policy)
     raw = msgspec.msgpack.encode(snapshot_of(world.resolver.know))
     restore(other.know, msgspec.msgpack.decode(raw, type=Snapshot))
-    assert other.know.moved.state() == world.resolver.know.moved.state()
-    assert len(other.know.moved.state()) == 2
+    assert other.know.recent_evictions.state() == world.resolver.know.recent_evictions.state()
+    assert len(other.know.recent_evictions.state()) == 2
 
 
 def test_what_is_laid_out_ahead_decides_nothing() -> None:

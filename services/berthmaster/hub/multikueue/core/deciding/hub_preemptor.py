@@ -1,29 +1,36 @@
-"""Whom Kueue is to end, by a check of ours, so that a Workload that waits may begin in a worker.
+"""The search for Workloads that Kueue evicts, by a check of ours, for one that waits for capacity.
 
-The hub's Kueue owns order and quota. What it does not see is the room of the workers: it reserves
-quota for a Workload that then waits there, behind others whom it would have had a right to displace
-had the hub been short. Rules of this file:
+``HubPreemptor`` returns a ``VictimSet`` in one worker cluster. lib/engine/queueing/preemption.py
+has the rules; which queue may evict from which the hub's ClusterQueues say.
 
-- Who may go for whom is what the hub's ClusterQueues say: within one, by withinClusterQueue, lesser
-  priorities only; of its cohort, by reclaimWithinCohort, from queues beyond their own quota while
-  the other stays within its own, and by borrowWithinCohort, lesser priorities only. Nobody is taken
-  below his own quota. Equal priorities never move each other. So nobody is moved for one whom he
-  would move back.
-- Only who holds quota on the hub gets room: what the hub is short of, its Kueue sees to. Nor is any
-  made where only quota of the worker is missing and Kueue there displaces by itself.
-- The cheapest set of the first clusters counts, as in the engine
-  (lib/engine/queueing/making_room.py). Which nodes a Workload's pods are on is not always told; so
-  a pod that goes counts as room for as many as surely fit where it was.
-- The order stands in the decision that sends the Workload there, or in a later one, if it waits
-  there already. Until those have gone who were told to, it is not sent on, nothing more is made
-  for it, and who would be served before it there counts first.
+The hub's Kueue owns order and quota, and does not see the capacity of the workers. So a Workload
+may hold quota and wait in a worker behind jobs that it has precedence over.
+
+Example: Workload train has priority 100 and needs a pod of 8 GPUs in rome, which is full. Its
+ClusterQueue says ``withinClusterQueue: LowerPriority``. Two Workloads of that queue with priority
+0 and 4 GPUs each run on one node of rome. Both are evicted.
+
+Rules of this file:
+
+- Within a ClusterQueue ``withinClusterQueue`` admits lower priorities as victims. In the cohort
+  ``reclaimWithinCohort`` admits queues beyond their own quota while the other stays within its own,
+  and ``borrowWithinCohort`` lower priorities. No queue falls below its own quota, and equal
+  priorities never evict each other. So no job is evicted for one that it would evict in turn.
+- A Workload must hold quota on the hub: what the hub is short of, its Kueue sees to. Where only
+  quota of the worker is missing, and Kueue preempts there, nothing is evicted.
+- The cheapest set of the first clusters is evicted. The nodes of a Workload's pods are not always
+  known. So a pod of a victim frees as many pods as surely fit where it was.
+- The order is part of the decision that sends the Workload there, or of a later one if it waits
+  there already. Until the victims are gone the Workload is not sent on and nothing more is evicted
+  for it. Workloads that Kueue would serve before it come first.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from berthmaster.hub.multikueue.core.deciding.gate import HubGate, Shortfall
-from berthmaster.hub.multikueue.core.deciding.leaving import RESTART_S, own_check
+from berthmaster.hub.multikueue.core.deciding.hub_evictions import RESTART_S, own_check
 from berthmaster.hub.multikueue.core.deciding.shortlist import HubShortlist, shortlist_for
 from berthmaster.hub.multikueue.core.deciding.traps import busy
 from berthmaster.hub.multikueue.core.known.bus_state import BusState
@@ -33,14 +40,17 @@ from berthmaster.hub.multikueue.core.known.rooms import Rooms, amounts_of
 from berthmaster.hub.multikueue.core.known.workload_view import WorkloadView, view_of
 from berthmaster.hub.multikueue.settings import HubPolicy
 from berthmaster.lib.engine.fleetview.components import BUSY, NO_QUOTA
-from berthmaster.lib.engine.queueing.making_room import (
+from berthmaster.lib.engine.queueing.preemption import (
+    CLUSTERS_TRIED,
+    MAX_VICTIMS,
+    SEARCHES_A_COMMIT,
     Accounts,
+    Beneficiary,
     Floors,
-    Mover,
     RightName,
     Victim,
     by_cost,
-    cheapest_that,
+    cheapest_set,
     cost_of,
     lost_gpu_s,
     right_over,
@@ -56,13 +66,8 @@ from berthmaster.lib.kueue.workloads import KueueWorkload
 from berthmaster.lib.lifecycle.states import State
 from berthmaster.lib.lifecycle.workload import Key, Workload
 from berthmaster.lib.messages.fleet import QueueReport
-from berthmaster.lib.messages.placement import EvictionOrder
 from berthmaster.lib.messages.workload import JobRequest
 
-CLUSTERS_LOOKED_AT: Final = 4  # for one: the best
-LOOKS_A_COMMIT: Final = 4
-MOST_VICTIMS: Final = 64
-HOUR_S: Final = 3600.0
 WORDS: Final = {
     "guarantee": "what its queue borrowed is another queue's own quota",
     "priority": "a job of higher priority needs its room",
@@ -74,16 +79,15 @@ _ANY: Final = "Any"
 _Takes = tuple[str, str, Sequence[Gone]]  # of a worker's quota: see gate.admits_without
 
 
-class Made(NamedTuple):
-    """Room that will be there, and who goes for it."""
+class VictimSet(NamedTuple):
+    """The Workloads that are evicted for one in a cluster."""
 
     cluster: str
     victims: tuple["_Goes", ...]
-    pods: int  # for which there was none
 
     @property
     def cost(self) -> float:
-        """GPU seconds that are lost."""
+        """The GPU seconds that are lost."""
         return cost_of([each.victim for each in self.victims])
 
 
@@ -99,20 +103,20 @@ class _Freed(NamedTuple):
     gone: frozenset[Key]
 
 
-class _Beneficiary(NamedTuple):
-    """Who waits, and what its ClusterQueue lets it do."""
+class _Waiting(NamedTuple):
+    """A Workload that waits, and what its ClusterQueue lets it do."""
 
     view: WorkloadView
     bus: Workload
     queue: ClusterQueue
-    mover: Mover
+    job: Beneficiary
     priority: int
     reclaims_any: bool
-    threshold: int | None  # whoever is displaced by who borrows has no higher priority
+    threshold: int | None  # the highest priority of a victim if it borrows
 
 
 def waits_for_room(view: WorkloadView) -> bool:
-    """Whether a worker says that it has it, and no room for it."""
+    """Return whether a worker has the Workload and no free capacity for it."""
     bus, copy = view.bus, view.copy
     if bus is None or copy is None or copy.evicted or copy.finished:
         return False
@@ -121,8 +125,8 @@ def waits_for_room(view: WorkloadView) -> bool:
     return bus.state is State.ADMITTED and bool(copy.unscheduled)
 
 
-class RoomMaker:
-    """In one decision that is being made."""
+class HubPreemptor:
+    """The preemptions of one commit under construction."""
 
     def __init__(
         self, know: BusState, hub: Hub, rooms: Rooms, policy: HubPolicy, now_s: float
@@ -132,37 +136,37 @@ class RoomMaker:
         self._rooms = rooms
         self._policy = policy
         self._now_s = now_s
-        self._looks = 0
+        self._searches = 0
         self._going: set[Key] = set()  # by this decision
         self._used: Accounts | None = None
         self._shares: dict[str, QueueShare] = {}
 
-    # Who asks
+    # For a Workload
 
-    def best(self, view: WorkloadView, shortlist: HubShortlist) -> Made | None:
-        """Of all clusters, for one that is about to be sent to one of them and fits in none."""
-        who, gate = self._who_asks(view), shortlist.gate
+    def best(self, view: WorkloadView, shortlist: HubShortlist) -> VictimSet | None:
+        """Return the cheapest set of all clusters for a Workload that fits in none."""
+        who, gate = self._candidate(view), shortlist.gate
         if who is None or gate is None:
             return None
-        self._looks += 1
-        best: Made | None = None
-        looked = 0
+        self._searches += 1
+        best: VictimSet | None = None
+        tried = 0
         for candidate in shortlist.candidates:
-            if candidate.last or looked == CLUSTERS_LOOKED_AT:
+            if candidate.last or tried == CLUSTERS_TRIED:
                 break
             if candidate.tier not in (BUSY, NO_QUOTA):
                 continue
-            looked += 1
+            tried += 1
             found = self._in(candidate.ref.name, who, gate, short_of_quota=candidate.tier != BUSY)
             if found is not None and (best is None or found.cost < best.cost):
                 best = found
         return best
 
-    def here(self, view: WorkloadView) -> Made | None:
-        """In the cluster where it waits."""
+    def here(self, view: WorkloadView) -> VictimSet | None:
+        """Return the cheapest set of the cluster in which a Workload waits."""
         if view.bus is None or not waits_for_room(view):
             return None
-        who = self._who_asks(view)
+        who = self._candidate(view)
         if who is None:
             return None
         shortlist = shortlist_for(self._know, view, self._policy, self._now_s)
@@ -172,34 +176,35 @@ class RoomMaker:
             return None  # its copy waits for something else than what is known here
         if shortlist.gate is None:
             return None
-        self._looks += 1
+        self._searches += 1
         return self._in(cluster, who, shortlist.gate, short_of_quota=claimed)
 
-    def take(self, made: Made) -> None:
-        """They go: nobody else gets their room in this decision."""
-        for each in made.victims:
+    def take(self, victims: VictimSet) -> None:
+        """Count a set as evicted by this commit."""
+        for each in victims.victims:
             self._going.add(each.victim.key)
-            self._accounts().leaves((self._share(each.victim.queue),), each.victim.amounts)
+            self._accounts().subtract((self._share(each.victim.queue),), each.victim.amounts)
 
     def has_taken(self, name: Key) -> bool:
-        """Whether this decision tells it to go already."""
+        """Return whether this commit evicts a Workload already."""
         return name in self._going
 
-    def _who_asks(self, view: WorkloadView) -> _Beneficiary | None:
-        """None: nobody may go for it, or enough were looked for in this decision."""
+    def _candidate(self, view: WorkloadView) -> _Waiting | None:
+        """Return the Workload with its rights; None without a right, or beyond the searches of a
+        commit."""
         bus, hub, rules = view.bus, view.hub, view.rules
         if bus is None or hub is None or rules is None or bus.request is None:
             return None
-        if not self._policy.evictions_per_hour or self._looks >= LOOKS_A_COMMIT:
+        if not self._policy.evictions_per_hour or self._searches >= SEARCHES_A_COMMIT:
             return None
         if not hub.holds(QUOTA_RESERVED) or self._know.going_for(view.name):
             return None
         queue = self._hub.cluster_queues.get(rules.cluster_queue)
-        return self._beneficiary(view, bus, hub, queue) if queue is not None else None
+        return self._waiting(view, bus, hub, queue) if queue is not None else None
 
-    def _beneficiary(
+    def _waiting(
         self, view: WorkloadView, bus: Workload, hub: KueueWorkload, queue: ClusterQueue
-    ) -> _Beneficiary | None:
+    ) -> _Waiting | None:
         rules = queue.spec.preemption
         if rules is None:
             return None
@@ -215,21 +220,21 @@ class RoomMaker:
             preempts = "all"
         elif tier is Tier.BORROWED and preempts == "never":
             return None
-        mover = Mover((Level(name, tier, 0),), hub.spec.priority or 0, preempts)
+        job = Beneficiary((Level(name, tier, 0),), hub.spec.priority or 0, preempts)
         threshold = borrows.max_priority_threshold if borrows is not None else None
-        return _Beneficiary(view, bus, queue, mover, mover.priority, reclaim == _ANY, threshold)
+        return _Waiting(view, bus, queue, job, job.priority, reclaim == _ANY, threshold)
 
     # One cluster
 
     def _in(
-        self, cluster: str, who: _Beneficiary, gate: HubGate, *, short_of_quota: bool
-    ) -> Made | None:
+        self, cluster: str, who: _Waiting, gate: HubGate, *, short_of_quota: bool
+    ) -> VictimSet | None:
         report = self._report(cluster, who)
         if report is None or (short_of_quota and report.preempts):
             return None
         ahead = self._ahead(who)
         if any(self._waits_before(name, ahead) for name in self._rooms.awaiting(cluster)):
-            return None  # they would have it first
+            return None  # Kueue would serve them first
         short = gate.shortfall(cluster, ahead)
         lacks = short.pods if short is not None else 0
         if who.bus.state is State.ADMITTED and who.view.copy is not None:
@@ -252,13 +257,13 @@ class RoomMaker:
             gone = [self._takes_of(each) for each in may if each.victim.key in freed.gone]
             return not short_of_quota or gate.admits_without(cluster, given_back + gone, ahead)
 
-        taken = cheapest_that(may, _Freed(coming, frozenset()), change, is_enough)
+        taken = cheapest_set(may, _Freed(coming, frozenset()), change, is_enough)
         if not taken:
-            return None  # nobody helps, or there will be room as it is
-        return Made(cluster, tuple(taken), lacks) if self._within_budgets(taken) else None
+            return None  # no set helps, or victims of before are enough
+        return VictimSet(cluster, tuple(taken)) if self._within_budgets(taken) else None
 
-    def _ahead(self, who: _Beneficiary) -> Callable[[Workload], bool]:
-        """Who is served before it where both wait: Kueue goes by priority, then by age."""
+    def _ahead(self, who: _Waiting) -> Callable[[Workload], bool]:
+        """Return which Workloads Kueue serves before it: by priority, then by age."""
 
         def ahead(other: Workload) -> bool:
             mine, its = who.bus, other
@@ -273,21 +278,21 @@ class RoomMaker:
         return not self._know.going_for(name)
 
     def _going_from(self, cluster: str) -> list[WorkloadView]:
-        """Who has room there yet and was told to go, by whomever, in the order of their coming."""
+        """Return the Workloads there that are being evicted, in the order of submission."""
         told = (name for name in self._going if self._know.open[name].cluster == cluster)
         views = map(self._view, {*self._rooms.leaving(cluster), *told})
         going = [view for view in views if self._is_going(view)]
         return sorted(going, key=lambda view: view.bus.submitted_sequence if view.bus else 0)
 
     def _is_going(self, view: WorkloadView) -> bool:
-        """It has its room yet, and was told to go, by whomever."""
+        """Return whether a Workload still runs and is being evicted, by whatever service."""
         if view.bus is None or view.bus.state not in (State.ADMITTED, State.RUNNING):
             return False
         taken_back = view.hub is not None and view.hub.holds(EVICTED)
         return bool(view.bus.leaving) or taken_back or view.name in self._going
 
-    def _may_go(self, cluster: str, who: _Beneficiary, short: Shortfall) -> list[_Goes]:
-        """The cheapest of them, as many as their queues and the budgets can do without."""
+    def _may_go(self, cluster: str, who: _Waiting, short: Shortfall) -> list[_Goes]:
+        """Return the cheapest victims, as many as their queues can lose."""
         goers = []
         for (queue, priority), names in self._rooms.begun(cluster).items():
             right = self._right(queue, priority, who)
@@ -298,17 +303,17 @@ class RoomMaker:
         kept: list[_Goes] = []
         accounts = self._accounts().copy()
         for each in sorted(goers, key=by_cost):
-            if len(kept) == MOST_VICTIMS:
+            if len(kept) == MAX_VICTIMS:
                 break
             if accounts.may_lose(each.floors, each.victim.amounts):
-                accounts.leaves((self._share(each.victim.queue),), each.victim.amounts)
+                accounts.subtract((self._share(each.victim.queue),), each.victim.amounts)
                 kept.append(each)
         return kept
 
     def _goes(
         self, name: Key, queue: str, right: tuple[RightName, Floors], short: Shortfall
     ) -> _Goes | None:
-        """None: it helps nobody, or may not be told to go now."""
+        """Return a victim; None if that frees no pod, or it may not be evicted now."""
         bus, know = self._know.open[name], self._know
         hub = self._hub.workload(name, bus.origin.uid if bus.origin is not None else "")
         rules = self._hub.rules(hub) if hub is not None else None
@@ -333,13 +338,11 @@ class RoomMaker:
         assert found is not None  # it has both
         return found
 
-    def _right(
-        self, name: str, priority: int, who: _Beneficiary
-    ) -> tuple[RightName, Floors] | None:
-        """By what right one of this ClusterQueue and priority may go; None if by none."""
+    def _right(self, name: str, priority: int, who: _Waiting) -> tuple[RightName, Floors] | None:
+        """Return the right to evict from this ClusterQueue and priority; None without one."""
         own = who.queue
         rules = own.spec.preemption
-        assert rules is not None  # or nobody had asked
+        assert rules is not None  # checked by _waiting
         if name == own.metadata.name:
             if rules.within_cluster_queue in _NEVER:
                 return None
@@ -348,7 +351,7 @@ class RoomMaker:
             cohort = own.spec.cohort_name
             if other is None or not cohort or other.spec.cohort_name != cohort:
                 return None
-        found = right_over(who.mover, (self._share(name),), priority)
+        found = right_over(who.job, (self._share(name),), priority)
         if found is None or name == own.metadata.name:
             return found
         if found[0] == "guarantee" and not who.reclaims_any and priority >= who.priority:
@@ -358,24 +361,23 @@ class RoomMaker:
         return found
 
     def _within_budgets(self, taken: Sequence[_Goes]) -> bool:
-        moved, since_s = self._know.moved, self._now_s - HOUR_S
-        going = len(self._going)
-        if moved.within(since_s) + going + len(taken) > self._policy.evictions_per_hour:
+        recent, now_s = self._know.recent_evictions, self._now_s
+        if len(self._going) + len(taken) > recent.left(self._policy.evictions_per_hour, now_s):
             return False
-        queues = [self._know.open[each.victim.key].request for each in taken]
-        for queue in {request.queue for request in queues if request is not None}:
+        requests = (self._know.open[each.victim.key].request for each in taken)
+        queues = Counter(request.queue for request in requests if request is not None)
+        for queue, count in queues.items():
             setting = self._know.view.queues.get(queue)
             most = setting.max_evictions_per_hour if setting is not None else None
-            asked = sum(request is not None and request.queue == queue for request in queues)
-            if most is not None and moved.within(since_s, queue) + asked > most:
+            if count > recent.left(most, now_s, queue):
                 return False
         return True
 
     # What is known
 
-    def _report(self, cluster: str, who: _Beneficiary) -> QueueReport | None:
+    def _report(self, cluster: str, who: _Waiting) -> QueueReport | None:
         hub = who.view.hub
-        assert hub is not None  # or nobody had asked
+        assert hub is not None  # checked by _waiting
         found = self._know.local_queue(cluster, hub.metadata.namespace, hub.spec.queue_name)
         return found[0] if found is not None else None
 
@@ -383,15 +385,15 @@ class RoomMaker:
         return view_of(name, self._know, self._hub)
 
     def _accounts(self) -> Accounts:
-        """What each ClusterQueue holds of the hub's quota, less what is on its way out."""
+        """Return the quota that each ClusterQueue holds, less what is being evicted."""
         if self._used is None:
             self._used = Accounts(self._rooms.used())
             for queue, amounts in self._rooms.on_their_way_out():
-                self._used.leaves((self._share(queue),), amounts)
+                self._used.subtract((self._share(queue),), amounts)
         return self._used
 
     def _is_within(self, queue: str, bus: Workload) -> bool:
-        """Whether its ClusterQueue, with it, is within its own quota."""
+        """Return whether a ClusterQueue, with a Workload, is within its own quota."""
         share, used = self._share(queue), self._rooms.used().get(queue, {})
         asked = amounts_of(bus.request) if bus.request is not None else {}
         return bool(asked) and all(
@@ -407,23 +409,8 @@ class RoomMaker:
         return found
 
 
-def orders_of(made: Made, bus: Workload, know: BusState) -> Iterable[EvictionOrder]:
-    for each in made.victims:
-        goes = know.open[each.victim.key]
-        yield EvictionOrder(
-            tenant=goes.tenant,
-            id=goes.id,
-            attempt=goes.attempt,
-            cluster=goes.cluster,
-            lost_gpu_s=round(each.victim.lost_gpu_s, 3),
-            for_tenant=bus.tenant,
-            for_id=bus.id,
-            right=each.right,
-        )
-
-
 def _takes(view: WorkloadView) -> _Takes | None:
-    """What it has of its worker's quota."""
+    """Return what a Workload holds of its worker's quota."""
     bus, hub = view.bus, view.hub
     if bus is None or hub is None or bus.request is None:
         return None
@@ -435,7 +422,7 @@ def _takes(view: WorkloadView) -> _Takes | None:
 
 
 def _own_quota(queue: ClusterQueue) -> Mapping[str, int]:
-    """The same of what a ClusterQueue has in all flavors. What cannot be read is none."""
+    """Return the nominal quota of a ClusterQueue, over all flavors. A malformed amount is 0."""
     total: dict[str, int] = {}
     for group in queue.groups:
         for flavor in group.flavors or ():
@@ -449,7 +436,7 @@ def _own_quota(queue: ClusterQueue) -> Mapping[str, int]:
 
 
 def _pods_in(request: JobRequest, short: Shortfall) -> int:
-    """How many pods of the beneficiary's surely fit where those of a request are.
+    """Return how many pods of the waiting Workload surely fit where those of a request are.
 
     For example, a pod of 8 GPUs and 16 CPU cores, on nodes with 8 cores free beside it, is room for
     2 pods of 4 GPUs and 12 cores.

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from berthmaster.lib.engine.queueing.dividing import by_weight, divided, on_fewest
+from berthmaster.control.resolver.core.deciding.division import by_weight, divided, on_fewest
 from berthmaster.lib.messages.workload import Divide
 
 

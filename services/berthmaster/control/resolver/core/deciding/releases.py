@@ -1,28 +1,100 @@
-"""Which attempts the reservations of a draft wait for, and what of their room others may have.
+"""When running attempts release their nodes, and what other jobs may use until then.
 
-Example: an attempt has 0.6 of a GPU and another job has a reservation of 0.6 of the same GPU. A
+``soonest`` takes live placements away in the order in which they end, as far as that is known, then
+in the order in which they began, until a job fits. ``returned_to`` returns what other jobs may use
+of reserved nodes beside the attempts that run there now.
+
+Example: an attempt has 0.6 of a GPU, and a waiting job has a reservation of 0.6 of the same GPU. A
 third job may have 0.4: see lib/engine/queueing/returns.py.
 """
 
-from collections.abc import Iterable, Sequence
-from typing import Final, NamedTuple
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final, NamedTuple, TypeVar
 
 from berthmaster.control.resolver.core.known.knowledge import Knowledge
 from berthmaster.lib.engine.fleet.fleet import Fleet, Holding
-from berthmaster.lib.engine.queueing.reservations import UNKNOWN_S, Release, first_stated_end_s
+from berthmaster.lib.engine.fleet.overlay import Overlay
 from berthmaster.lib.engine.queueing.returns import Holder, Reserved, next_end_s, reseated, returned
+from berthmaster.lib.lifecycle.run_times import first_stated_end_s
 from berthmaster.lib.lifecycle.workload import Key
 from berthmaster.lib.messages.placement import Reservation
 
-# Of all reservations of a draft together: each node takes tens of microseconds. Beyond, others must
+MOST_ENDINGS: Final = 4096  # of a cluster, before a job begins that has a reservation
+UNKNOWN_S: Final = float("inf")
+# Of all reservations of a draft together: each node takes tens of microseconds. Beyond that, others
 # leave alone the sum of what runs and what follows.
 MOST_NODES: Final = 256
 
+T = TypeVar("T")
 _Node = tuple[str, str]  # cluster, node
 
 
+class Release(NamedTuple):
+    """A live placement, and when its capacity is expected to be free. The smallest goes first."""
+
+    at_s: float  # UNKNOWN_S without a known end
+    began_s: float
+    key: Key
+    gpu_milli: int
+    holdings: tuple[Holding, ...]
+
+
+def least_releases(releases: Sequence[Release], lacking_milli: int) -> int | None:
+    """Return a bound: at least so many must end to free so many GPU milli; None if all of them do
+    not."""
+    for number, release in enumerate(releases):
+        if lacking_milli <= 0:
+            return number
+        lacking_milli -= release.gpu_milli
+    return len(releases) if lacking_milli <= 0 else None
+
+
+def soonest(
+    fleet: Fleet, releases: Sequence[Release], at_least: int, fits: Callable[[], T | None]
+) -> tuple[T, float, int] | None:
+    """Return where a job fits after as few endings as possible, the time of the last of them and
+    their number; None if it does not fit after ``MOST_ENDINGS``. ``releases`` are sorted. The fleet
+    is left as it was.
+
+    Each ending only helps, so the number is found by doubling, then by halving. Example: eight live
+    placements end at 10, 20, … 80 s, and the job fits once the first five are gone. Tried are one,
+    two, four (does not fit), eight (fits), six (fits) and five (fits): the time is 50 s.
+    """
+    gone = 0
+
+    def end_first(number: int) -> None:
+        """Make the fleet look as if so many had ended."""
+        nonlocal gone
+        for at in range(gone, number):
+            overlay.free(at, releases[at].holdings)
+        for at in range(number, gone):
+            overlay.give_back(at)
+        gone = number
+
+    most = min(len(releases), max(at_least, MOST_ENDINGS))
+    with Overlay(fleet) as overlay:
+        low, high = at_least - 1, at_least
+        end_first(high)
+        found = fits()
+        while found is None:
+            if high >= most:
+                return None
+            low, high = high, min(most, max(1, 2 * high))
+            end_first(high)
+            found = fits()
+        while high - low > 1:
+            middle = (low + high) // 2
+            end_first(middle)
+            bound = fits()
+            if bound is None:
+                low = middle
+            else:
+                found, high = bound, middle
+    return found, releases[high - 1].at_s if high else UNKNOWN_S, high
+
+
 class Awaiting(NamedTuple):
-    """A reservation that is charged, and with what."""
+    """A reservation that is charged, and its holdings."""
 
     key: Key
     reservation: Reservation

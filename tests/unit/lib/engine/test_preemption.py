@@ -7,12 +7,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from berthmaster.lib.engine.queueing.making_room import (
+from berthmaster.lib.engine.queueing.preemption import (
     Accounts,
+    Beneficiary,
     Floors,
-    Mover,
-    NodeRoom,
-    Part,
+    FreeOnNode,
+    HeldOnNode,
     PodNeed,
     RightName,
     Victim,
@@ -30,8 +30,8 @@ B = QueueShare("b", priority=3, guarantee={"gpu": 1000}, deserved={"gpu": 3000, 
 FLOOR = (("b", {"gpu": 3000, "cpu": 50}),)
 
 
-def mover(queue: str, tier: Tier, queue_priority: int, priority: int, preempts: str) -> Mover:
-    return Mover((Level(queue, tier, queue_priority),), priority, preempts)
+def mover(queue: str, tier: Tier, queue_priority: int, priority: int, preempts: str) -> Beneficiary:
+    return Beneficiary((Level(queue, tier, queue_priority),), priority, preempts)
 
 
 @pytest.mark.parametrize(
@@ -50,7 +50,7 @@ def mover(queue: str, tier: Tier, queue_priority: int, priority: int, preempts: 
     ],
 )
 def test_by_what_right_a_job_is_ended_for_another(
-    mover: Mover, victim_priority: int, right: tuple[RightName, Floors] | None
+    mover: Beneficiary, victim_priority: int, right: tuple[RightName, Floors] | None
 ) -> None:
     assert right_over(mover, (B,), victim_priority) == right
 
@@ -82,12 +82,12 @@ def test_below_a_parent_the_right_is_that_of_the_two_that_are_siblings(
     own: Tier, above: Tier, victim: Path, right: tuple[RightName, Floors] | None
 ) -> None:
     levels = (Level("mine", own, 0), Level("top", above, 0))
-    assert right_over(Mover(levels, 0, "queue"), victim, 0) == right
+    assert right_over(Beneficiary(levels, 0, "queue"), victim, 0) == right
 
 
 def test_a_job_left_in_a_parent_takes_nothing_from_the_queues_below_it() -> None:
     levels = (Level("top", Tier.GUARANTEED, 0),)
-    assert right_over(Mover(levels, 9, "all"), (SIBLING, TOP), 0) is None
+    assert right_over(Beneficiary(levels, 9, "all"), (SIBLING, TOP), 0) is None
 
 
 def test_a_queue_keeps_its_floor_of_each_resource_that_the_job_takes() -> None:
@@ -97,7 +97,7 @@ def test_a_queue_keeps_its_floor_of_each_resource_that_the_job_takes() -> None:
     assert not accounts.may_lose((("b", {"gpu": 3001}),), one)
     assert not accounts.may_lose((("b", {"cpu": 6}),), one)
     assert accounts.may_lose((("b", {"gpu/H100": 1000}),), one)  # it takes none of those
-    accounts.leaves((B, TOP), one)
+    accounts.subtract((B, TOP), one)
     assert not accounts.may_lose((("b", {}), ("top", {"gpu": 0})), one)  # as one is on its way out
     assert not accounts.may_lose((("b", {"gpu": 3000}),), one)
     assert accounts.may_lose((("nobody", {"gpu": 1}),), {})
@@ -121,13 +121,13 @@ def test_what_is_lost_is_the_work_since_the_last_checkpoint_and_starting_again()
     assert lost_gpu_s(cpu, 200.0, 0.0) == 2 * 100
 
 
-def part(name: str, cost: float, gpus: tuple[int, ...], milli: int = 1000) -> Part:
-    return Part(
+def part(name: str, cost: float, gpus: tuple[int, ...], milli: int = 1000) -> HeldOnNode:
+    return HeldOnNode(
         Victim(cost, 0, Key(name), "q", {}, cost), 1000, 10, tuple((g, milli) for g in gpus)
     )
 
 
-FULL = NodeRoom(0, 0, dict.fromkeys(range(8), 0))
+FULL = FreeOnNode(0, 0, dict.fromkeys(range(8), 0))
 
 
 def test_the_worked_example() -> None:
@@ -150,7 +150,7 @@ def test_eviction_set_is_minimal_and_cheap(costs: list[tuple[int, int]], wanted:
     for number, (cost, gpus) in enumerate(costs):
         parts.append(part(f"v{number}", cost, tuple(range(at, at + gpus))))
         at += gpus
-    room = NodeRoom(0, 0, dict.fromkeys(range(at), 0))
+    room = FreeOnNode(0, 0, dict.fromkeys(range(at), 0))
     need = PodNeed(0, 0, wanted, 1000)
     by_key = {each.victim.key: len(each.gpus) for each in parts}
     enough = [

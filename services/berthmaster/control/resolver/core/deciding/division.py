@@ -1,35 +1,44 @@
-"""Jobs that are divided over clusters: where their parts go, when those start, and when they end.
+"""Jobs that are divided over clusters: their parts, the start of gangs, and their ends.
+
+``divided`` and ``on_fewest`` divide equal pods. ``shares_of`` finds the shares of a job, and
+``record_division`` records them. ``follow_parts`` and ``part_endings`` act on parts later.
+
+Example: 12 pods over clusters with free capacity for 6, 8 and 10. The last two hold 18 together, so
+they are enough. By 8 and 10 they get 5 and 7.
 
 Rules of this file:
 
-- A division is one decision: the job is ``divided``, its parts are submitted as workloads of their
-  own, and for each room is kept in its cluster, which it gets with the next decision.
-- A gang starts in two phases: when all parts are claimed, one commit lets all start. Whatever part
-  is not claimed by then, or loses its place, or ends before its work is done: all go, and the job
-  waits again with its age. So it is when people hold, evict or cancel the job.
-- Parts that are no gang start as they come, and wait again by themselves when they are evicted. One
-  that fails ends the others.
-- A part that no divided job has is ended: its job is over.
-- The job ends once all of its parts have.
+- Pods are given one by one to the cluster with the most votes for each pod (Webster's method, as
+  Karmada divides replicas): votes / (2 * pods + 1). So shares come as near to the weights as whole
+  pods allow, and no cluster gets more than fits. A cluster with a share gets the minimum first.
+- A division is one decision. The job is ``divided``, its parts are submitted as workloads of their
+  own, and each has nodes reserved in its cluster. The next decision places them there.
+- A gang starts in two phases: once all parts are claimed, one commit lets all start. If a part is
+  not claimed in time, loses its place or ends early, all parts go. The job is requeued with its
+  age. The same holds when an operator holds, evicts or cancels the job.
+- Parts of other jobs start as they are placed, and are requeued one by one. A part that fails ends
+  the others.
+- A part without a divided job is ended, because its job is over.
+- The job ends once all of its parts have ended.
 """
 
-from collections.abc import Iterator
+import heapq
+from collections.abc import Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
 import msgspec
 
 from berthmaster.control.resolver.core.deciding.cycle import Cycle
-from berthmaster.control.resolver.core.deciding.draft import CHOICE_BYTES, Draft
-from berthmaster.control.resolver.core.deciding.move_away import leave, ours_to_end
+from berthmaster.control.resolver.core.deciding.draft import NODE_BYTES, RECORD_BYTES, Draft
+from berthmaster.control.resolver.core.deciding.move_away import ours_to_end
+from berthmaster.control.resolver.core.deciding.reservations import owed_capacity
 from berthmaster.control.resolver.core.known.knowledge import Knowledge
 from berthmaster.control.resolver.core.known.part_ends import PartEnd
 from berthmaster.control.resolver.core.known.parts import open_parts
 from berthmaster.control.resolver.settings import Policy
 from berthmaster.lib.engine.fitting.fit import Bound
 from berthmaster.lib.engine.fleet.needs import shape_of
-from berthmaster.lib.engine.queueing.dividing import divided
-from berthmaster.lib.engine.queueing.making_room import ending_with, lost_gpu_s
-from berthmaster.lib.engine.queueing.reservations import owed_room
+from berthmaster.lib.engine.queueing.preemption import ending_with, lost_gpu_s
 from berthmaster.lib.lifecycle.digest import request_digest
 from berthmaster.lib.lifecycle.faults import OWN, SAME_WAY, is_tried_again, repeats_after
 from berthmaster.lib.lifecycle.parts import part_id
@@ -40,6 +49,7 @@ from berthmaster.lib.messages.workload import (
     MAX_PARTS,
     Cancelled,
     Committed,
+    Divide,
     Divided,
     Evicted,
     Failed,
@@ -53,21 +63,79 @@ from berthmaster.lib.messages.workload import (
 
 GANG_EVICTIONS: Final = 1000  # of a part of a gang: its job counts them
 _LEAST_RUN_S: Final = 0.001
-_NODE_BYTES: Final = 60
+LEFT_BEHIND: Final = "the job that it is a part of is over"
+
+
+def by_weight(
+    pods: int, weights: Mapping[str, int], most: Mapping[str, int] | None = None, least: int = 0
+) -> dict[str, int]:
+    """Return the pods of each cluster. ``most``, ``least``: of each. Pods that fit nowhere are left
+    out."""
+    given = {name: least if votes > 0 else 0 for name, votes in weights.items()}
+    pods -= sum(given.values())
+    heap: list[tuple[float, int, str]] = [
+        (-votes / (2 * least + 1), -votes, name) for name, votes in weights.items() if votes > 0
+    ]
+    heapq.heapify(heap)
+    while pods > 0 and heap:
+        _, votes, name = heapq.heappop(heap)
+        if most is not None and given[name] >= most.get(name, 0):
+            continue
+        given[name] += 1
+        pods -= 1
+        heapq.heappush(heap, (votes / (2 * given[name] + 1), votes, name))
+    return given
+
+
+def on_fewest(pods: int, room: Mapping[str, int], least: int = 1) -> dict[str, int]:
+    """Return the same by free capacity, on as few clusters as are enough, or on all of them. No
+    cluster gets fewer than ``least``."""
+    chosen: dict[str, int] = {}
+    for name, free in sorted(room.items(), key=lambda each: (-each[1], each[0])):
+        enough = sum(chosen.values()) >= pods
+        if free < least or enough or least * (len(chosen) + 1) > pods:
+            break
+        chosen[name] = free
+    return by_weight(min(pods, sum(chosen.values())), chosen, chosen, least)
+
+
+def divided(pods: int, room: Mapping[str, int], how: Divide) -> dict[str, int]:
+    """Return the pods of each cluster; {} if they do not fit. ``room``: how many pods fit in each
+    cluster."""
+    least = how.min_part
+    if how.by == "room":
+        parts = on_fewest(pods, dict(_largest(room, MAX_PARTS)), least)
+    else:
+        votes = {
+            name: how.weights.get(name, 0) if how.weights else free
+            for name, free in room.items()
+            if free >= least and (name in how.weights or not how.weights)
+        }
+        votes = dict(_largest(votes, min(MAX_PARTS, pods // least)))
+        parts = by_weight(pods, votes, room, least)
+    parts = {name: count for name, count in parts.items() if count}
+    return parts if sum(parts.values()) == pods else {}
+
+
+def _largest(votes: Mapping[str, int], most: int) -> list[tuple[str, int]]:
+    return sorted(votes.items(), key=lambda each: (-each[1], each[0]))[:most]
+
+
+# The search
 
 
 class Share(NamedTuple):
-    """What one cluster gets."""
+    """The share of one cluster."""
 
     cluster: str
     pods: int
-    room: int
+    room: int  # pods that fit there
     bound: Bound
 
 
 class Shares(NamedTuple):
     parts: tuple[Share, ...]
-    filtered: dict[str, str]  # clusters that get nothing, and why
+    filtered: dict[str, str]  # clusters without a share -> why
 
 
 def with_pods(request: JobRequest, pods: int) -> JobRequest:
@@ -77,15 +145,15 @@ def with_pods(request: JobRequest, pods: int) -> JobRequest:
 
 
 def rooms(cycle: Cycle, request: JobRequest, least: int) -> tuple[dict[str, int], dict[str, str]]:
-    """For how many of its pods clusters have room, those that have it for the least; and why the
-    others are out."""
+    """Return how many pods of a job fit in each cluster that holds ``least``, and why the other
+    clusters are out."""
     shortlist = cycle.shortlist(with_pods(request, least))
     names = [candidate.cluster for candidate in shortlist.candidates][:MAX_PARTS]
     return {name: _fitting(cycle, request, least, name) for name in names}, shortlist.filtered
 
 
 def _fitting(cycle: Cycle, request: JobRequest, least: int, cluster: str) -> int:
-    """By halving."""
+    """Return how many pods fit in a cluster."""
     fits, too_many = least - 1, request.pod_sets[0].count + 1
     while too_many - fits > 1:
         middle = (fits + too_many) // 2
@@ -98,7 +166,7 @@ def _fitting(cycle: Cycle, request: JobRequest, least: int, cluster: str) -> int
 
 
 def shares_of(cycle: Cycle, request: JobRequest) -> Shares | None:
-    """Places for all of its pods in several clusters; None if there are none."""
+    """Return shares in several clusters for all pods of a job; None if they do not fit."""
     how = request.divide
     if how is None:
         return None
@@ -146,70 +214,44 @@ def part_request(
 
 
 def record_division(draft: Draft, job: Workload, request: JobRequest, shares: Shares) -> None:
-    """The job, its parts, and the room that is kept for them."""
+    """Record a division: the job, its parts, and their reservations."""
     attempt = job.attempt + 1
-    division = draft.know.parts.next_number(job)
-    ids = [part_id(job.id, division, number) for number in range(len(shares.parts))]
-    draft.divisions.append(
-        Division(
-            tenant=job.tenant,
-            id=job.id,
-            attempt=attempt,
-            parts=tuple(
-                DividedPart(id=name, cluster=each.cluster, pods=each.pods, room=each.room)
-                for name, each in zip(ids, shares.parts, strict=True)
-            ),
-            filtered=shares.filtered,
-        )
+    number = draft.cycle.know.parts.next_number(job)
+    named = [(part_id(job.id, number, at), share) for at, share in enumerate(shares.parts)]
+    division = Division(
+        tenant=job.tenant,
+        id=job.id,
+        attempt=attempt,
+        parts=tuple(
+            DividedPart(id=name, cluster=each.cluster, pods=each.pods, room=each.room)
+            for name, each in named
+        ),
+        filtered=shares.filtered,
     )
-    places = tuple(
-        PartPlace(id=name, cluster=each.cluster, pods=each.pods)
-        for name, each in zip(ids, shares.parts, strict=True)
-    )
-    draft.events.append(
-        Divided(
-            **_head(draft, job),
-            attempt=attempt,
-            parts=places,
-            decision=draft.number,
-            cell=draft.know.cell,
-        )
-    )
-    for number, (name, share) in enumerate(zip(ids, shares.parts, strict=True)):
-        asked = part_request(job, request, shares, number, name)
+    places = tuple(PartPlace(id=name, cluster=each.cluster, pods=each.pods) for name, each in named)
+    draft.add(division, RECORD_BYTES + 60 * len(shares.filtered))
+    draft.events.append(Divided(**draft.head(job), attempt=attempt, parts=places))
+    head = draft.head(job)
+    del head["decision"]
+    for at, (name, share) in enumerate(named):
+        asked = part_request(job, request, shares, at, name)
         draft.events.append(
             Submitted(
-                **_head(draft, job) | {"id": name, "after": 0},
-                request=asked,
-                digest=request_digest(asked),
-                cell=draft.know.cell,
+                **head | {"id": name, "after": 0}, request=asked, digest=request_digest(asked)
             )
         )
-        room = owed_room(job.tenant, name, share.cluster, share.bound.holdings, moving=True)
-        draft.reserves.keep_moving(key(job.tenant, name), room)
-        draft.bytes += CHOICE_BYTES + _NODE_BYTES * len(room.held)
-    draft.bytes += CHOICE_BYTES + 60 * len(shares.filtered)
+        room = owed_capacity(job.tenant, name, share.cluster, share.bound.holdings, moving=True)
+        draft.reservations.add_moving(key(job.tenant, name), room)
+        draft.size += RECORD_BYTES + NODE_BYTES * len(room.held)
 
 
-def _head(draft: Draft, workload: Workload) -> dict[str, Any]:
-    return {
-        "tenant": workload.tenant,
-        "id": workload.id,
-        "after": workload.sequence,
-        "at_s": draft.now_s,
-        "by": draft.decider,
-        "cause": draft.cause,
-    }
-
-
-# While it is divided
+# While a job is divided
 
 
 def follow_parts(draft: Draft) -> None:
-    """Let gangs start whose parts are all claimed, and tell those to go whose others do not go
-    on."""
-    know = draft.know
-    told: set[Key] = {key(event.tenant, event.id) for event in draft.events}
+    """Let gangs start whose parts are all claimed, and evict parts whose job does not continue."""
+    know, policy, now_s = draft.cycle.know, draft.cycle.policy, draft.cycle.now_s
+    changed: set[Key] = {key(event.tenant, event.id) for event in draft.events}
     for name in sorted(know.parts.jobs):
         if draft.full:
             return
@@ -217,48 +259,43 @@ def follow_parts(draft: Draft) -> None:
         if name in know.suspended or name in know.frozen:
             continue
         parts = know.parts.of(job)
-        if reason := why_parted(know, draft.policy, draft.now_s, job):
+        if reason := why_parted(know, policy, now_s, job):
             for part in open_parts(parts):
-                _send_away(draft, part, reason, told)
+                _send_away(draft, part, reason, changed)
         elif _is_claimed(know, job, parts) and not any(
-            part.key in told or part.key in know.suspended for part in open_parts(parts)
+            part.key in changed or part.key in know.suspended for part in open_parts(parts)
         ):
             _commit(draft, job, list(open_parts(parts)), (job,))
-        elif late := _left_out(know, job, parts, told):
+        elif late := _left_out(know, job, parts, changed):
             _commit(draft, job, late)
     for name in sorted(know.derived.parts):
         if draft.full:
             return
         part = know.open[name]
         if know.parts.job_of(part) is None:
-            _send_away(draft, part, LEFT_BEHIND, told)
+            _send_away(draft, part, LEFT_BEHIND, changed)
 
 
-LEFT_BEHIND: Final = "the job that it is a part of is over"
-
-
-def _send_away(draft: Draft, part: Workload, reason: str, told: set[Key]) -> None:
-    know = draft.know
-    if part.key in told or part.key in know.suspended or part.key in know.frozen:
+def _send_away(draft: Draft, part: Workload, reason: str, changed: set[Key]) -> None:
+    know, policy = draft.cycle.know, draft.cycle.policy
+    if part.key in changed or part.key in know.suspended or part.key in know.frozen:
         return
     if part.state is State.PLACED:
         draft.withdraw(part, reason)
     elif not part.leaving and ours_to_end(part):
-        lost = lost_gpu_s(part, draft.now_s, draft.policy.restart_s)
+        lost = lost_gpu_s(part, draft.cycle.now_s, policy.restart_s)
         if part.request is not None:
-            lost /= ending_with(part.request)  # the others are told, and charged, for themselves
-        draft.partings.append(
-            PartOrder(
-                tenant=part.tenant,
-                id=part.id,
-                attempt=part.attempt,
-                cluster=part.cluster,
-                lost_gpu_s=round(lost, 3),
-                reason=reason,
-            )
+            lost /= ending_with(part.request)  # the other parts have orders of their own
+        order = PartOrder(
+            tenant=part.tenant,
+            id=part.id,
+            attempt=part.attempt,
+            cluster=part.cluster,
+            lost_gpu_s=round(lost, 3),
+            reason=reason,
         )
-        leave(draft, part, reason)
-        draft.bytes += CHOICE_BYTES
+        draft.add(order, RECORD_BYTES)
+        draft.evict(part, reason)
 
 
 def _is_gang(job: Workload) -> bool:
@@ -266,7 +303,7 @@ def _is_gang(job: Workload) -> bool:
 
 
 def _is_claimed(know: Knowledge, job: Workload, parts: list[Workload | PartEnd]) -> bool:
-    """Whether it is a gang that may start."""
+    """Return whether a job is a gang that may start."""
     return (
         _is_gang(job)
         and not job.committed
@@ -280,10 +317,9 @@ def _is_claimed(know: Knowledge, job: Workload, parts: list[Workload | PartEnd])
 
 
 def _left_out(
-    know: Knowledge, job: Workload, parts: list[Workload | PartEnd], told: set[Key]
+    know: Knowledge, job: Workload, parts: list[Workload | PartEnd], changed: set[Key]
 ) -> list[Workload]:
-    """Parts of a gang that has started which nobody told so: a damaged log has lost their share of
-    the commit."""
+    """Return the parts of a started gang without an event for it, which a damaged log has lost."""
     if not (_is_gang(job) and job.committed):
         return []
     return [
@@ -292,40 +328,32 @@ def _left_out(
         if part.state is State.CLAIMED
         and not (part.committed or part.leaving)
         and part.key not in know.frozen
-        and part.key not in told | know.suspended
+        and part.key not in changed | know.suspended
     ]
 
 
 def _commit(
     draft: Draft, job: Workload, parts: list[Workload], also: tuple[Workload, ...] = ()
 ) -> None:
-    """``also``: the job itself, unless it is known to have started."""
+    """Let parts start. ``also``: the job itself, unless it is known to have started."""
     ids = tuple(part.id for part in parts)
-    draft.commits.append(Commit(tenant=job.tenant, id=job.id, attempt=job.attempt, parts=ids))
+    draft.add(Commit(tenant=job.tenant, id=job.id, attempt=job.attempt, parts=ids), RECORD_BYTES)
     for each in (*parts, *also):
-        draft.events.append(
-            Committed(
-                **_head(draft, each),
-                cluster=each.cluster,
-                attempt=each.attempt,
-                decision=draft.number,
-                cell=draft.know.cell,
-            )
-        )
-    draft.bytes += CHOICE_BYTES
+        head = draft.head(each)
+        draft.events.append(Committed(**head, cluster=each.cluster, attempt=each.attempt))
 
 
-def is_parted(draft: Draft, workload: Workload) -> bool:
-    """Whether it is a part that must not go on, and is about to be ended."""
+def is_parted(cycle: Cycle, workload: Workload) -> bool:
+    """Return whether a workload is a part that is about to be ended."""
     request = workload.request
     if request is None or request.part is None:
         return False
-    job = draft.know.parts.job_of(workload)
-    return job is None or bool(why_parted(draft.know, draft.policy, draft.now_s, job))
+    job = cycle.know.parts.job_of(workload)
+    return job is None or bool(why_parted(cycle.know, cycle.policy, cycle.now_s, job))
 
 
 def why_parted(know: Knowledge, policy: Policy, now_s: float, job: Workload) -> str:
-    """Why its parts must not go on; "" if they may."""
+    """Return why the parts of a job must not continue; "" if they may."""
     if job.cancel_requested:
         return "its job is cancelled by request"
     if job.hold is not None:
@@ -347,8 +375,8 @@ def why_parted(know: Knowledge, policy: Policy, now_s: float, job: Workload) -> 
 
 
 def gathers_until_s(know: Knowledge, policy: Policy, after_s: float, again_s: float) -> float:
-    """When the time of a gang is over that is not whole yet. ``again_s``: when to look again where
-    it is over by our clock, and not yet by the server's messages."""
+    """Return when the first gang that is not complete has run out of time. ``again_s``: the result
+    where its time is over by our clock, and not yet by the server's messages."""
     jobs = (know.open[name] for name in know.parts.jobs)
     times = (job.placed_at_s + policy.gather_s for job in jobs if not job.committed)
     heard_s = know.view.heard_s
@@ -362,9 +390,9 @@ def gathers_until_s(know: Knowledge, policy: Policy, after_s: float, again_s: fl
 def part_endings(
     know: Knowledge, policy: Policy, now_s: float, by: str
 ) -> Iterator[tuple[Workload, WorkloadEvent]]:
-    """Of parts that are with no cluster and must not go on, and of jobs whose parts have ended. By
-    a clock of ours that is ahead each division would be over as soon as it is made, and the next
-    one: so the messages' time stamps must say that its time is over."""
+    """Yield the endings of parts without a cluster that must not continue, and of jobs whose parts
+    have ended. A fast clock of ours would end each division at once, so the time stamps of messages
+    must say that its time is over."""
     sure_s = min(now_s, know.view.heard_s)
     for name in sorted(know.derived.parts):
         part = know.open[name]
@@ -382,7 +410,7 @@ def part_endings(
 
 
 def _end_of(job: Workload, ends: list[PartEnd], now_s: float, by: str) -> WorkloadEvent:
-    """By how its parts ended, and by the rules for what is tried again."""
+    """Return the end of a job, by the ends of its parts and the rules of retries."""
     if all(end.state is State.SUCCEEDED for end in ends):
         return Succeeded(**_last(job, now_s, by, ""))
     failed = [end for end in ends if end.state is State.FAILED]
