@@ -43,7 +43,8 @@ def pages() -> Mapping[Path, str]:
     for name, table in (("architecture.md", about()), ("operating.md", ports())):
         old = re.compile(rf"^{re.escape(table[0])}\n(\|.*\n)*", re.MULTILINE)
         page = DOCS / name
-        found[page] = old.sub(lambda _, table=table: "\n".join(table) + "\n", page.read_text())
+        text = "\n".join(table).replace("\\", r"\\")  # a template of re
+        found[page] = old.sub(f"{text}\n", page.read_text())
     return found
 
 
