@@ -12,7 +12,8 @@ from berthmaster.lib.messages.families import encode
 from berthmaster.lib.messages.fleet import ClusterAlive, Stamp
 from berthmaster.lib.nats import batches
 from berthmaster.lib.nats.connection import Connection
-from berthmaster.lib.nats.facts import FactMirror, Seen
+from berthmaster.lib.nats.fact_stamps import Seen
+from berthmaster.lib.nats.facts import FactMirror
 from berthmaster.lib.nats.follow import Follower, Recorded
 from berthmaster.lib.nats.streams import CONTROL, WORKLOADS, ensure_streams
 from berthmaster.lib.supervisor.embedded import Server, ServerConfig

@@ -8,7 +8,8 @@ from berthmaster.lib.messages.families import DEAD_LETTERS, encode
 from berthmaster.lib.messages.fleet import ClusterAlive, CopyReport, FleetFact, Stamp
 from berthmaster.lib.nats import facts, follow, subjects
 from berthmaster.lib.nats.connection import Connection
-from berthmaster.lib.nats.facts import FactMirror, FactWriter, Overtaken, Seen
+from berthmaster.lib.nats.fact_stamps import Seen
+from berthmaster.lib.nats.facts import FactMirror, FactWriter, Overtaken
 from berthmaster.lib.nats.stored import last_message
 from berthmaster.lib.nats.streams import DEAD, FLEET, ensure_streams, stream_info
 from berthmaster.lib.supervisor.embedded import Server

@@ -32,7 +32,8 @@ from berthmaster.lib.nats.connection import Connection
 from berthmaster.lib.nats.control import ControlReader
 from berthmaster.lib.nats.errors import BusError, StreamReplaced
 from berthmaster.lib.nats.event_subjects import decode_event
-from berthmaster.lib.nats.facts import FactMirror, Seen
+from berthmaster.lib.nats.fact_stamps import Seen
+from berthmaster.lib.nats.facts import FactMirror
 from berthmaster.lib.nats.follow import Follower, Recorded
 from berthmaster.lib.nats.joining import joined
 from berthmaster.lib.nats.nats_py import Msg

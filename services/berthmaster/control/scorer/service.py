@@ -28,7 +28,8 @@ from berthmaster.lib.nats import subjects
 from berthmaster.lib.nats.connection import Connection
 from berthmaster.lib.nats.dead import bury
 from berthmaster.lib.nats.errors import BusError, StreamReplaced
-from berthmaster.lib.nats.facts import FactMirror, FactWriter, Seen
+from berthmaster.lib.nats.fact_stamps import Seen
+from berthmaster.lib.nats.facts import FactMirror, FactWriter
 from berthmaster.lib.nats.follow import Follower, Recorded
 from berthmaster.lib.nats.joining import joined
 from berthmaster.lib.nats.lease import Lease

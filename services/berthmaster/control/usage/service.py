@@ -28,7 +28,8 @@ from berthmaster.lib.event_log.guard import LogGuard
 from berthmaster.lib.messages.families import JOB_FIGURES, QUALITY, UNREADABLE
 from berthmaster.lib.nats import subjects
 from berthmaster.lib.nats.connection import Connection
-from berthmaster.lib.nats.facts import FactMirror, Seen
+from berthmaster.lib.nats.fact_stamps import Seen
+from berthmaster.lib.nats.facts import FactMirror
 from berthmaster.lib.nats.joining import Heard, hearing, joined
 from berthmaster.lib.nats.streams import ARCHIVE, FLEET, WORKLOADS
 from berthmaster.lib.nats.worker import Worker

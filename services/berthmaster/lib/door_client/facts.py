@@ -29,8 +29,8 @@ from berthmaster.lib.messages.fleet import (
     QueueReport,
 )
 from berthmaster.lib.nats.errors import BusError, NoAnswer, NotPermitted, TooLarge
+from berthmaster.lib.nats.fact_stamps import Seen, Stamps
 from berthmaster.lib.nats.fact_subjects import subject_of
-from berthmaster.lib.nats.facts import Seen, Stamps
 from berthmaster.lib.runtime.backoff import Backoff
 
 REPORT_BYTES: Final = MAX_AGENT_BYTES // 2

@@ -20,7 +20,7 @@ from berthmaster.lib.nats.connection import Connection
 from berthmaster.lib.nats.control import ControlReader
 from berthmaster.lib.nats.dead import bury
 from berthmaster.lib.nats.event_subjects import decode_event
-from berthmaster.lib.nats.facts import Seen
+from berthmaster.lib.nats.fact_stamps import Seen
 from berthmaster.lib.nats.follow import Recorded
 from berthmaster.lib.runtime.service import Context
 

@@ -7,23 +7,21 @@ connection and nothing left to do. Services never make streams; only the user "s
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Final, NamedTuple, TypeVar
+from typing import Final, NamedTuple
 
-from berthmaster.lib.nats.connection import SERVER_CLOCK, Connection
+from berthmaster.lib.nats.connection import Connection
 from berthmaster.lib.nats.errors import ApiError, BusError
 from berthmaster.lib.nats.reading import GENTLE_REST_S
+from berthmaster.lib.nats.service_connection import S, connected, ready_soon
 from berthmaster.lib.nats.streams import NO_STREAM, stream_info
 from berthmaster.lib.nats.subjects import LANES
 from berthmaster.lib.runtime.errors import CannotStart
 from berthmaster.lib.runtime.log import LogLike
-from berthmaster.lib.runtime.periodic import beats, stopped_within, unless_stopped
+from berthmaster.lib.runtime.periodic import stopped_within, unless_stopped
 from berthmaster.lib.runtime.service import Context
-from berthmaster.lib.runtime.settings import CommonSettings
 
 LOOK_AGAIN_S: Final = 0.2
 LOOK_AGAIN_MOST_S: Final = 5.0
-STORING_S: Final = 0.5  # between two looks at whether our writes are stored
-S = TypeVar("S", bound=CommonSettings)
 
 
 class Heard(NamedTuple):
@@ -37,40 +35,20 @@ class Heard(NamedTuple):
 
 @asynccontextmanager
 async def joined(
-    ctx: Context[S], *streams: str, clock_subject: str = SERVER_CLOCK, round_s: float = 0.0
+    ctx: Context[S], *streams: str, round_s: float = 0.0
 ) -> AsyncIterator[Connection | None]:
     """The service's connection once these streams are there; None if told to stop before.
 
     ``round_s``: how often what the server sends is read; 0 = as it comes (see reading.py).
 
-    Readiness shows what is waited for, and for ever after permission violations and writes that
-    are not stored. Raises CannotStart when the server will not have this user, or its seed is none.
+    Readiness shows what is waited for. Raises CannotStart as ``connected`` does.
     """
-    ctx.health.ready("bus", False, "no connection to NATS yet")
-    opening = Connection.open(ctx.settings, ctx.name, ctx.log, clock_subject=clock_subject)
-    try:
-        conn = await unless_stopped(opening, ctx.stopping)
-    except BusError as error:
-        raise CannotStart(str(error)) from error
-    if conn is None:
-        yield None
-        return
-    async with conn:
-        conn.on_violation = lambda what: ctx.health.ready("permissions", False, what)
-        ctx.health.ready("streams", False, "the streams have not been looked at yet")
-        ctx.health.ready("bus", True)
-        conn.nc.reading.round_s = round_s
-        ctx.spawn(_tell_storing(ctx, conn), name="storing")
-        there = await _streams_are_there(ctx, conn, streams)
+    ctx.health.ready("streams", False, "the streams have not been looked at yet")
+    async with connected(ctx, round_s=round_s) as conn:
+        there = conn is not None and await _streams_are_there(ctx, conn, streams)
         if there:
-            _in_order_soon(ctx, "streams")
+            ready_soon(ctx, "streams")
         yield conn if there else None
-
-
-def _in_order_soon(ctx: Context[S], part: str) -> None:
-    """In the loop's next turn: the service has then named what else it waits for. Between its join
-    and that it would be ready for a moment, and whoever asks then sends it work."""
-    asyncio.get_running_loop().call_soon(ctx.health.ready, part, True)
 
 
 class _Quiet:
@@ -102,7 +80,7 @@ async def hearing(
         except* BusError as errors:
             raise CannotStart(str(errors.exceptions[0])) from errors
         if heard is not None:
-            _in_order_soon(ctx, "bus")
+            ready_soon(ctx, "bus")
         yield heard
     finally:
         await asyncio.gather(*(each.close() for each in opened))
@@ -125,19 +103,6 @@ async def _open(ctx: Context[S], conn: Connection, lanes: int, opened: list[Conn
         observed = group.create_task(one(quiet, rest_s=0.0))
         in_lanes = [group.create_task(one(quiet)) for _ in range(lanes)]
     return Heard(general.result(), observed.result(), tuple(lane.result() for lane in in_lanes))
-
-
-async def _tell_storing(ctx: Context[S], conn: Connection) -> None:
-    """Not ready while the bus stores nothing of what this service writes."""
-    failing = ctx.metrics.gauge("bus_not_storing", "1 while the bus stores no write of ours")
-    failures = ctx.metrics.counter("bus_write_failures", "Writes that the bus did not store")
-    told = 0
-    async for _ in beats(STORING_S, ctx.stopping):
-        trouble = conn.storing.trouble()
-        ctx.health.ready("storing", not trouble, trouble)
-        failing.set(bool(trouble))
-        failures.inc(conn.storing.failures - told)
-        told = conn.storing.failures
 
 
 async def _streams_are_there(ctx: Context[S], conn: Connection, streams: tuple[str, ...]) -> bool:

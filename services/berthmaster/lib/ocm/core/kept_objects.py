@@ -6,18 +6,54 @@ Resource versions are compared as the numbers that they have always been, and ar
 Kubernetes 1.35 on; where they are none, the watch's word counts.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from math import inf
-from typing import Final, Generic, TypeVar, cast
+from typing import Final, Generic, NamedTuple, Protocol, TypeVar, cast
 
-from berthmaster.hub.ocm.core.instructions import RESOURCES, Create, Instruction, Key, Look, Write
-from berthmaster.hub.ocm.core.pace import Pace, Rules
+import msgspec
+
 from berthmaster.lib.kube.controller.answer import Answer, Outcome
 from berthmaster.lib.kube.controller.aside import Phase, SetAside
+from berthmaster.lib.kube.controller.instructions import KubeEvent
 from berthmaster.lib.kube.objects import Metadata, Object, older
+from berthmaster.lib.kube.resources import Resource
+from berthmaster.lib.ocm.core.pace import Pace, Rules
+
+Key = tuple[str, str, str]  # kind, namespace, name
+
+
+class Create(msgspec.Struct, frozen=True):
+    """Make an object."""
+
+    key: Key
+
+
+class Keyed(Protocol):
+    """A write of one object."""
+
+    @property
+    def key(self) -> Key: ...
+
 
 T = TypeVar("T", bound=Object)
+W = TypeVar("W", bound=Keyed)
 MAX_ON_THE_WAY: Final = 16  # writes at a time, of all objects together
+
+
+class Kind(NamedTuple):
+    """A kind of object, and how it is read."""
+
+    resource: Resource
+    struct: type[Object]
+
+
+class Look(NamedTuple, Generic[W]):
+    """One object as it should be, beside as it is."""
+
+    gap: float  # between the two, in points
+    renew_at_s: float  # when it must be written although nothing differs
+    write: W | None  # None = it must not be written
+    event: KubeEvent | None = None  # why not
 
 
 class KeptObject(Generic[T]):
@@ -39,9 +75,10 @@ class KeptObject(Generic[T]):
         return True
 
 
-class KeptObjects(Generic[T]):
-    def __init__(self, rules: Rules) -> None:
+class KeptObjects(Generic[T, W]):
+    def __init__(self, rules: Rules, kinds: Mapping[str, Kind]) -> None:
         self._rules = rules
+        self._kinds = kinds
         self.all: dict[Key, KeptObject[T]] = {}
         self.aside = SetAside()
         self.on_the_way = 0
@@ -86,8 +123,8 @@ class KeptObjects(Generic[T]):
         return self.on_the_way >= MAX_ON_THE_WAY
 
     def decide(
-        self, target: KeptObject[T], look: Look | None, until_s: float, now_s: float
-    ) -> list[Instruction]:
+        self, target: KeptObject[T], look: Look[W] | None, until_s: float, now_s: float
+    ) -> list[W | KubeEvent]:
         """Its write if that is due now, or why there is none. ``until_s``: when the look must be
         taken anew, whatever it says."""
         target.due_s = until_s
@@ -111,26 +148,27 @@ class KeptObjects(Generic[T]):
         return [look.write]
 
     def act(
-        self, look: Callable[[KeptObject[T], float], tuple[Look | None, float]], now_s: float
-    ) -> list[Instruction]:
+        self, look: Callable[[KeptObject[T], float], tuple[Look[W] | None, float]], now_s: float
+    ) -> list[W | KubeEvent]:
         """The writes that are due. ``look``: (an object beside what it should be, None for nothing
         to do; until when that holds). An object that makes it raise is set aside, and looked at
         again after a growing pause."""
-        out: list[Instruction] = []
+        out: list[W | KubeEvent] = []
         for target in self.due(now_s):
             if self.full:
                 break
             kind, namespace, name = target.key
+            resource = self._kinds[kind].resource
             about = target.thing.metadata if target.thing is not None else None
             meta = about or Metadata(namespace=namespace, name=name)
-            with self.aside.trying(Phase.ACTING, RESOURCES[kind], meta):
+            with self.aside.trying(Phase.ACTING, resource, meta):
                 out += self.decide(target, *look(target, now_s), now_s)
-            if self.aside.holds(Phase.ACTING, RESOURCES[kind], (namespace, name)):
+            if self.aside.holds(Phase.ACTING, resource, (namespace, name)):
                 target.trouble = "it cannot be handled"
                 target.due_s = target.pace.failed(now_s)
         return out
 
-    def answered(self, write: Write, answer: Answer, now_s: float) -> KeptObject[T] | None:
+    def answered(self, write: W, answer: Answer, now_s: float) -> KeptObject[T] | None:
         """What became of a write; None if nobody wants the object any more."""
         target = self.all.get(write.key)
         if target is None or not target.on_the_way:

@@ -1,21 +1,13 @@
 import pytest
 
+from berthmaster.hub.members.core.membership import HubKind, HubMembership
+from berthmaster.lib.kube.controller.problems import Problem
 from berthmaster.lib.kube.mirror import Added, Deleted, Listed, Unreadable, Updated
 from berthmaster.lib.kube.wire import Undecodable
 from berthmaster.lib.messages.fleet import Membership, Taint
 from berthmaster.lib.nats import subjects
-from berthmaster.worker.inventory.core.kinds import Problem
-from berthmaster.worker.inventory.core.membership import HubKind, HubMembership
-from tests.unit.worker.inventory.objects import (
-    FALSE,
-    NOW_S,
-    STAMP,
-    UNKNOWN,
-    Json,
-    cluster_profile,
-    condition,
-    managed_cluster,
-)
+from tests.unit.hub.members.objects import cluster_profile, managed_cluster
+from tests.unit.worker.inventory.objects import FALSE, NOW_S, STAMP, UNKNOWN, Json, condition
 
 EAST = subjects.membership("east")
 AVAILABLE = condition("ManagedClusterConditionAvailable")

@@ -1,4 +1,4 @@
-"""The worker's side: what a managed cluster claims of itself, as ClusterClaims in it. Pure.
+"""What a managed cluster claims of itself, as ClusterClaims in it. Pure.
 
 Open Cluster Management copies claims into the ManagedCluster on the hub, where a Placement selects
 by them. That copy is a write on the hub, so all but what becomes nothing, or something again, has
@@ -11,43 +11,43 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from berthmaster.hub.ocm.core import properties, scores
-from berthmaster.hub.ocm.core.instructions import (
-    CLAIM,
-    CreateClaim,
-    Instruction,
-    Key,
-    Look,
-    Write,
-    WriteClaim,
-)
-from berthmaster.hub.ocm.core.kept_objects import KeptObject, KeptObjects
-from berthmaster.hub.ocm.core.objects import ClusterClaim, foreign
-from berthmaster.hub.ocm.core.pace import LARGE, SMALL
-from berthmaster.hub.ocm.core.placed import warning
-from berthmaster.hub.ocm.core.policy import OcmPolicy
-from berthmaster.hub.ocm.core.scores import View
-from berthmaster.hub.ocm.core.telling import Telling
 from berthmaster.lib.kube.controller.answer import Answer
 from berthmaster.lib.kube.controller.aside import SetAside
 from berthmaster.lib.kube.objects import Object
 from berthmaster.lib.kube.resources import CLUSTER_CLAIMS
 from berthmaster.lib.messages.fleet import ClusterScore
+from berthmaster.lib.ocm.core.kept_objects import KeptObject, KeptObjects, Key, Look
+from berthmaster.lib.ocm.core.ownership import foreign, warning
+from berthmaster.lib.ocm.core.pace import LARGE, SMALL, Rules
+from berthmaster.lib.ocm.core.telling import Telling
+from berthmaster.lib.ocm.core.view import View, view
+from berthmaster.worker.claims.core.instructions import (
+    CLAIM,
+    KINDS,
+    CreateClaim,
+    Instruction,
+    Write,
+    WriteClaim,
+)
+from berthmaster.worker.claims.core.objects import ClusterClaim
+from berthmaster.worker.claims.core.values import gap, values
 
+RULES: Final = Rules(settle_s=60.0, refill_s=60.0)  # each claim is a write on the hub too
 UNTOLD: Final = "no score of this cluster is told"
-NAMES: Final = tuple(sorted(properties.claims(View("", ""))))
+NAMES: Final = tuple(sorted(values(View("", ""))))
 
 
 class Claims:
-    def __init__(self, cluster: str, policy: OcmPolicy) -> None:
+    def __init__(self, cluster: str, rules: Rules, silent_after_s: float) -> None:
         self.cluster = cluster
-        self.policy = policy
-        self.targets: KeptObjects[ClusterClaim] = KeptObjects(
+        self._silent_after_s = silent_after_s
+        self.targets: KeptObjects[ClusterClaim, Write] = KeptObjects(
             # Claims are not renewed: the smallest difference is written in the end.
-            replace(policy.rules, points=2 * SMALL, refill_s=policy.rules.settle_s)
+            replace(rules, points=2 * SMALL, refill_s=rules.settle_s),
+            KINDS,
         )
         self.since_s = inf
-        self._told = Telling(policy.silent_after_s)
+        self._told = Telling(silent_after_s)
         self._listed = False
         for name in NAMES:
             self.targets.target(_key(name))
@@ -112,17 +112,19 @@ class Claims:
         """What to write and to tell now."""
         return self.targets.act(self._look, now_s)
 
-    def _look(self, target: KeptObject[ClusterClaim], now_s: float) -> tuple[Look | None, float]:
-        view, until_s = self.view(now_s)
-        if view is None or not self._listed:
+    def _look(
+        self, target: KeptObject[ClusterClaim], now_s: float
+    ) -> tuple[Look[Write] | None, float]:
+        said, until_s = self.view(now_s)
+        if said is None or not self._listed:
             return None, until_s
-        if view.silence and target.thing is not None and not foreign(target.thing):
-            target.trouble = f"it stays as it was: {view.silence}"
+        if said.silence and target.thing is not None and not foreign(target.thing):
+            target.trouble = f"it stays as it was: {said.silence}"
             return None, until_s
         target.trouble = ""
-        return self._compare(target, properties.claims(_said(view))[target.key[2]]), until_s
+        return self._compare(target, values(_last_told(said))[target.key[2]]), until_s
 
-    def _compare(self, target: KeptObject[ClusterClaim], value: str) -> Look:
+    def _compare(self, target: KeptObject[ClusterClaim], value: str) -> Look[Write]:
         thing = target.thing
         if thing is None:
             return Look(LARGE, inf, CreateClaim(target.key, value))
@@ -130,24 +132,24 @@ class Claims:
             return Look(0.0, inf, None, warning(CLUSTER_CLAIMS, thing, "NotOurs", why))
         version = thing.metadata.resource_version
         write = WriteClaim(key=target.key, resource_version=version, value=value)
-        return Look(properties.claim_gap(thing.spec.value, value), inf, write)
+        return Look(gap(thing.spec.value, value), inf, write)
 
     def view(self, now_s: float) -> tuple[View | None, float]:
         """(what to say, or None while there is still time; until when that holds)."""
         if self._told.score is not None:
             return self._told.view(now_s)
-        wait_until_s = max(self._told.heard_s, self.since_s) + self.policy.silent_after_s
+        wait_until_s = max(self._told.heard_s, self.since_s) + self._silent_after_s
         if now_s < wait_until_s:
             return None, wait_until_s
-        return replace(scores.view(None, silent_s=self.policy.silent_after_s), silence=UNTOLD), inf
+        return replace(view(None, silent_s=self._silent_after_s), silence=UNTOLD), inf
 
     def _touch(self) -> None:
         self.targets.touch(list(self.targets.all))
 
 
-def _said(view: View) -> View:
+def _last_told(said: View) -> View:
     """Of a claim that is to be made, what was told last counts, too."""
-    return replace(view, score=view.last) if view.last is not None else view
+    return replace(said, score=said.last) if said.last is not None else said
 
 
 def _key(name: str) -> Key:

@@ -1,4 +1,4 @@
-"""Tells facts while this replica holds the lease; others mirror and stand by.
+"""Reports facts while this replica holds the lease; others mirror and stand by.
 
 Each time the lease is gained a new life of the writer begins, with an epoch above all before: what
 a replica that stood still may yet send is then recognised as old.
@@ -8,7 +8,7 @@ import asyncio
 import secrets
 import socket
 from collections.abc import Callable
-from typing import Final
+from typing import Any, Final
 
 from berthmaster.lib.messages.fleet import FleetFact
 from berthmaster.lib.nats.connection import Connection
@@ -16,10 +16,9 @@ from berthmaster.lib.nats.reporting import FactReporter, Source, Writer
 from berthmaster.lib.runtime.lease import Lease
 from berthmaster.lib.runtime.periodic import stopped_within
 from berthmaster.lib.runtime.service import Context
-from berthmaster.worker.inventory.settings import InventorySettings
 
 LOOK_S: Final = 0.05
-LEASE_TTL_S: Final = 1.5  # until a silent inventory is replaced by one that stands by
+LEASE_TTL_S: Final = 1.5  # until a silent replica is replaced by one that stands by
 REPORT_INTERVAL_S: Final = 0.1  # between two reports of one thing, at least
 REPORTS_PER_S: Final = 500.0  # of nodes that only our own pods have changed, and of the hourly rest
 RELEASE_LIMIT_S: Final = 1.0
@@ -30,7 +29,7 @@ class FactPublisher:
 
     def __init__(
         self,
-        ctx: Context[InventorySettings],
+        ctx: Context[Any],
         conn: Connection,
         source: Source,
         *,

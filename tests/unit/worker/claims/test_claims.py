@@ -1,22 +1,30 @@
-"""The worker's side: a few claims of the cluster, in the cluster."""
+"""A few claims of the cluster, in the cluster."""
 
 from math import inf
 
-from berthmaster.hub.ocm.core.claims import NAMES, Claims
-from berthmaster.hub.ocm.core.instructions import CreateClaim, Instruction, Write, WriteClaim
-from berthmaster.hub.ocm.core.pace import Rules
-from berthmaster.hub.ocm.core.policy import OcmPolicy
 from berthmaster.lib.kube.controller.answer import Answer
 from berthmaster.lib.kube.controller.instructions import KubeEvent
-from tests.unit.hub.ocm.builders import T0_S, claim, score
+from berthmaster.lib.ocm.core.ownership import MANAGED_BY, OURS
+from berthmaster.lib.ocm.core.pace import Rules
+from berthmaster.worker.claims.core.claims import NAMES, Claims
+from berthmaster.worker.claims.core.instructions import CreateClaim, Instruction, Write, WriteClaim
+from berthmaster.worker.claims.core.objects import ClusterClaim, ClusterClaimSpec
+from tests.unit.hub.ocm.builders import T0_S, metadata, score
 
 FREE = "gpu-free.berthmaster.io"
+
+
+def claim(name: str, value: str, *, version: int = 1, ours: bool = True) -> ClusterClaim:
+    return ClusterClaim(
+        metadata=metadata(name, version=version, labels={MANAGED_BY: OURS} if ours else {}),
+        spec=ClusterClaimSpec(value=value),
+    )
 
 
 class Story:
     def __init__(self) -> None:
         rules = Rules(settle_s=60.0, refill_s=60.0, burst=6.0)
-        self.core = Claims("east", OcmPolicy(rules=rules, silent_after_s=30.0))
+        self.core = Claims("east", rules, 30.0)
         self.now_s = T0_S
         self.version = 0
         self.core.listen(self.now_s, blind=False)
@@ -35,7 +43,7 @@ class Story:
         for each in self.core.act(self.now_s):
             assert not isinstance(each, KubeEvent)
             self.stored(each)
-            told[each.key[2]] = each.value  # type: ignore[union-attr]
+            told[each.key[2]] = each.value
         return told
 
 

@@ -12,11 +12,11 @@ Rules of this file:
 from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
+from berthmaster.hub.members.core.objects import MemberCluster, Property, ResourceUsage
 from berthmaster.lib.accelerators.table import AMD, NVIDIA, TPU
 from berthmaster.lib.kube.objects import seconds
 from berthmaster.lib.kube.quantity import QuantityError, milli, whole
 from berthmaster.lib.messages.fleet import Amounts, HubRoom
-from berthmaster.worker.inventory.core.objects import MemberCluster, Property, ResourceUsage
 
 HEARTBEAT_S: Final = 60.0  # KubeFleet's own default
 MAX_HEARTBEAT_S: Final = 600.0  # the most that its API allows

@@ -3,7 +3,7 @@ one name, as one. Pure.
 
 All tell labels, properties and health; where they differ in a label or property the
 ManagedCluster's counts, which a ClusterProfile is mostly copied from, and over it the
-MemberCluster's. That one alone tells of room too (members.py). Open Cluster Management's taints
+MemberCluster's. That one alone tells of room too (measures.py). Open Cluster Management's taints
 become ours: NoSelect and NoSelectIfNew keep new workloads away (what runs is never moved by a
 taint), PreferNoSelect keeps nobody away. Health is False as soon as one of them says so, and None
 where they say that they do not know: a cluster's own sign of life is better than a guess.
@@ -16,19 +16,19 @@ from collections.abc import Iterable, Mapping, Sequence
 from enum import Enum
 from typing import Any, Final, Literal, NamedTuple
 
-from berthmaster.lib.kube.mirror import Added, Change, Deleted, Listed, Unreadable, Updated
-from berthmaster.lib.kube.objects import Condition, condition
-from berthmaster.lib.messages.fleet import FleetFact, HubRoom, Membership, Stamp, Taint
-from berthmaster.lib.nats import subjects
-from berthmaster.worker.inventory.core.kinds import Problems, named
-from berthmaster.worker.inventory.core.members import measures
-from berthmaster.worker.inventory.core.nodes import MAX_TAINTS, bounded_labels
-from berthmaster.worker.inventory.core.objects import (
+from berthmaster.hub.members.core.measures import measures
+from berthmaster.hub.members.core.objects import (
     ClusterProfile,
     ManagedCluster,
     MemberCluster,
     Property,
 )
+from berthmaster.lib.kube.bounds import MAX_TAINTS, bounded_labels
+from berthmaster.lib.kube.controller.problems import Problems, named
+from berthmaster.lib.kube.mirror import Added, Change, Deleted, Listed, Unreadable, Updated
+from berthmaster.lib.kube.objects import Condition, condition
+from berthmaster.lib.messages.fleet import FleetFact, HubRoom, Membership, Stamp, Taint
+from berthmaster.lib.nats import subjects
 
 MAX_PROPERTIES: Final = 200
 MAX_VALUE_CHARS: Final = 1024  # as the API's own schema has it

@@ -5,14 +5,15 @@ from typing import Any
 import msgspec
 import pytest
 
+from berthmaster.hub.members.core.measures import measures
+from berthmaster.hub.members.core.membership import HubKind, HubMembership
+from berthmaster.hub.members.core.objects import MemberCluster
+from berthmaster.lib.kube.controller.problems import Problem
 from berthmaster.lib.kube.mirror import Added, Deleted, Listed, Updated
 from berthmaster.lib.messages.fleet import Amounts, HubRoom, Membership, Taint
 from berthmaster.lib.nats import subjects
-from berthmaster.worker.inventory.core.kinds import Problem
-from berthmaster.worker.inventory.core.members import measures
-from berthmaster.worker.inventory.core.membership import HubKind, HubMembership
-from berthmaster.worker.inventory.core.objects import MemberCluster
-from tests.unit.worker.inventory.objects import FALSE, NOW_S, STAMP, condition, managed_cluster
+from tests.unit.hub.members.objects import managed_cluster
+from tests.unit.worker.inventory.objects import FALSE, NOW_S, STAMP, condition
 
 AT: Any = "2026-11-25T00:10:00Z"
 AT_S = 1_795_565_400.0

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from berthmaster.hub.ocm.core.pace import CONFLICTS, LARGE, SMALL, Pace, Rules
+from berthmaster.lib.ocm.core.pace import CONFLICTS, LARGE, SMALL, Pace, Rules
 
 RULES = Rules(points=2.0, settle_s=30.0, burst=3.0, refill_s=10.0, validity_s=300.0)
 

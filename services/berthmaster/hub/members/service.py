@@ -1,29 +1,40 @@
-"""The inventory of a hub: what it knows of its clusters, told as their memberships."""
+"""`berth serve members`: what a hub knows of its clusters, as their memberships in the fleet.
+
+::
+
+    berth serve members                                 in a pod of the hub
+    berth serve members --kubeconfig F --context C
+
+Needs to get, list and watch, and nothing else (deploy/chart/templates/hub-rights.yaml).
+"""
 
 from functools import partial
 from typing import Any, Final
 
+from berthmaster.hub.members.core.membership import HubKind, HubMembership
+from berthmaster.hub.members.core.objects import ClusterProfile, ManagedCluster, MemberCluster
 from berthmaster.lib.kube.client import Client
+from berthmaster.lib.kube.controller.fact_watch import FactWatch
 from berthmaster.lib.kube.controller.watch import Watched
+from berthmaster.lib.kube.joining import ProfileSettings, reached
 from berthmaster.lib.kube.mirror import Change
 from berthmaster.lib.kube.resources import CLUSTER_PROFILES, MANAGED_CLUSTERS, MEMBER_CLUSTERS
 from berthmaster.lib.nats import subjects
 from berthmaster.lib.nats.connection import Connection
+from berthmaster.lib.nats.fact_publisher import FactPublisher
+from berthmaster.lib.nats.facts import StreamFacts
+from berthmaster.lib.nats.joining import joined
 from berthmaster.lib.nats.lease import Lease
-from berthmaster.lib.nats.reporting import StreamFacts
+from berthmaster.lib.nats.streams import FLEET
 from berthmaster.lib.runtime.periodic import beats
-from berthmaster.lib.runtime.service import Context
-from berthmaster.worker.inventory.core.membership import HubKind, HubMembership
-from berthmaster.worker.inventory.core.objects import ClusterProfile, ManagedCluster, MemberCluster
-from berthmaster.worker.inventory.publisher import FactPublisher
-from berthmaster.worker.inventory.settings import InventorySettings
-from berthmaster.worker.inventory.watch import FactWatch
+from berthmaster.lib.runtime.service import Context, Service
 
+NAME: Final = "members"
 BEAT_S: Final = 0.5
 
 
-class HubSide:
-    def __init__(self, ctx: Context[InventorySettings], conn: Connection, client: Client) -> None:
+class Members:
+    def __init__(self, ctx: Context[ProfileSettings], conn: Connection, client: Client) -> None:
         self._ctx = ctx
         self._conn = conn
         self._core = HubMembership()
@@ -38,11 +49,11 @@ class HubSide:
             Watched(MEMBER_CLUSTERS, MemberCluster, optional=True),
         )
         self._watch = FactWatch(ctx, client, watched, self._on_change)
-        self._teller = FactPublisher(
+        self._publisher = FactPublisher(
             ctx,
             conn,
             self._core,
-            lease=partial(Lease, conn, "inventory"),
+            lease=partial(Lease, conn, NAME),
             writer=StreamFacts(conn, subjects.fleet_facts("membership")),
         )
         self._clusters = ctx.metrics.gauge("clusters", "Clusters that the hub knows")
@@ -51,11 +62,11 @@ class HubSide:
         """Until the service is asked to stop; the lease is given back at the end."""
         self._watch.start()
         self._ctx.spawn(self._keep_house(), name="keep house")
-        await self._teller.run(lambda: self._watch.ready)
+        await self._publisher.run(lambda: self._watch.ready)
 
     def _on_change(self, plural: str, change: Change[Any]) -> None:
         self._core.take(HubKind(plural), change)
-        self._teller.reporter.wake()
+        self._publisher.reporter.wake()
 
     async def _keep_house(self) -> None:
         async for _ in beats(BEAT_S, self._ctx.stopping):
@@ -64,6 +75,16 @@ class HubSide:
             for plural, keys in self._watch.unreadable_keys().items():
                 self._core.unreadable(HubKind(plural), keys)
             self._ctx.health.ready("bus", self._conn.connected, "no connection to NATS")
-            self._teller.show()
+            self._publisher.show()
             self._clusters.set(len(self._core))
             self._watch.show_problems(self._core.problems)
+
+
+async def main(ctx: Context[ProfileSettings]) -> None:
+    """Connect to the API server and the bus, then report."""
+    async with reached(ctx, NAME) as client, joined(ctx, FLEET) as conn:
+        if conn is not None:
+            await Members(ctx, conn, client).run()
+
+
+SERVICE = Service(NAME, ProfileSettings, main)

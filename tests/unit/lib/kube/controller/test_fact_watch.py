@@ -1,18 +1,18 @@
-"""What an inventory watches: an odd object is set aside, and the rest is told as it changes."""
+"""An odd object that a fact is made of is set aside, and the rest is told as it changes."""
 
 import asyncio
 import io
 from typing import Any
 
+from berthmaster.lib.kube.controller.fact_watch import FactWatch
 from berthmaster.lib.kube.controller.watch import Watched
+from berthmaster.lib.kube.joining import ClusterSettings
 from berthmaster.lib.kube.mirror import Added, Change, Unreadable
 from berthmaster.lib.runtime.health import Health
 from berthmaster.lib.runtime.log import Log
 from berthmaster.lib.runtime.metrics import Metrics
 from berthmaster.lib.runtime.service import Context
 from berthmaster.lib.runtime.settings import load
-from berthmaster.worker.inventory.settings import InventorySettings
-from berthmaster.worker.inventory.watch import FactWatch
 from tests.support.patience import until
 from tests.unit.lib.kube.stage import WIDGETS, Stage, Widget
 
@@ -32,7 +32,7 @@ def test_an_object_that_makes_the_core_raise_ends_nothing() -> None:
     async def story() -> None:
         ctx = Context(
             "inventory",
-            load(InventorySettings, "inventory", ["--cluster", "east"]),
+            load(ClusterSettings, "inventory", []),
             log=Log("inventory", stream=io.BytesIO()),
             metrics=Metrics("inventory"),
             health=Health(),

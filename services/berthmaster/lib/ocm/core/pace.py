@@ -42,9 +42,6 @@ class Rules(msgspec.Struct, frozen=True, kw_only=True):
         return min(self.validity_s / 2, self.rest_s)
 
 
-CLAIM_RULES: Final = Rules(settle_s=60.0, refill_s=60.0)  # each claim is a write on the hub too
-
-
 class Pace:
     def __init__(self, rules: Rules) -> None:
         self._rules = rules

@@ -14,10 +14,10 @@ it stale or withdrawn until its agent is heard again. So
 from math import inf
 from typing import Final
 
-from berthmaster.hub.ocm.core import scores
-from berthmaster.hub.ocm.core.scores import NOT_TOLD, View
 from berthmaster.lib.messages.fleet import ClusterScore
+from berthmaster.lib.ocm.core.view import NOT_TOLD, View, view
 
+SILENT_AFTER_S: Final = 30.0  # without a sign of life, until a cluster counts as silent
 GAPS: Final = 3  # a gap is a third of what counts as silence: two refreshes of the scorer's
 
 
@@ -45,9 +45,9 @@ class Telling:
         assert score is not None
         silent_s = self.heard_s + self._limit_s
         if now_s >= silent_s:
-            return scores.view(score, silent_s=self._limit_s), inf
+            return view(score, silent_s=self._limit_s), inf
         settled_s = self._back_s + self._limit_s
-        plain = scores.view(score, silent_s=0)
+        plain = view(score, silent_s=0)
         if now_s >= settled_s:
             return plain, silent_s
         until_s = min(settled_s, silent_s)
@@ -87,7 +87,7 @@ class Tellers:
         if blind:
             why = "no score is heard of: the bus is away"
             return View(NOT_TOLD, why, silence=why), inf
-        plain = scores.view(None, silent_s=self._limit_s)
+        plain = view(None, silent_s=self._limit_s)
         settled_s = self._back_s + self._limit_s
         if now_s >= self._heard_s + self._limit_s:
             why = "no score of any cluster is told: the scorer is away"

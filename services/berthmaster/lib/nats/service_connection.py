@@ -1,0 +1,63 @@
+"""A service's connection to the bus, whether it reads streams or asks the door."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Final, TypeVar
+
+from berthmaster.lib.nats.connection import SERVER_CLOCK, Connection
+from berthmaster.lib.nats.errors import BusError
+from berthmaster.lib.runtime.errors import CannotStart
+from berthmaster.lib.runtime.periodic import beats, unless_stopped
+from berthmaster.lib.runtime.service import Context
+from berthmaster.lib.runtime.settings import CommonSettings
+
+STORING_S: Final = 0.5  # between two checks whether the bus stores our writes
+S = TypeVar("S", bound=CommonSettings)
+
+
+@asynccontextmanager
+async def connected(
+    ctx: Context[S], *, clock_subject: str = SERVER_CLOCK, round_s: float = 0.0
+) -> AsyncIterator[Connection | None]:
+    """Connect to the bus; None if the service is stopped before.
+
+    ``round_s``: seconds between two reads of what the server sends; 0 = as it comes (reading.py).
+
+    Readiness shows permission violations and writes that are not stored, for as long as the
+    service runs. Raises CannotStart when the server refuses this user, or its seed is none.
+    """
+    ctx.health.ready("bus", False, "no connection to NATS yet")
+    opening = Connection.open(ctx.settings, ctx.name, ctx.log, clock_subject=clock_subject)
+    try:
+        conn = await unless_stopped(opening, ctx.stopping)
+    except BusError as error:
+        raise CannotStart(str(error)) from error
+    if conn is None:
+        yield None
+        return
+    async with conn:
+        conn.on_violation = lambda what: ctx.health.ready("permissions", False, what)
+        conn.nc.reading.round_s = round_s
+        ctx.spawn(_tell_storing(ctx, conn), name="storing")
+        ready_soon(ctx, "bus")
+        yield conn
+
+
+def ready_soon(ctx: Context[S], part: str) -> None:
+    """Report a part ready in the event loop's next turn. By then the service has named what else it
+    waits for. Reported at once, the service would be ready for a moment and be sent work."""
+    asyncio.get_running_loop().call_soon(ctx.health.ready, part, True)
+
+
+async def _tell_storing(ctx: Context[S], conn: Connection) -> None:
+    """Not ready while the bus stores nothing of what this service writes."""
+    failing = ctx.metrics.gauge("bus_not_storing", "1 while the bus stores no write of ours")
+    failures = ctx.metrics.counter("bus_write_failures", "Writes that the bus did not store")
+    told = 0
+    async for _ in beats(STORING_S, ctx.stopping):
+        trouble = conn.storing.trouble()
+        ctx.health.ready("storing", not trouble, trouble)
+        failing.set(bool(trouble))
+        failures.inc(conn.storing.failures - told)
+        told = conn.storing.failures
