@@ -21,11 +21,6 @@ RUNBOOKS: Final = "{{ with $externalLabels.runbooks }}{{ . }}{{ else }}docs/runb
 # For a Prometheus of your own, and for the chart, which reads no file outside of it.
 RULES_FILES: Final = ("deploy/prometheus/rules.yaml", "deploy/chart/rules.yaml")
 JOB: Final = 'job="berthmaster"'
-# The containers of the pods of both sides: each shows its metrics on a port of its name.
-SCRAPED: Final = (
-    *("gateway", "resolver", "scorer", "archivist", "usage", "door", "accounts", "inventory"),
-    *("multikueue", "login", "karmada", "ocm", "admission", "executor", "figures", "telemetry"),
-)
 
 
 class Panel(NamedTuple):

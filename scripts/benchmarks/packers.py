@@ -28,8 +28,8 @@ from berthmaster.lab.simulate.baseline_fleet import Shape as PodShape
 from berthmaster.lab.simulate.placement_rules import BestFit, Fragmentation, Mix, mix_of
 from berthmaster.lib.engine.fitting.fit import bind_one
 from berthmaster.lib.engine.fleet.fleet import Fleet, Holding
-from berthmaster.lib.engine.fleet.needs import Asks, Shape, Suitables, kind_of
-from berthmaster.lib.engine.scoring.mix import Mix as SeenMix
+from berthmaster.lib.engine.fleet.needs import Shape, Suitables, kind_of
+from berthmaster.lib.engine.scoring.pod_mix import Mix as SeenMix
 from berthmaster.lib.engine.scoring.pressure import NO_PRESSURE, is_due
 from berthmaster.lib.engine.scoring.score_cache import ScoreCache
 from berthmaster.lib.engine.scoring.value import NOT_HERE, Appraiser
@@ -80,7 +80,7 @@ class Ours(Packer):
             self._placed = 0
         worth = self._appraiser.under(self._pressure, *known)
         kind = kind_of(pods)
-        suitable = self._suitables.of(self._fleet, Shape(Asks((pods,))), 0)
+        suitable = self._suitables.of(self._fleet, Shape({"pod_sets": (pods,)}), 0)
         card = self._board.card(self._fleet, kind, pods, suitable, worth)
         if card.best[0] == NOT_HERE:
             return None

@@ -289,7 +289,7 @@ def _observations() -> Iterator[Channel]:
     for name, build, facts, senders, receivers in (
         ("fleet.alive", subjects.alive, (ClusterAlive,), ("door",), readers),
         ("fleet.profile", subjects.profile, (ClusterProfile,), ("door",), readers),
-        ("fleet.membership", subjects.membership, (Membership,), ("inventory",), deciders),
+        ("fleet.membership", subjects.membership, (Membership,), ("members",), deciders),
         ("fleet.score", subjects.score, (ClusterScore,), ("scorer",), (*deciders, "ocm", "door")),
     ):
         yield Channel(name, _address(build, "cluster"), facts, "FLEET", senders, receivers)

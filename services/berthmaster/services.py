@@ -1,7 +1,8 @@
 """Every service, one row each: where it runs, its package, and what its image holds.
 
 A new service is a package with a ``service.py`` and a row here. `berth serve`, the images, the
-process plan of `berth up`, the docs' table and the tests read this list and have none of their own.
+process plan and the users of `berth up`, the docs' table and the tests read this list and have none
+of their own. What a service may do on the bus is a function in lib/access/permissions.py.
 """
 
 from collections.abc import Mapping
@@ -12,14 +13,22 @@ Side = Literal["control", "hub", "worker", "lab"]
 
 
 class ServiceRow(NamedTuple):
-    """One service. ``extras`` are those of pyproject.toml that its image installs."""
+    """One service."""
 
     name: str  # in `berth serve NAME`, its image, its user on the bus, its metrics and settings
     side: Side  # control: beside NATS; hub, worker: beside such a cluster's API server
-    extras: tuple[str, ...]
     about: str
+    # `berth up` runs it once (here), or for its hub, its Karmada, or each worker; "" = never
+    up: Literal["", "here", "hub", "karmada", "worker"] = ""
+    port: int = 0  # of its container beside others in a pod of the chart; 0 = no such container
+    own_extras: tuple[str, ...] = ()  # of pyproject.toml, for its image; () = the one of its name
     folder: str = ""  # where the package is not called as the service is
     remembers: bool = False  # keeps a memory folder: what it knows of the event log
+    named: bool = False  # `berth up` runs it only where --services names it
+
+    @property
+    def extras(self) -> tuple[str, ...]:
+        return self.own_extras or (self.name,)
 
     @property
     def package(self) -> str:
@@ -36,59 +45,151 @@ class ServiceRow(NamedTuple):
         return self.extras[-1]
 
 
+_KUBERNETES: Final = ("kubernetes",)
 _ROWS: Final = (
     ServiceRow(
-        "gateway", "control", ("gateway",), "the API of tenants and operators", remembers=True
+        "gateway", "control", "the API of tenants and operators", "here", 8081, remembers=True
     ),
-    ServiceRow("resolver", "control", ("resolver",), "decides where jobs go", remembers=True),
-    ServiceRow("scorer", "control", ("scorer",), "scores clusters by what their GPUs do now"),
-    ServiceRow("archivist", "control", ("archivist",), "moves ended jobs out of the event log"),
-    ServiceRow("usage", "control", ("usage", "postgres"), "usage, cost, waits; webhooks"),
     ServiceRow(
-        "door", "control", ("door",), "what agents of worker clusters speak to", remembers=True
-    ),
-    # `berth cluster add` and `berth tenant add` are run beside the folder of keys.
-    ServiceRow(
-        "accounts", "control", ("cli", "accounts"), "tells NATS of new and removed accounts"
-    ),
-    ServiceRow("login", "control", ("kubernetes", "login"), "credentials for an identity token"),
-    ServiceRow("dashboard", "control", ("dashboard",), "the page"),
-    ServiceRow(
-        "multikueue",
-        "hub",
-        ("resolver", "kubernetes"),
-        "nominates clusters for Workloads",
+        "resolver",
+        "control",
+        "decides where jobs run, answers why and what if",
+        "here",
+        8082,
         remembers=True,
     ),
     ServiceRow(
-        "karmada", "hub", ("kubernetes",), "places Karmada's ResourceBindings", remembers=True
+        "scorer", "control", "scores nodes and clusters from facts and telemetry", "here", 8083
     ),
-    ServiceRow("credentials", "hub", ("kubernetes",), "service accounts and tokens of workers"),
+    ServiceRow("archivist", "control", "moves ended jobs out of the event log", "here", 8084),
+    ServiceRow(
+        "usage",
+        "control",
+        "usage and cost of ended jobs, trends, webhooks",
+        "here",
+        8085,
+        own_extras=("usage", "postgres"),
+    ),
+    ServiceRow(
+        "door",
+        "control",
+        "the agent API: the only service that agents speak to",
+        "here",
+        8086,
+        remembers=True,
+    ),
+    # `berth cluster add` and `berth tenant add` run beside the folder of keys.
+    ServiceRow(
+        "accounts",
+        "control",
+        "keeps accounts of the NATS servers equal to the folder of keys",
+        "here",
+        8087,
+        own_extras=("cli", "accounts"),
+    ),
+    ServiceRow(
+        "login",
+        "control",
+        "exchanges an identity token for a NATS credential",
+        "",
+        8090,
+        own_extras=("kubernetes", "login"),
+    ),
+    ServiceRow("dashboard", "control", "the [web page](dashboard.md)", "here"),
+    ServiceRow(
+        "members",
+        "hub",
+        "reports what a hub knows of its clusters as facts",
+        "hub",
+        8097,
+        own_extras=_KUBERNETES,
+    ),
+    ServiceRow(
+        "multikueue",
+        "hub",
+        "nominates clusters for Workloads of MultiKueue",
+        "hub",
+        8089,
+        own_extras=("resolver", "kubernetes"),
+        remembers=True,
+    ),
+    ServiceRow(
+        "karmada",
+        "hub",
+        "holds ResourceBindings of Karmada until the resolver places them",
+        "karmada",
+        8091,
+        own_extras=_KUBERNETES,
+        remembers=True,
+    ),
+    ServiceRow(
+        "credentials",
+        "hub",
+        "creates, renews and revokes a hub's access to workers",
+        own_extras=_KUBERNETES,
+    ),
     ServiceRow(
         "ocm",
         "hub",
-        ("kubernetes",),
-        "AddOnPlacementScores, ClusterProfile properties, ClusterClaims",
+        "writes [scores](ocm.md) for Open Cluster Management",
+        "hub",
+        8092,
+        own_extras=_KUBERNETES,
+        named=True,
     ),
     ServiceRow(
         "admission",
         "hub",
-        ("kubernetes",),
-        "AdmissionCheck to MultiKueueConfig and MultiKueueCluster",
+        "turns OCM Placements into MultiKueueConfigs",
+        "hub",
+        8093,
+        own_extras=_KUBERNETES,
+        named=True,
     ),
     ServiceRow(
         "placement",
         "hub",
-        ("kubernetes", "placement"),
-        "OCM's Placement: decisions by labels, CEL and scores",
+        "decides [Placements](placement.md) that OCM's scheduler ignores",
+        own_extras=("kubernetes", "placement"),
     ),
-    ServiceRow("telemetry", "worker", ("telemetry",), "readings of a node's GPUs"),
-    ServiceRow("inventory", "worker", ("kubernetes",), "nodes, pods, queues as facts of the fleet"),
-    ServiceRow("executor", "worker", ("kubernetes",), "claims placements, makes their Jobs"),
     ServiceRow(
-        "figures", "worker", ("kubernetes",), "what each job's GPUs do", folder="job_metrics"
+        "telemetry", "worker", "samples the GPUs of a node every second", "here", 8096, named=True
     ),
-    ServiceRow("shares", "worker", ("shares",), "device plugin for parts of GPUs"),
-    ServiceRow("emulator", "lab", ("emulator",), "worker clusters without hardware"),
+    ServiceRow(
+        "inventory",
+        "worker",
+        "reports nodes, pods and queues as facts",
+        "worker",
+        8088,
+        own_extras=_KUBERNETES,
+    ),
+    ServiceRow(
+        "executor",
+        "worker",
+        "claims placements, creates their Jobs, reports how they end",
+        "worker",
+        8094,
+        own_extras=_KUBERNETES,
+    ),
+    ServiceRow(
+        "figures",
+        "worker",
+        "measures what the GPUs of each job do",
+        "worker",
+        8095,
+        own_extras=_KUBERNETES,
+        folder="job_metrics",
+    ),
+    ServiceRow(
+        "claims",
+        "worker",
+        "writes [ClusterClaims](ocm.md) of an OCM cluster from its score",
+        "worker",
+        8098,
+        own_extras=_KUBERNETES,
+        named=True,
+    ),
+    ServiceRow("shares", "worker", "device plugin for [shares of GPUs](sharing.md)"),
+    ServiceRow("emulator", "lab", "worker clusters without hardware", "here"),
 )
 SERVICES: Final[Mapping[str, ServiceRow]] = MappingProxyType({row.name: row for row in _ROWS})

@@ -33,7 +33,7 @@ from berthmaster.lib.nats import subjects
 from berthmaster.lib.nats.connection import Connection
 from berthmaster.lib.nats.dead_letters import store_dead_letter
 from berthmaster.lib.nats.errors import BusError, NotPermitted, TooLarge
-from berthmaster.lib.nats.facts import Seen
+from berthmaster.lib.nats.fact_stamps import Seen
 from berthmaster.lib.nats.streams import WORKLOADS, stream_info
 from berthmaster.lib.supervisor.embedded import Server
 from tests.bus.doors import door, with_door

@@ -33,7 +33,8 @@ from berthmaster.lib.messages.workload import (
 )
 from berthmaster.lib.nats import subjects
 from berthmaster.lib.nats.connection import Connection
-from berthmaster.lib.nats.facts import FactMirror, Seen
+from berthmaster.lib.nats.fact_stamps import Seen
+from berthmaster.lib.nats.facts import FactMirror
 from berthmaster.lib.nats.streams import WORKLOADS, stream_info
 from berthmaster.lib.supervisor.embedded import Server
 from berthmaster.worker.executor.core.executor import Executor

@@ -11,9 +11,12 @@ from unittest import mock
 
 import pytest
 
+from berthmaster.hub.members import service as members_service
 from berthmaster.lib.access.keys import creds_file
 from berthmaster.lib.access.permissions import inbox_prefix
+from berthmaster.lib.kube.controller import fact_watch
 from berthmaster.lib.kube.resources import CLUSTER_PROFILES, CLUSTER_QUEUES, NODES, PODS
+from berthmaster.lib.kube.service_client import ProfileSettings
 from berthmaster.lib.messages.fleet import (
     ClusterAlive,
     ClusterProfile,
@@ -25,10 +28,9 @@ from berthmaster.lib.messages.fleet import (
 from berthmaster.lib.nats import subjects
 from berthmaster.lib.nats.connection import Connection
 from berthmaster.lib.nats.streams import ensure_streams
-from berthmaster.lib.runtime.errors import CannotStart, SettingsError
+from berthmaster.lib.runtime.errors import CannotStart
 from berthmaster.lib.runtime.service import Context
 from berthmaster.lib.supervisor.embedded import Server, ServerConfig
-from berthmaster.worker.inventory import watch
 from berthmaster.worker.inventory.service import main
 from berthmaster.worker.inventory.settings import InventorySettings
 from tests.bus.doors import door
@@ -76,7 +78,7 @@ async def inventory(
 ) -> AsyncIterator[Context[InventorySettings]]:
     wanted: dict[str, Any] = {"cluster": "east", "http_port": -1} | settings
     given = InventorySettings(nats_url=url, kubeconfig=api.kubeconfig(folder), **wanted)
-    with mock.patch.object(watch, "ABSENT_S", 0.5):
+    with mock.patch.object(fact_watch, "ABSENT_S", 0.5):
         async with running("inventory", given, main) as ctx:
             yield ctx
 
@@ -140,7 +142,7 @@ async def test_kueue_that_comes_later_is_found(server: Server, tmp_path: Path) -
             )
 
 
-@mock.patch.object(watch, "SILENT_LIMIT_S", 1.0)
+@mock.patch.object(fact_watch, "SILENT_LIMIT_S", 1.0)
 @in_loop
 async def test_silent_watch_ends_sign_of_life(server: Server, tmp_path: Path) -> None:
     async with KubeApi() as api, listening(server.url) as told:
@@ -210,7 +212,7 @@ async def test_its_user_may_do_all_that_it_does(tmp_path: Path, user: str) -> No
 @in_loop
 async def test_the_hubs_user_may_tell_memberships(tmp_path: Path) -> None:
     keys = tmp_path / "keys"
-    extra = accounts_of(keys, ("setup", "operator", "inventory"))
+    extra = accounts_of(keys, ("setup", "operator", "members"))
     with Server(tmp_path / "nats", ServerConfig(sync="default", extra=extra)) as server:
 
         def settings(who: str) -> Settings:
@@ -230,15 +232,14 @@ async def test_the_hubs_user_may_tell_memberships(tmp_path: Path) -> None:
                 CLUSTER_PROFILES,
                 {"metadata": {"name": "east", "namespace": "fleet"}, "spec": {}, "status": {}},
             )
-            async with inventory(
-                api,
-                tmp_path,
-                server.url,
-                side="hub",
-                cluster="",
-                nats_creds_file=creds_file(keys, "inventory"),
-                inbox_prefix=inbox_prefix("inventory"),
-            ) as ctx:
+            given = ProfileSettings(
+                nats_url=server.url,
+                kubeconfig=api.kubeconfig(tmp_path),
+                http_port=-1,
+                nats_creds_file=creds_file(keys, "members"),
+                inbox_prefix=inbox_prefix("members"),
+            )
+            async with running("members", given, members_service.main) as ctx:
                 await told.until(subjects.membership("east"), Membership, lambda _: True)
                 await asyncio.sleep(0.3)
                 assert "permissions" not in str(ctx.health.readiness())
@@ -247,13 +248,10 @@ async def test_the_hubs_user_may_tell_memberships(tmp_path: Path) -> None:
 
 
 @in_loop
-async def test_a_kubeconfig_that_is_none_and_a_cluster_without_a_name(tmp_path: Path) -> None:
+async def test_a_missing_kubeconfig_stops_the_start(tmp_path: Path) -> None:
     given = InventorySettings(cluster="east", kubeconfig=tmp_path / "none", http_port=-1)
     with pytest.raises(CannotStart, match="none"):
         async with running("inventory", given, main):
-            pass
-    with pytest.raises(SettingsError, match="--cluster: missing"):
-        async with running("inventory", InventorySettings(http_port=-1), main):
             pass
 
 

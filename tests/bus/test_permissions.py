@@ -41,12 +41,12 @@ USERS = (
     "executor.c1",
     "inventory.c1",
     "agent.c1",
-    "inventory",
+    "members",
     "multikueue",
     "karmada",
     "admission",
     "ocm",
-    "ocm.c1",
+    "claims.c1",
     "telemetry.c1",
     "dashboard",
     "watcher",
@@ -108,8 +108,8 @@ IN_A_CLUSTER = Case(
         "pub berth.fleet.c1.node.n1",
         "pub berth.fleet.c1.score",
         "pub berth.telemetry.c1.n1",
-        *(f"pub berth.lease.{name}.c1" for name in ("executor", "inventory", "ocm")),
-        *(f"pub berth.dead.{name}" for name in ("executor", "inventory", "telemetry", "ocm")),
+        *(f"pub berth.lease.{name}.c1" for name in ("executor", "inventory", "claims")),
+        *(f"pub berth.dead.{name}" for name in ("executor", "inventory", "telemetry", "claims")),
         "pub berth.decision.all",
         f"{API}INFO",
         f"{API}STREAM.NAMES",
@@ -149,7 +149,7 @@ def in_a_cluster(user: str) -> Case:
 CASES: Mapping[str, Case] = {
     **{
         user: in_a_cluster(user)
-        for user in ("agent.c1", "executor.c1", "figures.c1", "inventory.c1", "ocm.c1")
+        for user in ("agent.c1", "executor.c1", "figures.c1", "inventory.c1", "claims.c1")
     },
     # On every node of the cluster, under one key.
     "telemetry.c1": Case(
@@ -176,7 +176,7 @@ CASES: Mapping[str, Case] = {
             "pub berth.fleet.c1.node.n1",
             "pub berth.fleet.c1.copy.team-a.job-train",
             "pub berth.lease.executor.c1",
-            "pub berth.lease.ocm.c1",
+            "pub berth.lease.claims.c1",
             "pub berth.telemetry.c1.n1",
             "pub berth.figures.acme.c1.job-1",
             "pub berth.assign.c1.news",
@@ -213,7 +213,7 @@ CASES: Mapping[str, Case] = {
             "pub berth.fleet.c1.membership",
             "pub berth.control.lost.c1",
             "pub berth.lease.resolver.all",
-            "pub berth.lease.inventory",
+            "pub berth.lease.members",
             f"{API}STREAM.MSG.DELETE.WORKLOADS",
             f"{API}STREAM.PURGE.FLEET",
             "sub berth.api.*.submit",
@@ -412,11 +412,11 @@ CASES: Mapping[str, Case] = {
             "sub berth.operator.cordon",
         ),
     ),
-    "inventory": Case(
+    "members": Case(
         may=(
             "pub berth.fleet.c1.membership",
             "pub berth.fleet.c9.membership",
-            "pub berth.lease.inventory",
+            "pub berth.lease.members",
         ),
         may_not=(
             "pub berth.fleet.c1.alive",
@@ -437,7 +437,7 @@ CASES: Mapping[str, Case] = {
         may_not=(
             "pub berth.fleet.c1.score",
             "pub berth.fleet.c1.membership",
-            "pub berth.lease.ocm.c1",
+            "pub berth.lease.claims.c1",
             f"{EVENT}placed.c1",
             f"{API}STREAM.MSG.GET.FLEET",
             f"{API}DIRECT.GET.WORKLOADS",

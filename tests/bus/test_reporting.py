@@ -16,8 +16,9 @@ from berthmaster.lib.messages.fleet import (
 )
 from berthmaster.lib.nats import reporting, subjects
 from berthmaster.lib.nats.connection import Connection
-from berthmaster.lib.nats.facts import FactMirror, Seen
-from berthmaster.lib.nats.reporting import FactReporter, StreamFacts, Told
+from berthmaster.lib.nats.fact_stamps import Seen
+from berthmaster.lib.nats.facts import FactMirror, StreamFacts
+from berthmaster.lib.nats.reporting import FactReporter, Told
 from berthmaster.lib.nats.subjects import ALL_FLEET
 from berthmaster.lib.supervisor.embedded import Server
 from tests.bus.tools import connected, story, task

@@ -7,8 +7,8 @@ from typing import Any, Final
 
 import msgspec
 
+from berthmaster.lib.kube.controller.problems import Problems
 from berthmaster.lib.messages.fleet import NodeReport, Stamp
-from berthmaster.worker.inventory.core.kinds import Problems
 from berthmaster.worker.inventory.core.node_index import NodeIndex
 from berthmaster.worker.inventory.core.objects import (
     DeviceClass,

@@ -7,15 +7,18 @@ from pathlib import Path
 from typing import Any, TypeVar
 from unittest import mock
 
+from berthmaster.hub.members import service as members_service
+from berthmaster.lib.kube.controller import fact_watch
+from berthmaster.lib.kube.service_client import ProfileSettings
 from berthmaster.lib.messages.fleet import ClusterAlive, FleetFact
 from berthmaster.lib.nats import subjects
 from berthmaster.lib.nats.connection import Connection
-from berthmaster.lib.nats.facts import FactMirror, Seen
+from berthmaster.lib.nats.fact_stamps import Seen
+from berthmaster.lib.nats.facts import FactMirror
 from berthmaster.lib.nats.subjects import ALL_FLEET
 from berthmaster.lib.runtime.service import Context
 from berthmaster.lib.supervisor.embedded import Server, ServerConfig
-from berthmaster.worker.inventory import watch
-from berthmaster.worker.inventory.service import main
+from berthmaster.worker.inventory import service as inventory_service
 from berthmaster.worker.inventory.settings import InventorySettings
 from tests.bus.doors import door
 from tests.bus.shells import client, running
@@ -92,6 +95,15 @@ async def inventory(
     """The service, ready, until the block ends."""
     wanted: dict[str, Any] = {"cluster": CLUSTER, "http_port": -1} | settings
     given = InventorySettings(nats_url=url, kubeconfig=kubeconfig, **wanted)
-    with mock.patch.object(watch, "ABSENT_S", 1.0):
-        async with running("inventory", given, main) as ctx:
+    with mock.patch.object(fact_watch, "ABSENT_S", 1.0):
+        async with running("inventory", given, inventory_service.main) as ctx:
+            yield ctx
+
+
+@asynccontextmanager
+async def members(url: str, kubeconfig: Path) -> AsyncIterator[Context[ProfileSettings]]:
+    """The hub's side, ready, until the block ends."""
+    given = ProfileSettings(nats_url=url, kubeconfig=kubeconfig, http_port=-1)
+    with mock.patch.object(fact_watch, "ABSENT_S", 1.0):
+        async with running("members", given, members_service.main) as ctx:
             yield ctx

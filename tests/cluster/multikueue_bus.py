@@ -36,7 +36,8 @@ from berthmaster.lib.messages.workload import Held, HoldReleased, MoveRequested,
 from berthmaster.lib.nats import subjects
 from berthmaster.lib.nats.connection import Connection
 from berthmaster.lib.nats.errors import BusError, NoAnswer
-from berthmaster.lib.nats.facts import FactMirror, FactWriter, Seen
+from berthmaster.lib.nats.fact_stamps import Seen
+from berthmaster.lib.nats.facts import FactMirror, FactWriter
 from berthmaster.lib.nats.follower import Follower
 from berthmaster.lib.nats.stream_messages import Recorded
 from berthmaster.lib.nats.streams import WORKLOADS, ensure_streams

@@ -10,16 +10,18 @@ from unittest import mock
 
 from msgspec.structs import replace
 
-from berthmaster.hub.ocm import service
-from berthmaster.hub.ocm.core.pace import Rules
 from berthmaster.hub.ocm.service import main
 from berthmaster.hub.ocm.settings import OcmSettings
 from berthmaster.lib.nats import subjects
 from berthmaster.lib.nats.connection import Connection
 from berthmaster.lib.nats.errors import BusError
 from berthmaster.lib.nats.facts import FactWriter
+from berthmaster.lib.ocm import controller
+from berthmaster.lib.ocm.core.pace import Rules
 from berthmaster.lib.runtime.service import Context
 from berthmaster.lib.supervisor.embedded import Server, ServerConfig
+from berthmaster.worker.claims import service as claims_service
+from berthmaster.worker.claims.settings import ClaimsSettings
 from tests.bus.doors import door
 from tests.bus.shells import client, running
 from tests.controlplane.api import Object
@@ -32,6 +34,7 @@ CLUSTERS = "/apis/cluster.open-cluster-management.io/v1/managedclusters"
 CLAIMS = "/apis/cluster.open-cluster-management.io/v1alpha1/clusterclaims"
 NAME = "resource-usage-score"
 RETELL_S = 2.0
+QUICK = Rules(settle_s=2.0, refill_s=0.5, burst=50.0)
 P = ParamSpec("P")
 R = TypeVar("R")
 
@@ -122,13 +125,28 @@ async def ocm(
 ) -> AsyncIterator[Context[OcmSettings]]:
     """Run the service, ready and quicker than usual, until the block ends."""
     given = OcmSettings(nats_url=url, kubeconfig=kubeconfig, http_port=-1, **settings)
-    rules = replace(Rules(settle_s=2.0, refill_s=0.5, burst=50.0), validity_s=validity_s)
+    rules = replace(QUICK, validity_s=validity_s)
     quick = replace(given.policy, rules=rules, silent_after_s=silent_after_s)
     with (
         mock.patch.object(OcmSettings, "policy", quick),
-        mock.patch.object(service, "ABSENT_S", 1.0),
+        mock.patch.object(controller, "ABSENT_S", 1.0),
     ):
         async with running("ocm", given, main) as ctx:
+            yield ctx
+
+
+@asynccontextmanager
+async def claims(
+    url: str, kubeconfig: Path, *, cluster: str
+) -> AsyncIterator[Context[ClaimsSettings]]:
+    """Run the service claims, ready and quicker than usual, until the block ends."""
+    given = ClaimsSettings(nats_url=url, kubeconfig=kubeconfig, http_port=-1, cluster=cluster)
+    with (
+        mock.patch.object(claims_service, "RULES", QUICK),
+        mock.patch.object(claims_service, "SILENT_AFTER_S", 3600.0),
+        mock.patch.object(controller, "ABSENT_S", 1.0),
+    ):
+        async with running("claims", given, claims_service.main) as ctx:
             yield ctx
 
 
@@ -163,7 +181,8 @@ def with_rights(plane: Plane, namespace: str, role: str, *roles: str) -> Path:
     """A kubeconfig with a token of a service account that has these roles of the chart, bound in
     the whole cluster, and nothing else."""
     api = plane.api
-    wanted = rights(*roles, role=role, values={role: {"services": ["ocm"]}})
+    service = "ocm" if role == "hub" else "claims"
+    wanted = rights(*roles, role=role, values={role: {"services": [service]}})
     account = {
         "apiVersion": "v1",
         "kind": "ServiceAccount",

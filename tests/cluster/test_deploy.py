@@ -39,7 +39,7 @@ MORE_OF_A_HUB: Final[Values] = {
     **{name: {"enabled": True, "replicas": 2} for name in ("placement", "dashboard")},
 }
 MORE_OF_AN_AGENT: Final[Values] = {
-    "worker": {"services": ["ocm"], "login": True, "telemetry": "dcgm", "replicas": 2}
+    "worker": {"services": ["claims"], "login": True, "telemetry": "dcgm", "replicas": 2}
 }
 OWN_BUS: Final[Values] = {"bus": {"mode": "existing", "url": "tls://nats.example.com:4222"}}
 

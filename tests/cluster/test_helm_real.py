@@ -98,7 +98,7 @@ def test_hub_is_installed_changed_rolled_back_and_uninstalled(
 
     done(hub, tmp_path, "uninstall", "berth-hub", "-n", OURS)
     assert hub.api.find(HUB) is None
-    assert hub.api.find(f"{RBAC}/clusterroles/berthmaster-inventory-hub") is None
+    assert hub.api.find(f"{RBAC}/clusterroles/berthmaster-members") is None
 
 
 def test_uninstalled_agent_leaves_jobs_running(fresh: Planes, tmp_path: Path) -> None:

@@ -41,7 +41,7 @@ from berthmaster.lib.messages.fleet import (
 from berthmaster.lib.nats import subjects
 from tests.bus.shells import in_loop
 from tests.cluster.claiming import A100, API, DRIVER, gpu, offered
-from tests.cluster.inventorying import CLUSTER, Told, bus, inventory
+from tests.cluster.inventorying import CLUSTER, Told, bus, inventory, members
 from tests.controlplane.api import ApiError, documents
 from tests.controlplane.nodes import Node, cpu_node, gpu_node, make_nodes, remove_nodes
 from tests.controlplane.plane import DEFINITIONS, Plane
@@ -357,7 +357,7 @@ async def test_a_slow_server_is_slow_and_nothing_else(planes: Planes, tmp_path: 
         assert ctx.health.readiness()[0]
 
 
-@mock.patch("berthmaster.worker.inventory.watch.SILENT_LIMIT_S", 2.0)
+@mock.patch("berthmaster.lib.kube.controller.fact_watch.SILENT_LIMIT_S", 2.0)
 @in_loop
 async def test_a_server_that_goes_deaf_gets_no_sign_of_life_for_long(
     planes: Planes, tmp_path: Path
@@ -704,7 +704,7 @@ async def test_what_a_hub_knows_of_its_clusters(
     try:
         async with (
             bus(tmp_path) as told,
-            inventory(told.url, hub.kubeconfig, side="hub", cluster="") as ctx,
+            members(told.url, hub.kubeconfig) as ctx,
         ):
             assert ctx.health.readiness()[0]
             await asyncio.to_thread(api.create, profiles, profile)

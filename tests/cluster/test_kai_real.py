@@ -15,11 +15,11 @@ from berthmaster.lib.accelerators.written import kai_groups
 from berthmaster.lib.engine.fitting.fit import bind_one
 from berthmaster.lib.engine.fleet.fleet import Fleet, Holding
 from berthmaster.lib.engine.fleet.needs import suitable_nodes
-from berthmaster.lib.engine.scoring.sampled import PodType
+from berthmaster.lib.engine.scoring.pod_mix import PodType
 from berthmaster.lib.engine.scoring.value import NOT_HERE, score_nodes, worth_of
+from berthmaster.lib.kube.controller.problems import Problems
 from berthmaster.lib.messages.fleet import NodeReport, Stamp
 from berthmaster.lib.messages.workload import Evicted, PodSet, Running
-from berthmaster.worker.inventory.core.kinds import Problems
 from berthmaster.worker.inventory.core.node_index import NodeIndex
 from berthmaster.worker.inventory.core.objects import Node, Pod
 from tests.bus.tools import eventually, story

@@ -20,6 +20,7 @@ from tests.cluster.ocming import (
     Teller,
     bus,
     calling,
+    claims,
     events,
     managed,
     ocm,
@@ -391,10 +392,9 @@ async def test_a_managed_cluster_claims_what_it_has_with_the_rights_for_its_own_
         "spec": {"value": "theirs"},
     }
     await calling(worker.api.apply, theirs)
-    kubeconfig = await calling(with_rights, worker, namespace, "worker", "berthmaster-ocm-worker")
-    options: dict[str, Any] = {"side": "worker", "cluster": "east"}
+    kubeconfig = await calling(with_rights, worker, namespace, "worker", "berthmaster-claims")
     try:
-        async with bus(tmp_path) as scorer, ocm(scorer.url, kubeconfig, **options) as ctx:
+        async with bus(tmp_path) as scorer, claims(scorer.url, kubeconfig, cluster="east") as ctx:
             await scorer.tell("east", free=12)
             await scorer.tell("west", free=1)
             await until(worker, free, lambda one: one["spec"]["value"] == "12")

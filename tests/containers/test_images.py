@@ -4,33 +4,15 @@ import json
 
 import docker
 import pytest
+from packaging.requirements import Requirement
 
 from berthmaster.lib.engine.scoring.compiled import COMPILED
+from berthmaster.services import SERVICES
+from scripts.images import requirements
 from tests.support.patience import hang_s
 
-SERVICES = (
-    "gateway",
-    "resolver",
-    "scorer",
-    "archivist",
-    "usage",
-    "door",
-    "accounts",
-    "login",
-    "telemetry",
-    "inventory",
-    "executor",
-    "figures",
-    "shares",
-    "multikueue",
-    "karmada",
-    "ocm",
-    "admission",
-    "credentials",
-    "placement",
-    "dashboard",
-    "emulator",
-)
+# Libraries that are large, and the modules that they bring.
+LARGE = {"grpcio": "grpc", "numpy": "numpy", "nvidia-ml-py": "pynvml", "pip": "pip", "rich": "rich"}
 pytestmark = pytest.mark.timeout(1800)  # the first test builds all images
 
 
@@ -64,32 +46,19 @@ def test_an_image_starts_its_service_as_its_user_and_says_where_its_port_is(
 def test_only_the_images_that_need_them_carry_the_large_libraries(images: str) -> None:
     code = (
         "import importlib.util as u, json;"
-        "print(json.dumps([n for n in ('grpc','numpy','pynvml','rich','pip') if u.find_spec(n)]))"
+        f"print(json.dumps([n for n in {list(LARGE.values())} if u.find_spec(n)]))"
     )
-    found = {service: inside(f"berthmaster/{service}:{images}", code) for service in SERVICES}
-    assert found == {
-        "gateway": [],
-        "resolver": ["numpy"],
-        "scorer": [],
-        "archivist": [],
-        "usage": ["numpy"],
-        "door": [],
-        "accounts": ["rich"],
-        "login": [],
-        "telemetry": ["pynvml"],
-        "inventory": [],
-        "executor": [],
-        "figures": [],
-        "shares": ["grpc", "pynvml"],
-        "multikueue": ["numpy"],
-        "karmada": [],
-        "ocm": [],
-        "admission": [],
-        "credentials": [],
-        "placement": [],
-        "dashboard": ["numpy"],
-        "emulator": [],
+    needs = {
+        service: {Requirement(each).name for each in requirements()[service]}
+        for service in SERVICES
     }
+    wanted = {
+        service: [module for name, module in LARGE.items() if name in needs[service]]
+        for service in SERVICES
+    }
+    found = {service: inside(f"berthmaster/{service}:{images}", code) for service in SERVICES}
+    assert found == wanted
+    assert wanted["gateway"] == []
 
 
 def test_an_image_has_no_compiler_and_cannot_write_its_own_code(images: str) -> None:

@@ -13,7 +13,7 @@ from tests.pipeline.running import environment, run_berth
 from tests.support.chart import Manifest, pod_of, render
 from tests.support.containers import RunningBus, running, write_files
 
-ASKS_AN_API_SERVER: Final = ("keys", "inventory", "multikueue")
+ASKS_AN_API_SERVER: Final = ("keys", "members", "multikueue")
 
 
 def without_kubernetes(pod: Manifest) -> Manifest:

@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 
 from berthmaster.cli.audit.core import Auditor
 from berthmaster.cli.audit.core import Finding as AuditFinding
-from berthmaster.control.resolver.core.deciding.make_room import WORDS
+from berthmaster.control.resolver.core.deciding.preemptor import WORDS
 from berthmaster.control.resolver.core.deciding.rebalance import REBALANCED
 from berthmaster.lab.emulator.cluster import EmulatedCluster
 from berthmaster.lab.emulator.world import ALIVE, Group, Phase

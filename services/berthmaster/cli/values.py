@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from fractions import Fraction
 from typing import Final
 
-from berthmaster.lib.engine.scoring.profiles import PARTS
+from berthmaster.lib.engine.scoring.profiles import COMPONENTS
 
 _DURATION: Final = re.compile(
     r"(?:(\d+(?:\.\d+)?)w)?(?:(\d+(?:\.\d+)?)d)?(?:(\d+(?:\.\d+)?)h)?"
@@ -98,8 +98,8 @@ def parse_weights(texts: Sequence[str]) -> dict[str, float]:
             weight = float(number)
         except ValueError:
             weight = math.nan
-        if part not in PARTS or not -10 <= weight <= 10:
-            what = f"PART=N, N from -10 to 10 and PART one of {', '.join(PARTS)}"
+        if part not in COMPONENTS or not -10 <= weight <= 10:
+            what = f"PART=N, N from -10 to 10 and PART one of {', '.join(COMPONENTS)}"
             raise WrongInput(f"{text!r} is no weight; right is {what}")
         weights[part] = weight
     return weights

@@ -8,8 +8,8 @@ the table.
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterable, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any, Final
 
@@ -17,19 +17,24 @@ import msgspec
 import nats
 import pytest
 
+from berthmaster.lib.access.claims import CORE
 from berthmaster.lib.access.keys import creds_file, make_keys, server_config
 from berthmaster.lib.access.permissions import (
     PART_ROLES,
     STREAMS,
     WHOLE_ROLES,
+    account_of,
     grants,
     inbox_prefix,
 )
 from berthmaster.lib.messages.api import GATEWAY_VERBS
 from berthmaster.lib.messages.door import DOOR_VERBS
 from berthmaster.lib.nats.connection import Connection
+from berthmaster.lib.nats.durables import ENDINGS
 from berthmaster.lib.nats.endpoints import Endpoint, serve
-from berthmaster.lib.nats.streams import SNAPSHOTS, WORKLOADS, ensure_streams
+from berthmaster.lib.nats.follower import Follower
+from berthmaster.lib.nats.stream_messages import Recorded
+from berthmaster.lib.nats.streams import FOLLOWED, SNAPSHOTS, WORKLOADS, ensure_streams
 from berthmaster.lib.nats.subjects import LANES
 from berthmaster.lib.supervisor.embedded import Server, ServerConfig
 from tests.bus.tools import Lines, Settings, eventually, story
@@ -91,6 +96,9 @@ class Rig:
             heard.append(subject)
             return b"{}"
 
+        async def hear(msg: Any) -> None:
+            heard.append(msg.subject)
+
         def said(*_: object) -> bytes:
             return b"{}"
 
@@ -119,7 +127,7 @@ class Rig:
                     lanes=[conn] * LANES,
                 )
             for conn, subject in ((tenant, "berth.event.acme.>"), (agent, "berth.assign.blue.>")):
-                await conn.subscribe(subject, lambda where, _: heard.append(where))
+                await conn.subscribe_raw(subject, hear)
             for conn in (gateway, door, tenant, agent):
                 await conn.flush()
             yield heard
@@ -142,8 +150,13 @@ async def filled(rig: Rig) -> None:
         await ensure_streams(setup)
         for stream, subject in SEEDS.items():
             await (gateway if stream == "CONTROL" else door).store(subject, b"{}")
-    async with rig.user("archivist") as archivist:
+        for _ in range(len(REPLIES)):  # one for each reply, of each durable
+            for kind in (*ENDINGS, "evicted"):
+                await door.store(f"berth.workload.acme.v1.{kind}.red", b"{}")
+    async with rig.user("archivist") as archivist, rig.user("resolver") as resolver:
         await archivist.store("berth.archive.workload.acme.1", b"{}")
+        for _ in range(len(REPLIES)):
+            await resolver.store("berth.decision.all", b"{}")
 
 
 def literal(pattern: str) -> str:
@@ -187,7 +200,8 @@ def bodies(subject: str) -> tuple[bytes, ...]:
     if "CONSUMER.CREATE" in subject:
         return (b"{}",)
     if subject.startswith(("$JS.API.STREAM", "JS.API.STREAM")) and "INFO" not in subject:
-        return (b'{"seq":999}',)  # of what the user may change by itself: a request that is refused
+        # Of what the user may change by itself: a request that is refused.
+        return (b'{"seq":999999999}',)
     return (b"", b"{}")
 
 
@@ -265,6 +279,87 @@ async def test_answers_arrive_where_they_are_awaited(rig: Rig) -> None:
 
         await eventually(ended)
         assert ends[0]["Nats-Subject"] == "berth.fleet.red.alive"
+
+
+LISTENERS: Final = {  # of what services of CORE tell each other: pattern, one subject
+    "gateway": ("berth.figures.*.*.*", "berth.figures.acme.blue.v1"),
+    "resolver": ("berth.figures.*.*.*", "berth.figures.acme.blue.v1"),
+    "scorer": ("berth.telemetry.*.*", "berth.telemetry.blue.n1"),
+    "usage": ("berth.quality.*", "berth.quality.all"),
+    "door": ("berth.inquiry.*", "berth.inquiry.blue"),
+}
+READERS: Final = tuple(  # in the account in which those listen
+    user
+    for user in USERS
+    if account_of(user) == CORE and any("DIRECT.GET" in each for each in grants(user).publish)
+)
+
+
+async def lead(rig: Rig, user: str, replies: Iterable[str], first: int = 1) -> None:
+    """Ask for messages that a user may read, from a sequence on, with these replies."""
+    async with rig.user(user) as conn:
+        for pattern in grants(user).publish:
+            if "DIRECT.GET" in pattern:
+                for reply in replies:
+                    for asked in [{"seq": first}, {"seq": first + 1}, {"seq": 1, "batch": 99}]:
+                        body = json.dumps(asked).encode()
+                        await conn.publish(literal(pattern), body, reply=reply)
+        await conn.flush()
+
+
+@pytest.mark.parametrize("user", READERS)
+@story
+async def test_answer_is_not_taken_for_what_a_stream_stored(rig: Rig, user: str) -> None:
+    """A follower believes sequences that it hears: one of another stream would hide an event."""
+    event = f"berth.workload.acme.led-{user}.claimed.red"
+    async with rig.user("resolver") as resolver, rig.user("door") as door:
+        taken: list[Recorded] = []
+        ready = asyncio.Event()
+        follower = Follower(resolver, WORKLOADS, FOLLOWED[WORKLOADS])
+        following = asyncio.create_task(follower.run(taken.append, caught_up=ready.set))
+        await ready.wait()
+        known = follower.sequence
+        while await door.store("berth.fleet.blue.alive", b"{}") < known + 3:
+            pass  # until FLEET has the log's next sequences, too
+        await lead(rig, user, [f"berth.stored.{event.removeprefix('berth.')}"], known + 1)
+        for headers in (None, {"Nats-Stream": "FLEET"}):
+            await door.store(event, b"{}", headers=headers)
+        last = await door.store(event, b"{}")
+
+        async def read() -> bool:
+            return follower.sequence == last
+
+        await eventually(read)
+        following.cancel()
+        new = [(each.sequence, each.subject) for each in taken if each.sequence > known]
+        assert new == [(sequence, event) for sequence in range(known + 1, last + 1)]
+        assert len(taken) == len({each.sequence for each in taken})
+
+
+@pytest.mark.parametrize("user", READERS)
+@story
+async def test_answer_is_not_taken_for_an_observation(rig: Rig, user: str) -> None:
+    async with AsyncExitStack() as stack:
+        heard: list[str] = []
+
+        def hear(subject: str, data: bytes) -> None:
+            if data:  # the message that ends a batch says nothing
+                heard.append(subject)
+
+        for name, (pattern, _) in LISTENERS.items():
+            conn = await stack.enter_async_context(rig.user(name))
+            for listen in (conn.observe, conn.subscribe):
+                await listen(pattern, hear)
+            await conn.flush()
+        await lead(rig, user, {subject for _, subject in LISTENERS.values()})
+        door = await stack.enter_async_context(rig.user("door"))
+        await door.publish("berth.figures.acme.blue.true", b"{}")
+
+        async def true_ones() -> bool:
+            return heard.count("berth.figures.acme.blue.true") == 4
+
+        await eventually(true_ones)
+        assert set(heard) == {"berth.figures.acme.blue.true"}
 
 
 def test_consumers_are_made_with_the_streams_only() -> None:

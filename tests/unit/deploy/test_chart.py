@@ -35,7 +35,7 @@ EVERYTHING: Final[Values] = {
         "kubeconfigSecrets": ["multikueue-east"],
         "profileNamespaces": ["fleet"],
     },
-    "worker": {"services": ["ocm"], "telemetry": "nodes", "namespaces": ["ml", "research"]},
+    "worker": {"services": ["claims"], "telemetry": "nodes", "namespaces": ["ml", "research"]},
     **{
         name: {"enabled": True, "replicas": 2} for name in ("placement", "credentials", "dashboard")
     },

@@ -92,7 +92,7 @@ def test_every_alert_has_its_place_among_the_runbooks() -> None:
 def test_operators_objects_scrape_the_containers_of_both_sides() -> None:
     values = {
         "hub": {"services": ["login", "karmada", "ocm", "admission"]},
-        "worker": {"telemetry": "dcgm"},
+        "worker": {"services": ["claims"], "telemetry": "dcgm"},
     }
     objects = render("both", {**values, "monitoring": True})
     monitor = one(objects, "PodMonitor")["spec"]
@@ -104,7 +104,7 @@ def test_operators_objects_scrape_the_containers_of_both_sides() -> None:
     assert (
         scraped
         == {each["ports"][0]["name"] for pod in pods for each in pod["spec"]["containers"]}
-        == set(monitoring.SCRAPED)
+        == {row.name for row in SERVICES.values() if row.port}
     )
     for pod, name in zip(pods, selector["values"], strict=True):
         assert pod["metadata"]["labels"]["app.kubernetes.io/name"] == name

@@ -4,9 +4,9 @@ from typing import Any
 
 import yaml
 
-from berthmaster.hub.ocm.core.claims import NAMES
 from berthmaster.hub.ocm.core.policy import DEFAULT_NAME
 from berthmaster.lib.kube.resources import ADD_ON_PLACEMENT_SCORES, CLUSTER_CLAIMS, Resource
+from berthmaster.worker.claims.core.claims import NAMES
 from scripts import addon
 from tests.controlplane.api import documents
 from tests.support.chart import DEPLOY, Manifest, render, rights
@@ -26,9 +26,9 @@ def carried() -> list[Manifest]:
     return manifests
 
 
-def rules(side: str, name: str) -> list[dict[str, Any]]:
-    """What the chart grants for the service ocm on this side."""
-    [found] = rights(name, role=side, values={side: {"services": ["ocm"]}})
+def rules(side: str, name: str, service: str) -> list[dict[str, Any]]:
+    """What the chart grants for a service on this side."""
+    [found] = rights(name, role=side, values={side: {"services": [service]}})
     granted: list[dict[str, Any]] = found["rules"]
     return granted
 
@@ -50,7 +50,7 @@ def test_addon_is_the_agent_of_the_chart() -> None:
     stale = "stale: scripts/addon.py says how the file is written"
     assert addon.FILE.read_text() == wanted, stale
     containers = of_kind(carried(), "Deployment")["spec"]["template"]["spec"]["containers"]
-    assert "ocm" in {each["name"] for each in containers}
+    assert "claims" in {each["name"] for each in containers}
     assert of_kind(carried(), "DaemonSet")
 
 
@@ -88,7 +88,7 @@ def test_the_example_of_a_deployment_config_means_the_agents_container_image_and
 
 
 def test_on_the_hub_only_the_one_name_can_be_read_and_written() -> None:
-    told = rules("hub", "berthmaster-ocm-hub")
+    told = rules("hub", "berthmaster-ocm-hub", "ocm")
     assert may(told, ADD_ON_PLACEMENT_SCORES) == {
         "get": {DEFAULT_NAME},
         "list": {DEFAULT_NAME},
@@ -100,7 +100,7 @@ def test_on_the_hub_only_the_one_name_can_be_read_and_written() -> None:
 
 
 def test_in_a_managed_cluster_only_our_claims_can_be_written() -> None:
-    told = may(rules("worker", "berthmaster-ocm-worker"), CLUSTER_CLAIMS)
+    told = may(rules("worker", "berthmaster-claims", "claims"), CLUSTER_CLAIMS)
     assert told == {
         "get": {"*"},
         "list": {"*"},

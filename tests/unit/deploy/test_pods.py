@@ -13,15 +13,15 @@ from berthmaster.lib.access.permissions import inbox_prefix
 from berthmaster.lib.nats.setup import SetupSettings
 from berthmaster.lib.supervisor.hub_folder import KEYS_SECRET, SIGNERS_SECRET, parts, prepare
 from berthmaster.lib.supervisor.hub_keys import HubKeysSettings
+from berthmaster.services import SERVICES
 from scripts.images import TARGETS
-from scripts.monitoring import SCRAPED
-from tests.support.chart import DEPLOY, WITHOUT, Values, pod_of, render
+from tests.support.chart import WITHOUT, Values, pod_of, render
 from tests.support.containers import API_MOUNT, volume_mounts
 from tests.support.environment import load_with
 
 MORE_OF_A_HUB: Final[Values] = {"hub": {"services": ["login", "karmada", "admission", "ocm"]}}
-MORE_OF_AN_AGENT: Final[Values] = {"worker": {"services": ["ocm"], "telemetry": "dcgm"}}
-LOGGING_IN: Final[Values] = {"worker": {"services": ["ocm"], "telemetry": "dcgm", "login": True}}
+MORE_OF_AN_AGENT: Final[Values] = {"worker": {"services": ["claims"], "telemetry": "dcgm"}}
+LOGGING_IN: Final[Values] = {"worker": {"services": ["claims"], "telemetry": "dcgm", "login": True}}
 PIPELINE: Final = {"gateway", "resolver", "scorer", "archivist", "usage", "door"}
 BUS: Final = "tls://berth-nats.berth-system.svc:4222"
 MADE: Final = yaml.safe_load(
@@ -34,7 +34,7 @@ MADE: Final = yaml.safe_load(
         ca="CA",
     )
 )
-PORTS: Final = {name: 8081 + number for number, name in enumerate(SCRAPED)}
+PORTS: Final = {row.name: row.port for row in SERVICES.values() if row.port}
 Container = dict[str, Any]
 
 
@@ -67,13 +67,13 @@ def variables(container: Container) -> dict[str, str]:
 @pytest.mark.parametrize(
     ("pod", "services"),
     [
-        (hub(), {*PIPELINE, "inventory", "multikueue"}),
+        (hub(), {*PIPELINE, "members", "multikueue"}),
         (
             hub(MORE_OF_A_HUB),
-            {*PIPELINE, "inventory", "multikueue", "login", "karmada", "admission", "ocm"},
+            {*PIPELINE, "members", "multikueue", "login", "karmada", "admission", "ocm"},
         ),
         (agent(), {"inventory", "executor", "figures"}),
-        (agent(MORE_OF_AN_AGENT), {"inventory", "executor", "figures", "telemetry", "ocm"}),
+        (agent(MORE_OF_AN_AGENT), {"inventory", "executor", "figures", "telemetry", "claims"}),
     ],
     ids=["hub", "hub with components", "agent", "agent with components"],
 )
@@ -147,8 +147,8 @@ def test_hub_container_mounts_its_own_key_and_no_other() -> None:
 
 def test_only_containers_that_ask_an_api_server_have_a_token() -> None:
     for pod, wanted in (
-        (hub(MORE_OF_A_HUB), {"inventory", "multikueue", "login", "admission", "ocm"}),
-        (agent(LOGGING_IN), {"inventory", "executor", "figures", "ocm"}),
+        (hub(MORE_OF_A_HUB), {"members", "multikueue", "login", "admission", "ocm"}),
+        (agent(LOGGING_IN), {"inventory", "executor", "figures", "claims"}),
         (pod_of(render("hub"), "berth-accounts"), {"keys"}),
         (pod_of(render("hub"), "berth-nats"), set()),
     ):
@@ -304,12 +304,7 @@ def test_hub_on_another_bus_takes_every_key_from_one_secret() -> None:
     [keys] = [each for each in pod["spec"]["volumes"] if each["name"] == "keys"]
     assert {each["secret"]["name"] for each in keys["projected"]["sources"]} == {KEYS_SECRET}
     every = containers(pod, "initContainers", "containers")
-    assert every.keys() == PIPELINE | {"setup", "inventory", "multikueue"}
+    assert every.keys() == PIPELINE | {"setup", "members", "multikueue"}
     assert {variables(each)["BERTH_NATS_URL"] for each in every.values()} == {url}
     [policy] = [each["spec"] for each in objects if each["kind"] == "NetworkPolicy"]
     assert 4333 in {port["port"] for rule in policy["egress"] for port in rule["ports"]}
-
-
-def test_operators_find_the_port_of_each_service_in_the_table() -> None:
-    text = (DEPLOY.parent / "docs" / "operating.md").read_text()
-    assert [name for name, port in PORTS.items() if f"| {port} | {name} |" not in text] == []

@@ -12,7 +12,7 @@ from berthmaster.cli.completion import CLUSTER, MODEL, QUEUE, RUNTIME
 from berthmaster.cli.flags import FieldOptions, Flag
 from berthmaster.cli.values import SIZE, WrongInput, exactly, parse_memory_mib, parse_pairs
 from berthmaster.lib.engine.fleet.shares import profile_milli
-from berthmaster.lib.engine.scoring.profiles import PARTS, PROFILES
+from berthmaster.lib.engine.scoring.profiles import COMPONENTS, PROFILES
 from berthmaster.lib.messages.explain import explain_validation
 from berthmaster.lib.messages.families import JOB_REQUESTS
 from berthmaster.lib.messages.workload import JobRequest
@@ -120,7 +120,7 @@ OPTIONS: Final = FieldOptions(
         "runtime_used": None,
         "preemptible": Flag("--not-preemptible", help="Do not preempt the job once it is claimed."),
         "profile": Flag(metavar="NAME", note=f"Profiles: {', '.join(PROFILES)}."),
-        "weights": Flag(note=f"Parts: {', '.join(PARTS)}."),
+        "weights": Flag(note=f"Parts: {', '.join(COMPONENTS)}."),
         "data": Flag("--data-at", metavar="PLACE"),
         "set": Flag(metavar="NAME"),
         "set_at_most": None,  # of --array

@@ -14,7 +14,7 @@ from berthmaster.cli.session import EXIT_FAILED, DefaultGroup, Session, bus_comm
 if TYPE_CHECKING:
     from berthmaster.client import Client
     from berthmaster.client.following import SeenDead
-    from berthmaster.lib.engine.fleetview.problems import Problem
+    from berthmaster.lib.engine.fleetview.fleet_problems import Problem
 
 T = TypeVar("T")
 LIMIT_S: Final = 5.0
@@ -154,7 +154,7 @@ async def _in_time(look: Awaitable[Iterable["Problem"]]) -> Iterable["Problem"] 
 
 
 async def _clusters(berth: "Client") -> Iterable["Problem"]:
-    from berthmaster.lib.engine.fleetview.problems import of_cluster, of_nodes
+    from berthmaster.lib.engine.fleetview.fleet_problems import of_cluster, of_nodes
     from berthmaster.lib.engine.fleetview.rows import FleetView
     from berthmaster.lib.messages.fleet import ClusterAlive
 
@@ -173,7 +173,7 @@ async def _clusters(berth: "Client") -> Iterable["Problem"]:
 
 
 async def _letters(berth: "Client") -> Iterable["Problem"]:
-    from berthmaster.lib.engine.fleetview.problems import of_letters
+    from berthmaster.lib.engine.fleetview.fleet_problems import of_letters
 
     letters = await berth.dead(LETTERS_READ)
     newest = {one.letter.service: (one.stored_at_s, one.letter.reason) for one in letters}
@@ -182,7 +182,7 @@ async def _letters(berth: "Client") -> Iterable["Problem"]:
 
 async def _damage(berth: "Client") -> Iterable["Problem"]:
     from berthmaster.client import UnavailableError
-    from berthmaster.lib.engine.fleetview.problems import Problem
+    from berthmaster.lib.engine.fleetview.fleet_problems import Problem
     from berthmaster.lib.event_log.damage import REMEDY
     from berthmaster.lib.event_log.marks import all_damage
     from berthmaster.lib.nats.errors import BusError

@@ -7,7 +7,7 @@ from rich.console import Group, RenderableType
 from berthmaster.cli.output import amounts
 from berthmaster.cli.output.terminal import safe
 from berthmaster.client.following import SeenDead
-from berthmaster.lib.engine.fleetview.problems import Problem
+from berthmaster.lib.engine.fleetview.fleet_problems import Problem
 from berthmaster.lib.runtime.visible_text import visible
 
 

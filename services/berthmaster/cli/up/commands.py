@@ -167,7 +167,7 @@ def _namespaces(text: str | None) -> tuple[str, ...]:
 
 
 def services_of(
-    text: str | None, default: tuple[str, ...] = plan.EMULATED
+    text: str | None, default: tuple[str, ...] = plan.defaults()
 ) -> tuple[tuple[str, ...], dict[str, int]]:
     """gateway,resolver=2 -> their names, and how many of each. Raises PlanError."""
     if not text:

@@ -13,7 +13,7 @@ from berthmaster.lib.access.account_push import NO_CLOCK, reconcile
 from berthmaster.lib.access.keys import KeysError, account_jwts, accounts_state, first_end
 from berthmaster.lib.nats.connection import Connection
 from berthmaster.lib.nats.errors import BusError
-from berthmaster.lib.nats.service_connection import service_connection
+from berthmaster.lib.nats.service_connection import connected
 from berthmaster.lib.runtime.errors import CannotStart
 from berthmaster.lib.runtime.periodic import beats
 from berthmaster.lib.runtime.service import Context, Service
@@ -105,7 +105,7 @@ async def main(ctx: Context[AccountsSettings]) -> None:
     """Run until told to stop. Raises CannotStart for a folder that is none."""
     if not (ctx.settings.keys_dir / "accounts").is_dir():
         raise CannotStart(f"--keys-dir {ctx.settings.keys_dir} is no folder of keys")
-    async with service_connection(ctx, clock_subject=NO_CLOCK) as conn:
+    async with connected(ctx, clock_subject=NO_CLOCK) as conn:
         if conn is not None:
             await Shell(ctx, conn).run()
 

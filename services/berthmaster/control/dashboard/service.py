@@ -30,7 +30,8 @@ from berthmaster.lib.messages.families import LEASES as LEASE_RECORDS
 from berthmaster.lib.nats import subjects
 from berthmaster.lib.nats.connection import Connection
 from berthmaster.lib.nats.errors import BusError, StreamReplaced
-from berthmaster.lib.nats.facts import FactMirror, Seen
+from berthmaster.lib.nats.fact_stamps import Seen
+from berthmaster.lib.nats.facts import FactMirror
 from berthmaster.lib.nats.follower import Follower
 from berthmaster.lib.nats.message_subjects import ControlReader, decode_event
 from berthmaster.lib.nats.nats_py import Msg

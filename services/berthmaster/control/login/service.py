@@ -39,7 +39,7 @@ from berthmaster.lib.nats.connection import Connection
 from berthmaster.lib.nats.endpoints import Endpoint, serve
 from berthmaster.lib.nats.errors import TooLarge
 from berthmaster.lib.nats.fair_queue import Beyond
-from berthmaster.lib.nats.service_connection import service_connection
+from berthmaster.lib.nats.service_connection import connected
 from berthmaster.lib.nats.subjects import LOGIN, SubjectError
 from berthmaster.lib.runtime.errors import CannotStart
 from berthmaster.lib.runtime.service import Context, Service
@@ -200,7 +200,7 @@ async def main(ctx: Context[LoginSettings]) -> None:
                     checks[issuer.name] = Provider(issuer, session, clock)
             except (BadConfig, OSError) as error:
                 raise CannotStart(f"issuer {issuer.name}: {error}") from error
-        conn = await owned.enter_async_context(service_connection(ctx, clock_subject=NO_CLOCK))
+        conn = await owned.enter_async_context(connected(ctx, clock_subject=NO_CLOCK))
         if conn is not None:
             await _serve(ctx, conn, Shell(ctx, mapping, checks))
 

@@ -47,7 +47,7 @@ from berthmaster.lib.nats.stream_lease import StreamLease
 from berthmaster.lib.nats.streams import CONTROL, FLEET, WORKLOADS, stream_info
 from berthmaster.lib.runtime.periodic import set_within
 from berthmaster.lib.runtime.service import Context, Service
-from berthmaster.lib.runtime.settings import by_name, setting
+from berthmaster.lib.runtime.settings import policy_from, setting
 
 BEHIND_LIMIT_S: Final = 1.0  # to wait for what a refusal said is in the log
 LONGEST_SLEEP_S: Final = 5.0
@@ -122,8 +122,8 @@ class ResolverSettings(DeciderSettings, LogReaderSettings):
     def policy(self) -> Policy:
         """The part that decisions depend on."""
         pairs = (pair.partition("=") for pair in self.weights)
-        weights: dict[str, Any] = {part: float(number) for part, _, number in pairs}
-        return Policy(**by_name(self, Policy.__struct_fields__), **weights)
+        weights: dict[str, Any] = {name: float(number) for name, _, number in pairs}
+        return policy_from(Policy, self, **weights)
 
 
 class Shell:

@@ -6,7 +6,7 @@ import msgspec
 
 from berthmaster.lib.engine.queueing.order import OrderBy
 from berthmaster.lib.engine.queueing.queues import CPU, MEMORY
-from berthmaster.lib.engine.scoring.profiles import BALANCED, PROFILES, Weights
+from berthmaster.lib.engine.scoring.profiles import BALANCED, PROFILES, Weights, weighted
 from berthmaster.lib.lifecycle.refusals import COMMIT_BYTES
 
 ENGINE_VERSION = "49"
@@ -40,16 +40,16 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     rebalance_gain: float = 2.0  # GPU seconds of waiting that are saved for each that is lost
     backfill: float = 1.0  # share of its duration that a job may still run before room is needed
     profile: str = BALANCED  # ranks clusters where neither request nor queue names another
-    fit: float = 4.0  # these are what the profile "balanced" counts of the parts of the score
-    room: float = 0.5
-    idle: float = 0.5
+    # What the profile "balanced" counts of these components of the score
+    fit: float = PROFILES[BALANCED]["fit"]
+    room: float = PROFILES[BALANCED]["room"]
+    idle: float = PROFILES[BALANCED]["idle"]
 
     @property
     def weights(self) -> Weights:
         """What the profile "balanced" counts."""
-        return msgspec.structs.replace(
-            PROFILES[BALANCED], fit=self.fit, room=self.room, idle=self.idle
-        )
+        own = {"fit": self.fit, "room": self.room, "idle": self.idle}
+        return weighted(PROFILES[BALANCED], own)
 
     @property
     def profiles(self) -> Mapping[str, Weights]:

@@ -28,7 +28,8 @@ from berthmaster.lib.nats import subjects
 from berthmaster.lib.nats.connection import Connection
 from berthmaster.lib.nats.dead_letters import store_dead_letter
 from berthmaster.lib.nats.errors import BusError, StreamReplaced
-from berthmaster.lib.nats.facts import FactMirror, FactWriter, Seen
+from berthmaster.lib.nats.fact_stamps import Seen
+from berthmaster.lib.nats.facts import FactMirror, FactWriter
 from berthmaster.lib.nats.follower import Follower
 from berthmaster.lib.nats.service_connection import service_connection
 from berthmaster.lib.nats.stream_lease import StreamLease

@@ -28,7 +28,8 @@ from berthmaster.lib.event_log.guard import LogGuard
 from berthmaster.lib.messages.families import JOB_FIGURES, QUALITY, UNREADABLE
 from berthmaster.lib.nats import subjects
 from berthmaster.lib.nats.connection import Connection
-from berthmaster.lib.nats.facts import FactMirror, Seen
+from berthmaster.lib.nats.fact_stamps import Seen
+from berthmaster.lib.nats.facts import FactMirror
 from berthmaster.lib.nats.service_connection import (
     RequestConnections,
     request_connections,
@@ -145,7 +146,7 @@ class Shell:
         self._notifying.file = self._webhooks.found
         self._figures.webhooks_wrong.set(bool(wrong))
         self._ctx.health.ready("webhooks", True, note=wrong)
-        buried = sum(worker.dead_letters for worker in self._workers)
+        buried = sum(worker.buried for worker in self._workers)
         self._figures.undelivered.inc(buried - self._buried)
         self._buried = buried
 

@@ -13,6 +13,7 @@ takes nothing away: see the core's ``whole``.
 """
 
 import asyncio
+from functools import partial
 from typing import Any, Final
 
 from berthmaster.hub.admission.core.admission import Admission
@@ -32,7 +33,8 @@ from berthmaster.lib.kube.service_client import service_client
 from berthmaster.lib.messages.fleet import CopyReport
 from berthmaster.lib.nats import subjects
 from berthmaster.lib.nats.connection import Connection
-from berthmaster.lib.nats.facts import Seen
+from berthmaster.lib.nats.fact_stamps import Seen
+from berthmaster.lib.nats.facts import FactMirror
 from berthmaster.lib.nats.service_connection import service_connection
 from berthmaster.lib.nats.stream_lease import StreamLease
 from berthmaster.lib.nats.streams import FLEET
@@ -66,7 +68,8 @@ class AdmissionController(Controller[Write]):
 
     async def run(self, conn: Connection) -> None:
         """With the bus, until the service is asked to stop."""
-        self._fleet.join(conn, [subjects.fleet_facts("copy.*.*")])
+        copies = [subjects.fleet_facts("copy.*.*")]
+        self._fleet.join(conn, partial(FactMirror, conn, NAME, copies))
         self.lead_by(StreamLease(conn, NAME, instance_of(NAME), on_gained=lambda _: self.wake()))
         await self.finish()
 

@@ -30,7 +30,7 @@ from berthmaster.hub.multikueue.core.reconciler import Reconciler
 from berthmaster.hub.multikueue.endpoints import WhyEndpoint
 from berthmaster.hub.multikueue.metrics import HubMetrics
 from berthmaster.hub.multikueue.settings import ENGINE_VERSION, NAME, HubPolicy, Mode
-from berthmaster.lib.engine.scoring.profiles import BALANCED, HUB_PROFILES, PARTS
+from berthmaster.lib.engine.scoring.profiles import BALANCED, COMPONENTS, HUB_PROFILES
 from berthmaster.lib.event_log.feed import Feed
 from berthmaster.lib.event_log.group_commit import shared_group_commit
 from berthmaster.lib.event_log.reader_settings import (
@@ -55,7 +55,7 @@ from berthmaster.lib.nats.service_connection import service_connection
 from berthmaster.lib.nats.stream_lease import StreamLease
 from berthmaster.lib.nats.streams import CONTROL, FLEET, WORKLOADS, stream_info
 from berthmaster.lib.runtime.service import Context, Service
-from berthmaster.lib.runtime.settings import by_name, setting
+from berthmaster.lib.runtime.settings import policy_from, setting
 
 BEHIND_LIMIT_S: Final = 1.0  # to wait for what a refusal said is in the log
 LONGEST_SLEEP_S: Final = 1.0
@@ -87,7 +87,7 @@ class MultiKueueSettings(TenantSettings, NamespaceSettings, DeciderSettings, Log
     )
     weights: tuple[str, ...] = setting(
         (),
-        check=lambda pairs: weights_problem(pairs, PARTS),
+        check=lambda pairs: weights_problem(pairs, COMPONENTS),
         help="what single parts of the score count, in place of that profile's: PART=N, several "
         "with commas between them",
     )
@@ -100,8 +100,7 @@ class MultiKueueSettings(TenantSettings, NamespaceSettings, DeciderSettings, Log
     @property
     def policy(self) -> HubPolicy:
         """The part that decisions depend on."""
-        weights = ",".join(self.weights)
-        return HubPolicy(**by_name(self, HubPolicy.__struct_fields__) | {"weights": weights})
+        return policy_from(HubPolicy, self, weights=",".join(self.weights))
 
 
 class HubController(Controller[Write]):

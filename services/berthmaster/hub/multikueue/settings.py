@@ -34,7 +34,7 @@ class HubPolicy(msgspec.Struct, frozen=True, kw_only=True):
     commit_bytes: int = COMMIT_BYTES
     ranking_limit: int = 5  # clusters that a record keeps
     profile: str = BALANCED  # ranks clusters for queues that name no other
-    weights: str = ""  # of parts of the score, in place of that profile's: "idle=2,price=1"
+    weights: str = ""  # of components of the score, in place of that profile's: "idle=2,price=1"
 
     @property
     def avoid_s(self) -> float:
@@ -55,5 +55,5 @@ class HubPolicy(msgspec.Struct, frozen=True, kw_only=True):
 def _profiles(usual: str, weights: str) -> Mapping[str, Weights]:
     """``weights``: of which ``weights_problem`` finds nothing wrong."""
     pairs = (pair.partition("=") for pair in weights.split(",") if pair)
-    changed = {part: float(number) for part, _, number in pairs}
+    changed = {name: float(number) for name, _, number in pairs}
     return {**HUB_PROFILES, usual: weighted(HUB_PROFILES[usual], changed)}

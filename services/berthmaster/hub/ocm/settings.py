@@ -1,14 +1,11 @@
 """What the service ocm can be told."""
 
 from dataclasses import dataclass
-from typing import Literal
 
-from berthmaster.hub.ocm.core.pace import CLAIM_RULES, Rules
 from berthmaster.hub.ocm.core.policy import DEFAULT_NAME, OcmPolicy
 from berthmaster.hub.ocm.core.profiles import nameable
-from berthmaster.lib.door_client.worker_settings import SideSettings
-from berthmaster.lib.kube.service_client import ClusterSettings
-from berthmaster.lib.runtime.settings import setting
+from berthmaster.lib.kube.service_client import ProfileSettings
+from berthmaster.lib.runtime.settings import policy_from, setting
 
 
 def _object_name(text: str) -> str:
@@ -21,13 +18,9 @@ def _namespace(text: str) -> str:
 
 
 @dataclass(frozen=True, kw_only=True)
-class OcmSettings(SideSettings, ClusterSettings):
+class OcmSettings(ProfileSettings):
     """Each with its unit and the reason of its default."""
 
-    side: Literal["hub", "worker"] = setting(
-        "hub",
-        help="hub: writes scores and properties of all clusters; worker: claims of one, in it",
-    )
     score_name: str = setting(
         DEFAULT_NAME,
         check=_object_name,
@@ -49,9 +42,4 @@ class OcmSettings(SideSettings, ClusterSettings):
     @property
     def policy(self) -> OcmPolicy:
         """What the cores go by."""
-        return OcmPolicy(
-            rules=CLAIM_RULES if self.side == "worker" else Rules(),
-            score_name=self.score_name,
-            unreported=self.unreported,
-            create_profiles_in=self.create_profiles_in,
-        )
+        return policy_from(OcmPolicy, self)

@@ -26,7 +26,7 @@ from berthmaster.lib.door_client.client import DoorClient
 from berthmaster.lib.door_client.service_door import door_answers
 from berthmaster.lib.nats import subjects
 from berthmaster.lib.nats.connection import Connection
-from berthmaster.lib.nats.service_connection import service_connection
+from berthmaster.lib.nats.service_connection import connected
 from berthmaster.lib.runtime.errors import CannotStart
 from berthmaster.lib.runtime.periodic import beats
 from berthmaster.lib.runtime.service import Context, Service
@@ -232,7 +232,7 @@ async def main(context: Context[EmulatorSettings]) -> None:
     """Until the service is told to stop."""
     fleet = fleet_of(context.settings)
     clock = subjects.agent(fleet[0].name, "hello")
-    async with service_connection(context, clock_subject=clock) as conn:
+    async with connected(context, clock_subject=clock) as conn:
         if conn is not None and await door_answers(context, DoorClient(conn, fleet[0].name)):
             await _serve(context, conn, fleet)
 

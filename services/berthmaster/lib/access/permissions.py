@@ -313,7 +313,7 @@ def _usage(_: str) -> Grants:
 
 def _door(_: str) -> Grants:
     """What agents speak to: it stores and reads for them, each cluster its own."""
-    services = ("executor", "inventory", "ocm")
+    services = ("executor", "inventory", "claims")
     return Grants(
         publish=(
             *_CLOCK,
@@ -360,7 +360,7 @@ def _of_nodes(cluster: str) -> Grants:
     return Grants(publish=tuple(f"berth.agent.{cluster}.{v}" for v in verbs), subscribe=())
 
 
-def _whole_ocm(_: str) -> Grants:
+def _ocm(_: str) -> Grants:
     """Reads the scores on a hub, and writes no fact."""
     publish = (
         *_CLOCK,
@@ -372,15 +372,16 @@ def _whole_ocm(_: str) -> Grants:
     return Grants(publish=publish, subscribe=_stored("berth.fleet.*.score"))
 
 
-def _hub_inventory(_: str) -> Grants:
+def _members(_: str) -> Grants:
+    """Reports what a hub knows of its clusters."""
     return Grants(
         publish=(
             *_CLOCK,
             "berth.fleet.*.membership",
             *_read(FLEET, LEASES),
             *_follow(FLEET),
-            "berth.lease.inventory",
-            "berth.dead.inventory",
+            "berth.lease.members",
+            "berth.dead.members",
         ),
         subscribe=_stored("berth.fleet.*.membership"),
     )
@@ -588,10 +589,10 @@ SERVICES: Final[Mapping[str, Role]] = MappingProxyType(
         "telemetry": _in_cluster,
         "emulator": _in_cluster,
         "figures": _in_cluster,
-        "inventory": _hub_inventory,
+        "members": _members,
         "multikueue": _multikueue,
         "karmada": _karmada,
-        "ocm": _whole_ocm,
+        "ocm": _ocm,
         "admission": _admission,
         "accounts": _accounts,
         "login": _login,
@@ -616,7 +617,7 @@ PART_ROLES: Final[Mapping[str, Role]] = MappingProxyType(
         "executor": _in_cluster,
         "figures": _in_cluster,
         "inventory": _in_cluster,
-        "ocm": _in_cluster,
+        "claims": _in_cluster,
         "telemetry": _of_nodes,
     }
 )

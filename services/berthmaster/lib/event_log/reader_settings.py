@@ -18,16 +18,16 @@ class LogReaderSettings(CommonSettings):
 MOST_WEIGHT: Final = 10.0
 
 
-def weights_problem(pairs: tuple[str, ...], parts: Collection[str]) -> str:
-    """Return what weights of parts of the score must be, or "" if they are right."""
+def weights_problem(pairs: tuple[str, ...], components: Collection[str]) -> str:
+    """Return what weights of components of the score must be, or "" if they are right."""
     for pair in pairs:
-        part, _, number = pair.partition("=")
+        name, _, number = pair.partition("=")
         try:
-            good = part in parts and abs(float(number)) <= MOST_WEIGHT
+            good = name in components and abs(float(number)) <= MOST_WEIGHT
         except ValueError:
             good = False
         if not good:
-            return f"PART=N, N from -10 to 10 and PART one of {', '.join(parts)}"
+            return f"PART=N, N from -10 to 10 and PART one of {', '.join(components)}"
     return ""
 
 

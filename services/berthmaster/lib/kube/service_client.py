@@ -31,6 +31,15 @@ class ClusterSettings(CommonSettings):
 
 
 @dataclass(frozen=True, kw_only=True)
+class ProfileSettings(ClusterSettings):
+    """Settings of a service that reads the hub's ClusterProfiles."""
+
+    profile_namespace: str = setting(
+        "", help="namespace whose ClusterProfiles count; empty = all (one of a name counts)"
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
 class NamespaceSettings(ClusterSettings):
     """Settings of a service that has objects of its own in its cluster."""
 

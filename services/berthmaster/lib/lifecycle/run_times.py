@@ -3,6 +3,7 @@
 Durations are in seconds. Points in time are in seconds since 1970, by the server's clock.
 """
 
+from collections.abc import Iterator
 from typing import Final
 
 from berthmaster.lib.lifecycle.states import State
@@ -69,3 +70,31 @@ def age_s(workload: Workload, now_s: float) -> float:
     """Return the run time of a job: what finished attempts saved, and the running attempt."""
     running = workload.live and workload.running_at_s > 0
     return saved_s(workload) + (max(0.0, now_s - workload.running_at_s) if running else 0.0)
+
+
+def stated_end_s(workload: Workload, now_s: float) -> float | None:
+    """Return the next end that a live attempt's job stated, while it ran or in its request; None
+    without one, or once all have passed."""
+    return min((at_s for at_s in _stated_ends_s(workload, now_s) if at_s > now_s), default=None)
+
+
+def first_stated_end_s(workload: Workload) -> float | None:
+    """Return the first end that a live attempt's job stated, also one that has passed; None without
+    one. The result stays the same until an event comes."""
+    return min(_stated_ends_s(workload, float("-inf")), default=None)
+
+
+def _stated_ends_s(workload: Workload, now_s: float) -> Iterator[float]:
+    """Yield the end by the job's progress if that is to come, else by its duration, and the
+    deadline."""
+    request = workload.request
+    if request is None or not workload.live:
+        return
+    reported_s = ends_as_told_s(workload)
+    if reported_s is not None and reported_s > now_s:
+        yield reported_s
+    elif request.expected_duration_s is not None:
+        began_s = workload.running_at_s or workload.claimed_at_s or workload.placed_at_s
+        yield began_s + request.expected_duration_s - saved_s(workload)
+    if request.deadline_s is not None:
+        yield (workload.claimed_at_s or workload.placed_at_s) + request.deadline_s

@@ -78,8 +78,8 @@ HintEvent = (
 )
 AgentFact = ClusterAlive | ClusterProfile | NodeReport | NodeGone | QueueReport | CopyReport
 FactKind = Literal["alive", "profile", "node", "queue", "copy", "score", "membership"]
-LeaseName = Literal["executor", "inventory", "ocm"]
-AgentService = Literal["executor", "inventory", "telemetry", "ocm", "emulator", "agent"]
+LeaseName = Literal["executor", "inventory", "claims"]
+AgentService = Literal["executor", "inventory", "telemetry", "claims", "emulator", "agent"]
 
 
 class GreetRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

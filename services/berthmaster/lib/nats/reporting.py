@@ -15,15 +15,13 @@ from typing import Final, Protocol
 
 from berthmaster.lib.messages.fleet import REFRESH_S, ClusterAlive, FleetFact, Stamp
 from berthmaster.lib.nats.connection import Connection
-from berthmaster.lib.nats.errors import BusError, NoAnswer, TooLarge
-from berthmaster.lib.nats.facts import FactMirror, FactWriter, Seen
+from berthmaster.lib.nats.errors import BusError, TooLarge
 from berthmaster.lib.runtime.periodic import beats, set_within, stopped_within, unless_stopped
 
 AT_ONCE: Final = 64  # facts on their way
 ALIVE_INTERVAL_S: Final = 1.0
 LOOK_S: Final = 0.02  # how often pending changes are looked at while there are some
 RETRY_S: Final = 0.5
-LIST_LIMIT_S: Final = 10.0
 REMEMBERED: Final = 1024  # subjects whose last report's time is kept without asking what for
 
 
@@ -64,43 +62,6 @@ class Writer(Protocol):
     async def put(self, subject: str, fact: FleetFact, *, keep_s: float | None = None) -> int:
         """Store a fact; its sequence."""
         ...
-
-
-class StreamFacts:
-    """Straight to the stream, for services that have the right."""
-
-    def __init__(self, conn: Connection, scope: str) -> None:
-        """``scope``: the subjects, as one pattern, whose facts this writer is the only one to
-        tell."""
-        self._conn = conn
-        self._scope = scope
-        self._writer = FactWriter(conn)
-
-    async def begin(self) -> list[FleetFact]:
-        await self._writer.begin(self._scope)
-        found: dict[str, FleetFact] = {}
-        listed = asyncio.Event()
-
-        def take(seen: Seen) -> None:
-            found[seen.subject] = seen.fact
-
-        mirror = FactMirror(self._conn, self._conn.name, [self._scope], on_fact=take)
-        listing = asyncio.create_task(mirror.run(caught_up=listed.set), name="earlier facts")
-        try:
-            async with asyncio.timeout(LIST_LIMIT_S):
-                await listed.wait()
-        except TimeoutError as error:
-            raise NoAnswer(f"{self._scope} was not listed in time") from error
-        finally:
-            listing.cancel()
-            await asyncio.wait({listing})
-        return list(found.values())
-
-    def stamp(self) -> Stamp:
-        return self._writer.stamp()
-
-    async def put(self, subject: str, fact: FleetFact, *, keep_s: float | None = None) -> int:
-        return await self._writer.put(subject, fact, keep_s=keep_s)
 
 
 class Coalescer:

@@ -8,6 +8,7 @@ everyone to read. What a secret looks like is said here and nowhere else.
 import base64
 import re
 from typing import Final
+from urllib.parse import unquote
 
 HIDDEN: Final = "<hidden>"
 
@@ -19,6 +20,7 @@ _KINDS: Final = {
         r"-----BEGIN(?:[A-Z0-9 +_]|%20){0,40}PRIVATE(?: |%20|[+_])KEY(?:(?: |%20|[+_])BLOCK)?-----"
         r"(?:\\+[nr]|[\w\s+/=,:.-])*"
     ),
+    "a private key of PuTTY": r"\bPrivate-Lines:(?:\\+[nr]|[\s\w+/=])*",
     # S, the kind of key, 56 characters of base32.
     "an nkey seed": r"\bS[ACNOUX][A-Z2-7]{56}\b",
     "a JSON Web Token": r"\beyJ[\w-]{8,}\.[\w-]{8,}(?:\.[\w-]*)?",
@@ -34,7 +36,7 @@ _KNOWN: Final = re.compile("|".join(f"({pattern})" for pattern in _KINDS.values(
 # One of these is in each of them, and hardly ever elsewhere: looking for them first takes a
 # fifth of the time.
 _HINTS: Final = (
-    *("PRIVATE", "eyJ", "AKIA", "ASIA", "SA", "SC", "SN", "SO", "SU", "SX"),
+    *("PRIVATE", "Private-Lines", "eyJ", "AKIA", "ASIA", "SA", "SC", "SN", "SO", "SU", "SX"),
     *("ghp_", "gho_", "ghu_", "ghs_", "ghr_", "github_pat_", "hf_", "sk-", "k_live_"),
     *("glpat-", "gldt-", "glrt-", "glcbt-", "glptt-", "glft-", "glsoat-", "glagent-", "glsa_"),
     *("k_test_", "xox", "xapp-", "npm_", "pypi-", "dckr_pat_", "nvapi-", "ya29.", "hvs.", "hvb."),
@@ -113,6 +115,11 @@ def secret_in(text: str) -> str:
     """What kind of secret stands in it, "" if none that is known by its looks."""
     if not may_hold_secret(text):
         return ""
+    # Once more as it is without escapes: a URL may be a parameter of another one.
+    return _kind_in(text) or ("%" in text and _kind_in(unquote(text))) or ""
+
+
+def _kind_in(text: str) -> str:
     found = _KNOWN.search(text)
     if found and found.lastindex:
         return list(_KINDS)[found.lastindex - 1]
@@ -121,13 +128,13 @@ def secret_in(text: str) -> str:
     if "@" in text and _LOGIN.search(text):
         return "a password in a URL"
     if any(_encoded_key(run.group()) for run in _ENCODED.finditer(text)):
-        return "a private key in base64"
+        return "a secret in base64"
     return ""
 
 
 def may_hold_secret(text: str) -> bool:
     """Whether ``secret_in`` has to look; False for almost all text, in a tenth of its time."""
-    for hint in ("@", "PRIVATE", "hooks.slack"):
+    for hint in ("@", "%40", "PRIVATE", "Private-Lines", "hooks.slack"):
         if hint in text:
             return True
     lower = text.lower()
@@ -139,13 +146,15 @@ def _hide_encoded(run: re.Match[str]) -> str:
 
 
 def _encoded_key(run: str, left: int = _ENCODINGS) -> bool:
-    """Whether base64, or hex, is that of a private key. Where it begins is not known exactly: what
+    """Whether base64, or hex, is that of a key or token. Where it begins is not known exactly: what
     stands before it may be of the same alphabet, as in /path/LS0t…"""
     text = _LINE_END.sub("", run).replace("-", "+").replace("_", "/")
     decoded = [_base64(text[at:]) for at in range(4)]
     if re.fullmatch(r"[0-9a-fA-F]+", text):
         decoded.append(bytes.fromhex(text[: len(text) // 2 * 2]))
     if any(b"PRIVATE KEY" in raw for raw in decoded) or _DER_KEY.match(decoded[0]):
+        return True
+    if any(raw.isascii() and _KNOWN.search(raw.decode()) for raw in decoded):
         return True
     inner = (raw.decode() for raw in decoded if left > 1 and raw.isascii())
     return any(

@@ -19,7 +19,7 @@ import math
 import os
 import types
 import typing
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Literal, TypeVar
@@ -29,8 +29,12 @@ import click
 from berthmaster.lib.runtime.log import Format, Level
 from berthmaster.lib.runtime.redact import HIDDEN, redact
 
+if typing.TYPE_CHECKING:
+    from msgspec import Struct
+
 T = TypeVar("T")
 C = TypeVar("C", bound="CommonSettings")
+P = TypeVar("P", bound="Struct")
 
 PREFIX: Final = "BERTH_"
 _DECLARED: Final = "berth.setting"
@@ -289,9 +293,10 @@ def describe(settings: CommonSettings) -> dict[str, object]:
     return shown
 
 
-def by_name(settings: CommonSettings, names: Iterable[str]) -> dict[str, Any]:
-    """Return the settings among ``names``, for a core's policy that has fields of these names."""
-    return {name: getattr(settings, name) for name in names if hasattr(settings, name)}
+def policy_from(kind: type[P], settings: CommonSettings, **fields: Any) -> P:
+    """Return a core's policy: ``fields``, else the settings of the same names, else defaults."""
+    found = {n: getattr(settings, n) for n in kind.__struct_fields__ if hasattr(settings, n)}
+    return kind(**found | fields)
 
 
 def _own_prefix(name: str) -> str:

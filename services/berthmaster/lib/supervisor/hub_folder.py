@@ -36,12 +36,22 @@ from berthmaster.lib.supervisor.folder import (
     write_connection,
     write_external,
 )
-from berthmaster.lib.supervisor.plan import HUB_ALSO, HUB_SERVICES, KARMADA, LOGIN, PIPELINE
+from berthmaster.lib.supervisor.plan import LOGIN
 from berthmaster.lib.supervisor.stack import OPERATOR, RESTORER, SETUP, external_url
+from berthmaster.services import SERVICES
 
 # own: an authority of ours signs the certificate; given: cert-manager puts it into the folder.
 CertificateSource = Literal["own", "given"]
-USERS: Final = (*PIPELINE, *HUB_SERVICES, *HUB_ALSO, KARMADA, OPERATOR, RESTORER, SETUP)
+USERS: Final = (
+    *(
+        row.name
+        for row in SERVICES.values()
+        if row.port and row.side in ("control", "hub") and row.name != LOGIN
+    ),
+    OPERATOR,
+    RESTORER,
+    SETUP,
+)
 BUS_SECRET: Final = "berth-bus"  # for nats-server
 KEYS_SECRET: Final = "berth-hub-keys"  # for the hub's pod
 SIGNERS_SECRET: Final = "berth-hub-signers"  # for the login service

@@ -13,24 +13,13 @@ from typing import Final, Literal, NamedTuple
 from berthmaster.lib.access.keys import SIGNERS
 from berthmaster.lib.access.permissions import inbox_prefix
 from berthmaster.lib.nats.subjects import SubjectError, token
+from berthmaster.services import SERVICES
 
-PIPELINE: Final = ("gateway", "resolver", "scorer", "archivist", "usage", "door", "accounts")
 DASHBOARD: Final = "dashboard"
-EMULATED: Final = (*PIPELINE, "emulator", DASHBOARD)
-HUB_SERVICES: Final = ("inventory", "multikueue")
-WORKER_SERVICES: Final = ("inventory", "executor", "figures")
-# Beside those, where they are asked for by name: each needs kinds that not every hub has.
-HUB_ALSO: Final = ("ocm", "admission")
-WORKER_ALSO: Final = ("ocm",)
-KARMADA: Final = "karmada"  # beside a control plane of its own, where one is named
-KUBERNETES: Final = tuple(
-    dict.fromkeys((*HUB_SERVICES, *WORKER_SERVICES, *HUB_ALSO, *WORKER_ALSO, KARMADA))
-)
-LOGIN: Final = "login"  # beside all that, where a mapping says whom to believe
-KNOWN: Final = (*EMULATED, "telemetry", *KUBERNETES)
+EMULATOR: Final = "emulator"
+LOGIN: Final = "login"  # runs where a mapping says whom to believe
 EMULATOR_FOLDER: Final = "emulator"
 USAGE_FOLDER: Final = "usage"
-REMEMBERING: Final = ("gateway", "resolver", "multikueue", KARMADA, "door")
 DEFAULT_CLUSTERS: Final = 8
 # Enough nodes for every GPU model of the published fleet, and few enough for two cores beside
 # everything else: each node sends its telemetry every second.
@@ -62,12 +51,27 @@ class KubeTarget:
         return (*file, *(("--context", self.context) if self.context else ()))
 
 
+def defaults(
+    hub: KubeTarget | None = None,
+    workers: Sequence[KubeTarget] = (),
+    karmada: KubeTarget | None = None,
+) -> tuple[str, ...]:
+    """What runs when no services are named: emulated clusters only where there are no real ones."""
+    targets = {"hub": hub, "karmada": karmada, "worker": workers}
+    real = [kind for kind, target in targets.items() if target]
+    return tuple(
+        row.name
+        for row in SERVICES.values()
+        if row.up in ("here", *real) and not row.named and not (real and row.name == EMULATOR)
+    )
+
+
 @dataclass(frozen=True, kw_only=True)
 class UpOptions:
     """What `berth up` was asked for."""
 
     folder: Path
-    services: tuple[str, ...] = EMULATED
+    services: tuple[str, ...] = defaults()
     replicas: Mapping[str, int] = field(default_factory=dict)  # of resolver, scorer, gateway …
     clusters: int = DEFAULT_CLUSTERS
     nodes: int = DEFAULT_NODES  # 0 = as many as the list has
@@ -139,23 +143,12 @@ def _is_name(text: str) -> bool:
     return bool(text) and not set(text) & set("/:~")
 
 
-def defaults(
-    hub: KubeTarget | None, workers: Sequence[KubeTarget], karmada: KubeTarget | None = None
-) -> tuple[str, ...]:
-    """What runs when no services are named: emulated clusters only where there are no real ones."""
-    found = [*PIPELINE]
-    found += HUB_SERVICES if hub else ()
-    found += (KARMADA,) if karmada else ()
-    found += WORKER_SERVICES if workers else ()
-    found.append(DASHBOARD)
-    return tuple(dict.fromkeys(found)) if hub or workers or karmada else EMULATED
-
-
 def check(options: UpOptions) -> None:
     """Raises PlanError for what cannot be."""
+    known = [row.name for row in SERVICES.values() if row.up]
     for service in (*options.services, *options.replicas):
-        if service not in KNOWN:
-            raise PlanError(f"no service {service!r}; there are {', '.join(KNOWN)}")
+        if service not in known:
+            raise PlanError(f"no service {service!r}; there are {', '.join(known)}")
     if options.servers not in SERVER_COUNTS:
         raise PlanError(f"{options.servers} NATS servers: right are 1, 3 or 5")
     if options.servers > 1 and options.nats_port:
@@ -167,9 +160,9 @@ def check(options: UpOptions) -> None:
     if options.servers > 1 and options.external:
         raise PlanError("several NATS servers of one machine are for trying: --external takes one")
     for service, count in options.replicas.items():
-        if service == "emulator" and count > options.clusters:
+        if service == EMULATOR and count > options.clusters:
             raise PlanError(f"{count} emulators for {options.clusters} clusters: one each is most")
-        if service in KUBERNETES and count != 1:
+        if SERVICES[service].up != "here" and count != 1:
             raise PlanError(f"{count} of {service}: there is one for each cluster")
         if not 1 <= count <= 16:
             raise PlanError(f"{count} of {service}: from 1 to 16 can be run here")
@@ -190,17 +183,11 @@ def _check_kubernetes(options: UpOptions) -> None:
         raise PlanError(f"{len(workers)} workers: from here {MOST_WORKERS} at most can be served")
     if "executor" in options.services and options.workers and not options.namespaces:
         raise PlanError("--namespaces is missing: in which namespaces of the workers jobs are made")
-    for service, targets, flag in (
-        ("executor", options.workers, "--worker"),
-        ("figures", options.workers, "--worker"),
-        ("multikueue", options.hub, "--hub"),
-        ("admission", options.hub, "--hub"),
-        (KARMADA, options.karmada, "--karmada"),
-        ("inventory", options.workers or options.hub, "--hub or --worker"),
-        ("ocm", options.workers or options.hub, "--hub or --worker"),
-    ):
-        if service in options.services and not targets:
-            raise PlanError(f"{service} belongs to a cluster: name it with {flag}")
+    targets = {"hub": options.hub, "karmada": options.karmada, "worker": options.workers}
+    for service in options.services:
+        kind = SERVICES[service].up
+        if kind in targets and not targets[kind]:
+            raise PlanError(f"{service} belongs to a cluster: name it with --{kind}")
 
 
 def entries(options: UpOptions) -> list[Entry]:
@@ -208,30 +195,28 @@ def entries(options: UpOptions) -> list[Entry]:
     check(options)
     found: list[Entry] = []
     for service in dict.fromkeys(options.services):
-        if service in KUBERNETES:
-            continue
-        count = options.replicas.get(service, 1)
-        each = [service] if count == 1 else [f"{service}-{n}" for n in range(1, count + 1)]
-        found += [Entry(name, service, service) for name in each]
+        if SERVICES[service].up == "here":
+            count = options.replicas.get(service, 1)
+            each = [service] if count == 1 else [f"{service}-{n}" for n in range(1, count + 1)]
+            found += [Entry(name, service, service) for name in each]
     if options.login_mapping is not None:
         told = ("--mapping-file", str(options.login_mapping.absolute()))
         found.append(Entry(LOGIN, LOGIN, LOGIN, told))
-    if options.hub is not None:
-        found += hub_entries(options.hub, options.mode, options.services)
-    if options.karmada is not None and KARMADA in options.services:
-        found.append(Entry(KARMADA, KARMADA, KARMADA, options.karmada.flags, options.karmada.name))
+    for kind, target in (("hub", options.hub), ("karmada", options.karmada)):
+        if target is not None:
+            for service in _among(kind, options.services):
+                mode = ("--mode", options.mode) if service == "multikueue" else ()
+                flags = (*mode, *target.flags)
+                found.append(Entry(service, service, service, flags, target.name))
     for worker in options.workers:
         labels = options.labels.get(worker.name, ())
         found += worker_entries(worker, options.namespaces, options.services, labels=labels)
     return found
 
 
-def hub_entries(hub: KubeTarget, mode: Mode, services: Iterable[str]) -> list[Entry]:
-    at = hub.name
-    side = Entry("inventory-hub", "inventory", "inventory", ("--side", "hub", *hub.flags), at)
-    dispatcher = Entry("multikueue", "multikueue", "multikueue", ("--mode", mode, *hub.flags), at)
-    also = [Entry(service, service, service, hub.flags, at) for service in HUB_ALSO]
-    return [entry for entry in (side, dispatcher, *also) if entry.service in services]
+def _among(kind: str, services: Iterable[str]) -> list[str]:
+    """Of these services, those that run for such a cluster, in the order of services.py."""
+    return [row.name for row in SERVICES.values() if row.up == kind and row.name in services]
 
 
 def worker_entries(
@@ -242,20 +227,22 @@ def worker_entries(
     labels: Sequence[str] = (),
 ) -> list[Entry]:
     """What belongs to one worker cluster."""
-    where = ("--cluster", worker.name)
-    allowed = ("--namespaces", ",".join(namespaces))
     name = token(worker.name)
-    known = ("--labels", ",".join(labels)) if labels else ()
-    told = {
-        "inventory": (*where, *known, *worker.flags),
-        "executor": (*where, *allowed, *worker.flags),
-        "figures": (*where, *(allowed if namespaces else ()), *worker.flags),
-        "ocm": ("--side", "worker", *where, *worker.flags),
+    allowed = ("--namespaces", ",".join(namespaces))
+    own = {
+        "inventory": ("--labels", ",".join(labels)) if labels else (),
+        "executor": allowed,
+        "figures": allowed if namespaces else (),
     }
     return [
-        Entry(f"{service}-{name}", service, f"{service}.{name}", flags, worker.name)
-        for service, flags in told.items()
-        if service in services
+        Entry(
+            f"{service}-{name}",
+            service,
+            f"{service}.{name}",
+            ("--cluster", worker.name, *own.get(service, ()), *worker.flags),
+            worker.name,
+        )
+        for service in _among("worker", services)
     ]
 
 
@@ -304,7 +291,7 @@ def planned(
             argv += ["--inbox-prefix", inbox_prefix(entry.user)]
         if ca_file is not None:
             argv += ["--nats-ca-file", str(ca_file)]
-        if memory is not None and entry.service in REMEMBERING:
+        if memory is not None and SERVICES[entry.service].remembers:
             argv += ["--memory-dir", str(memory)]
         if usage is not None and entry.service == "usage":
             argv += ["--store-dir", str(usage)]
@@ -322,11 +309,11 @@ def planned(
 
 def with_fleet(entries: Sequence[Entry], options: UpOptions) -> list[Entry]:
     """The same, and each emulator knows its fleet; several share the clusters."""
-    count = options.replicas.get("emulator", 1)
+    count = options.replicas.get(EMULATOR, 1)
     number = 0
     told: list[Entry] = []
     for entry in entries:
-        if entry.service == "emulator":
+        if entry.service == EMULATOR:
             flags = tuple(emulator_flags(options))
             number += 1
             if count > 1:

@@ -13,7 +13,7 @@ import asyncio
 import random
 from collections import deque
 from collections.abc import Callable
-from typing import Any, Final, Protocol, assert_never
+from typing import TYPE_CHECKING, Any, Final, Protocol, assert_never
 
 from berthmaster.lib.door_client.client import ASK_TIMEOUT_S, FORGET_AFTER, DoorClient, Heard, Story
 from berthmaster.lib.door_client.holdings import report
@@ -50,9 +50,11 @@ from berthmaster.worker.executor.core.events import (
     Tick,
 )
 from berthmaster.worker.executor.core.executor import Executor
-from berthmaster.worker.executor.hub_words import HubWords
 from berthmaster.worker.executor.logs import LogDesk
 from berthmaster.worker.executor.progress import ProgressReader
+
+if TYPE_CHECKING:  # the emulator has no client of an API server
+    from berthmaster.worker.executor.hub_words import HubWords
 
 MAX_IN_FLIGHT: Final = 128  # writes and reads; the rest waits in order
 MAX_READS: Final = 16  # of them, as a story is several messages and the server reads one at a time
@@ -97,7 +99,7 @@ class Shell:
         *,
         logs: LogDesk | None = None,
         progress: ProgressReader | None = None,
-        hub_words: HubWords | None = None,
+        hub_words: "HubWords | None" = None,
         service: str = "executor",
         serves: Callable[[Placed], bool] = lambda _: True,
     ) -> None:

@@ -1,5 +1,5 @@
-"""Reports what a worker cluster has, and on a hub what the hub knows of its clusters, as facts.
+"""Reports what a worker cluster has as facts.
 
-May live here: the meaning of objects of Kubernetes, Kueue and cluster inventories for the fleet.
+May live here: the meaning of objects of Kubernetes and Kueue for the fleet.
 Must not: decide anything, change an object, or know workloads on the bus.
 """

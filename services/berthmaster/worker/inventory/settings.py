@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from berthmaster.lib.door_client.worker_settings import SideSettings
+from berthmaster.lib.door_client.worker_settings import WorkerSettings
 from berthmaster.lib.kube.service_client import JobSettings
 from berthmaster.lib.kueue.configuration import CONFIG_MAP, MAX_CLASSES, MAX_NAME_CHARS, NAMESPACE
 from berthmaster.lib.runtime.settings import setting
@@ -34,8 +34,8 @@ def _config(text: str) -> str:
 
 
 @dataclass(frozen=True, kw_only=True)
-class InventorySettings(SideSettings, JobSettings):
-    """One side of the fleet: a worker cluster, or a hub."""
+class InventorySettings(WorkerSettings, JobSettings):
+    """Settings of the inventory of one worker cluster."""
 
     labels: tuple[str, ...] = setting(
         (), check=_labels, help="labels of the cluster that requests can be matched by, KEY=VALUE"

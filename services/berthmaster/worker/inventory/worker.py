@@ -9,6 +9,7 @@ from berthmaster.lib.door_client.door_facts import DoorFacts
 from berthmaster.lib.jobs.kinds.job import JOB
 from berthmaster.lib.jobs.kinds.table import KINDS
 from berthmaster.lib.kube.client import Client
+from berthmaster.lib.kube.controller.fact_watch import FactWatch
 from berthmaster.lib.kube.controller.watch import Watched
 from berthmaster.lib.kube.errors import BadAnswer, Forbidden, KubernetesError, NotFound
 from berthmaster.lib.kube.mirror import Change
@@ -34,6 +35,7 @@ from berthmaster.lib.kueue.queues import ClusterQueue, Cohort, LocalQueue, Resou
 from berthmaster.lib.kueue.workloads import Workload
 from berthmaster.lib.messages.fleet import REFRESH_S, ClusterAlive, Stamp
 from berthmaster.lib.nats import subjects
+from berthmaster.lib.nats.fact_publisher import FactPublisher
 from berthmaster.lib.nats.reporting import ALIVE_INTERVAL_S
 from berthmaster.lib.runtime.periodic import beats, stopped_within
 from berthmaster.lib.runtime.service import Context
@@ -51,9 +53,7 @@ from berthmaster.worker.inventory.core.objects import (
     ResourceSlice,
     WaitingPod,
 )
-from berthmaster.worker.inventory.publisher import FactPublisher
 from berthmaster.worker.inventory.settings import InventorySettings
-from berthmaster.worker.inventory.watch import FactWatch
 
 BEAT_S: Final = 0.5
 RETRY_S: Final = 5.0
@@ -118,7 +118,9 @@ class WorkerInventory:
             jobs=settings.jobs,
         )
         watched = (*WATCHED, *_configuration(settings.kueue_config))
-        self._watch = FactWatch(ctx, client, watched, self._on_change)
+        self._watch = FactWatch(
+            ctx, client, watched, self._on_change, own_kinds=(WatchedKind.WAITING.value,)
+        )
         self._teller = FactPublisher(
             ctx,
             door.conn,

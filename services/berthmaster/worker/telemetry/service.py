@@ -21,7 +21,7 @@ from berthmaster.lib.messages.families import encode
 from berthmaster.lib.messages.telemetry import NodeTelemetry
 from berthmaster.lib.nats import subjects
 from berthmaster.lib.nats.errors import BusError, NotConnected, TooLarge
-from berthmaster.lib.nats.service_connection import service_connection
+from berthmaster.lib.nats.service_connection import connected
 from berthmaster.lib.nats.subjects import SubjectError, token
 from berthmaster.lib.runtime.errors import CannotStart
 from berthmaster.lib.runtime.periodic import beats, unless_stopped
@@ -167,7 +167,7 @@ async def serve(ctx: Context[TelemetrySettings], opener: Opener) -> None:
             return
         ctx.log.info("source_opened", source=source.kind, node=settings.node_name)
         clock = subjects.agent(settings.cluster, "hello")
-        async with service_connection(ctx, clock_subject=clock) as conn:
+        async with connected(ctx, clock_subject=clock) as conn:
             if conn is None:
                 return
             agent = Agent(

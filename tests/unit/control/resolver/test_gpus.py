@@ -2,7 +2,7 @@
 
 from msgspec.structs import replace
 
-from berthmaster.lib.engine.scoring.parts.price import NAME as PRICE
+from berthmaster.lib.engine.fleetview.components import PRICE
 from berthmaster.lib.messages.api import GpusReply, GpusRequest, GpuStock, Refusal
 from berthmaster.lib.messages.control import Cordon, QueueAllows, QueueSetting
 from berthmaster.lib.messages.families import encode

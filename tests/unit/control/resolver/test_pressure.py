@@ -1,6 +1,6 @@
 """Pressure counts among clusters as it does among nodes."""
 
-from berthmaster.lib.engine.scoring.sampled import FIRST_SAMPLE
+from berthmaster.lib.engine.scoring.pod_mix import FIRST_SAMPLE
 from berthmaster.lib.messages.workload import JobRequest
 from tests.support.builders import alive, job, node, profile
 from tests.support.deciding import World

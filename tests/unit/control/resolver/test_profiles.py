@@ -10,7 +10,7 @@ from berthmaster.control.resolver.core.answers.fork import fork
 from berthmaster.control.resolver.core.answers.whatif import Budget
 from berthmaster.control.resolver.replay import replay
 from berthmaster.control.resolver.settings import Policy
-from berthmaster.lib.engine.scoring.parts.price import NAME as PRICE
+from berthmaster.lib.engine.fleetview.components import PRICE
 from berthmaster.lib.engine.scoring.profiles import PROFILES
 from berthmaster.lib.messages.api import (
     Refusal,
@@ -309,14 +309,14 @@ def test_what_is_not_known_is_the_worst_whichever_way_a_part_counts() -> None:
     for weight in (10.0, -10.0):
         one = fleet("silent", "told")
         one.fact(score("told", idle_gpu_percent=50.0))
-        only = dict.fromkeys(PROFILES["balanced"].as_record(), 0.0) | {"idle": weight}
+        only = dict.fromkeys(PROFILES["balanced"], 0.0) | {"idle": weight}
         assert one_by_one(one, ranked(weights=only)) == ["told"]
         assert [each.parts for each in choice(one).ranking] == [{"idle": 50.0}, {"idle": 0.0}]
 
 
 def test_with_no_weight_at_all_the_first_by_name_is_taken() -> None:
     world = fleet("b", "a", "c")
-    nothing = dict.fromkeys(PROFILES["balanced"].as_record(), 0.0)
+    nothing = dict.fromkeys(PROFILES["balanced"], 0.0)
     assert one_by_one(world, ranked(weights=nothing)) == ["a"]
     assert [(each.score, each.parts) for each in choice(world).ranking] == [(0.0, {})] * 3
     repeats_itself(world)
@@ -351,7 +351,7 @@ def test_every_profile_gives_scores_within_bounds_places_gangs_and_is_repeated(b
         for found in each.ranking:
             assert 0 <= found.score <= 100
             assert all(0 <= part <= 100 for part in found.parts.values())
-            counts = set(PROFILES[by].as_record()) | {"fit", "room"}
+            counts = set(PROFILES[by]) | {"fit", "room"}
             assert set(found.parts) <= counts
         assert [r.score for r in each.ranking] == sorted(r.score for r in each.ranking)[::-1]
     repeats_itself(world)

@@ -11,7 +11,7 @@ from berthmaster.lib.lifecycle.workload import Key
 from berthmaster.lib.messages.control import QueueSetting
 from tests.support.builders import alive, job, node, profile
 from tests.support.deciding import TENANT, World
-from tests.unit.control.resolver.test_making_room import ended, make_room, start
+from tests.unit.control.resolver.test_preemptor import ended, make_room, start
 
 
 def fleet(gpus: int, **queues: dict[str, Any]) -> World:

@@ -186,7 +186,7 @@ def test_one_job_moves_so_that_another_fits_which_has_waited_for_long() -> None:
     )
     other = Resolver("all", "another", Policy())
     restore(other.know, kept_)
-    assert other.know.moved.within(0.0, "default") == 1
+    assert other.know.recent_evictions.count(0.0, "default") == 1
 
 
 @pytest.mark.parametrize(

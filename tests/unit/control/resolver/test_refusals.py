@@ -3,7 +3,7 @@
 import pytest
 
 from berthmaster.control.resolver.core.answers.whatif import Budget
-from berthmaster.control.resolver.core.deciding.make_room import REFUSED
+from berthmaster.control.resolver.core.deciding.preemptor import REFUSED
 from berthmaster.control.resolver.replay import replay
 from berthmaster.lib.lifecycle.instructions import Refused
 from berthmaster.lib.lifecycle.refusals import LONGEST_PAUSE_S

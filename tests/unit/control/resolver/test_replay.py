@@ -6,8 +6,7 @@ from berthmaster.control.resolver.core.counterfactual import Compared, Figures, 
 from berthmaster.control.resolver.core.resolver import Resolver
 from berthmaster.control.resolver.replay import Input, Inputs, replay
 from berthmaster.control.resolver.settings import ENGINE_VERSION, Policy
-from berthmaster.lib.engine.scoring.mix import told_as
-from berthmaster.lib.engine.scoring.sampled import FIRST_SAMPLE
+from berthmaster.lib.engine.scoring.pod_mix import FIRST_SAMPLE, told_as
 from berthmaster.lib.messages.placement import Decision
 from berthmaster.lib.messages.workload import Ending, WorkloadEvent
 from tests.support.builders import alive, job, node, profile

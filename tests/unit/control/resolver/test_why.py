@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from berthmaster.control.resolver.core.answers import places
-from berthmaster.lib.engine.queueing.reservations import stated_end_s
+from berthmaster.lib.lifecycle.run_times import stated_end_s
 from berthmaster.lib.lifecycle.workload import Key
 from berthmaster.lib.messages.api import QueueAccount, WhyReply
 from berthmaster.lib.messages.control import QueueSetting

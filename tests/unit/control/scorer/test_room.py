@@ -12,7 +12,7 @@ from berthmaster.control.scorer.core.room import (
     stuck_of,
     use_of,
 )
-from berthmaster.lib.engine.fleet.lost import without_lost
+from berthmaster.lib.engine.fleet.clusters import without_lost
 from berthmaster.lib.messages.fleet import Amounts, PodUse
 from tests.unit.control.scorer.builders import gpu, pod, report
 

@@ -3,7 +3,7 @@
 import pytest
 
 from berthmaster.hub.multikueue.settings import HubPolicy
-from berthmaster.lib.engine.scoring.profiles import HUB_PROFILES, PARTS
+from berthmaster.lib.engine.scoring.profiles import COMPONENTS, HUB_PROFILES
 from berthmaster.lib.event_log.reader_settings import weights_problem
 from berthmaster.lib.messages.control import QueueSetting
 from berthmaster.lib.messages.fleet import ClusterScore, Stamp
@@ -114,7 +114,7 @@ def test_a_better_tier_goes_before_all_that_a_profile_counts_besides(name: str) 
 
 
 def test_weights_of_the_service_are_parts_and_numbers_within_bounds() -> None:
-    assert weights_problem((), PARTS) == ""
-    assert weights_problem(("price=3", "headroom=-0.5"), PARTS) == ""
+    assert weights_problem((), COMPONENTS) == ""
+    assert weights_problem(("price=3", "headroom=-0.5"), COMPONENTS) == ""
     for wrong in ("price", "price=", "price=x", "price=11", "price=nan", "carbon=1", "=1"):
-        assert weights_problem((wrong,), PARTS).startswith("PART=N, N from -10 to 10"), wrong
+        assert weights_problem((wrong,), COMPONENTS).startswith("PART=N, N from -10 to 10"), wrong

@@ -7,12 +7,7 @@ import msgspec
 
 from berthmaster.hub.ocm.core.objects import (
     CLUSTER_MANAGER,
-    FIELD_MANAGER,
     FRESH,
-    MANAGED_BY,
-    OURS,
-    ClusterClaim,
-    ClusterClaimSpec,
     ClusterProfile,
     ClusterProfileSpec,
     ClusterProfileStatus,
@@ -30,6 +25,7 @@ from berthmaster.hub.ocm.core.objects import (
 from berthmaster.hub.ocm.core.scores import OCM_NAMES
 from berthmaster.lib.kube.objects import Condition, Metadata, OwnerReference, timestamp
 from berthmaster.lib.messages.fleet import ClusterScore, Freshness, ResourceScore, Stamp
+from berthmaster.lib.ocm.core.ownership import FIELD_MANAGER, MANAGED_BY, OURS
 
 T0_S = 1_790_000_000.0
 NAME = "resource-usage-score"
@@ -190,10 +186,3 @@ def profile(
 def binding(name: str = "global", namespace: str = "fleet") -> SetBinding:
     """Of a set of clusters to a namespace."""
     return SetBinding(metadata=metadata(name, namespace))
-
-
-def claim(name: str, value: str, *, version: int = 1, ours: bool = True) -> ClusterClaim:
-    return ClusterClaim(
-        metadata=metadata(name, version=version, labels={MANAGED_BY: OURS} if ours else {}),
-        spec=ClusterClaimSpec(value=value),
-    )

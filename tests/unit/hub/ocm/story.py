@@ -9,16 +9,17 @@ from berthmaster.hub.ocm.core.instructions import (
     CreateScore,
     DeleteProfile,
     Instruction,
-    Key,
     Write,
     WriteProperties,
     WriteScore,
 )
-from berthmaster.hub.ocm.core.objects import MANAGED_BY, OURS, PlacementScore
-from berthmaster.hub.ocm.core.pace import Rules
+from berthmaster.hub.ocm.core.objects import PlacementScore
 from berthmaster.hub.ocm.core.policy import OcmPolicy
 from berthmaster.lib.kube.controller.shell_contract import Answer, KubeEvent
 from berthmaster.lib.kube.objects import Object, seconds
+from berthmaster.lib.ocm.core.kept_objects import Key
+from berthmaster.lib.ocm.core.ownership import MANAGED_BY, OURS
+from berthmaster.lib.ocm.core.pace import Rules
 from tests.unit.hub.ocm.builders import NAME, T0_S, managed, placed, profile, score
 
 EAST: Final[Key] = ("score", "east", NAME)

@@ -7,12 +7,13 @@ import msgspec
 import pytest
 
 from berthmaster.hub.ocm.core.hub import OcmKind
-from berthmaster.hub.ocm.core.instructions import CreateScore, Instruction, Key, Look, WriteScore
+from berthmaster.hub.ocm.core.instructions import CreateScore, Instruction, Write, WriteScore
 from berthmaster.hub.ocm.core.objects import PlacementScore
 from berthmaster.hub.ocm.core.placed import look
 from berthmaster.hub.ocm.core.scores import FIXED_NAMES
 from berthmaster.lib.kube.controller.shell_contract import Answer, KubeEvent, Outcome
 from berthmaster.lib.kube.objects import Condition, seconds, timestamp
+from berthmaster.lib.ocm.core.kept_objects import Key, Look
 from tests.unit.hub.ocm.builders import NAME, T0_S, managed, placed
 from tests.unit.hub.ocm.story import EAST, T4, Story, reported, the_scores, the_write
 
@@ -492,7 +493,7 @@ def test_not_all_of_a_large_fleet_is_written_at_once() -> None:
 
 
 def test_raising_cluster_is_set_aside(monkeypatch: pytest.MonkeyPatch) -> None:
-    def odd(key: Key, *args: Any, **rest: Any) -> Look:
+    def odd(key: Key, *args: Any, **rest: Any) -> Look[Write]:
         if key[1] == "odd":
             raise RuntimeError("what nobody thought of")
         return look(key, *args, **rest)

@@ -13,9 +13,9 @@ from berthmaster.hub.ocm.core.instructions import (
     WriteScore,
 )
 from berthmaster.hub.ocm.core.properties import wanted
-from berthmaster.hub.ocm.core.scores import view
 from berthmaster.lib.kube.controller.shell_contract import Answer, KubeEvent, Outcome
 from berthmaster.lib.kube.objects import timestamp
+from berthmaster.lib.ocm.core.view import view
 from tests.unit.hub.ocm.builders import NAME, binding, managed, profile, score
 from tests.unit.hub.ocm.story import Story
 

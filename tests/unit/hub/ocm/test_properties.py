@@ -1,16 +1,12 @@
-"""Properties of ClusterProfiles and ClusterClaims: amounts, and only names of our own."""
+"""Properties of ClusterProfiles: amounts, and only names of our own."""
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from berthmaster.hub.ocm.core.claims import NAMES
 from berthmaster.hub.ocm.core.objects import Property
-from berthmaster.hub.ocm.core.pace import LARGE, SMALL
 from berthmaster.hub.ocm.core.properties import (
     MAX_BYTES,
-    claim_gap,
-    claims,
     gap,
     merged,
     number,
@@ -18,8 +14,10 @@ from berthmaster.hub.ocm.core.properties import (
     ours,
     wanted,
 )
-from berthmaster.hub.ocm.core.scores import FIXED_NAMES, view
+from berthmaster.hub.ocm.core.scores import FIXED_NAMES
 from berthmaster.lib.kube.objects import timestamp
+from berthmaster.lib.ocm.core.pace import LARGE, SMALL
+from berthmaster.lib.ocm.core.view import view
 from tests.unit.hub.ocm.builders import T0_S, score
 
 B = "berthmaster.io/"
@@ -115,28 +113,3 @@ def test_absurdly_many_properties_of_others_are_left_alone(absurd: list[Property
     assert listed == []
     assert why.startswith(f"{len(absurd)} properties of others, ")
     assert sum(len(one.value) for one in absurd) > MAX_BYTES
-
-
-def test_a_cluster_claims_little_of_itself() -> None:
-    found = score(free=12.7, gangs={"Tesla T4": 9, "NVIDIA A100": 3})
-    assert claims(view(found, silent_s=0)) == {
-        "score-freshness.berthmaster.io": "fresh",
-        "gpu-free.berthmaster.io": "12",
-        "gpu-largest-gang.berthmaster.io": "9",
-        "gpu-largest-gang-model.berthmaster.io": "Tesla-T4",
-    }
-    assert claims(view(None, silent_s=30)) == {
-        "score-freshness.berthmaster.io": "noreport",
-        "gpu-free.berthmaster.io": "0",
-        "gpu-largest-gang.berthmaster.io": "0",
-        "gpu-largest-gang-model.berthmaster.io": "unknown",
-    }
-    assert set(NAMES) == set(claims(view(None, silent_s=30)))
-    assert len(NAMES) <= 5  # an agent copies 20, others' included
-
-
-def test_a_claim_hurries_only_when_something_becomes_nothing_or_the_reverse() -> None:
-    assert claim_gap("12", "12") == 0
-    assert claim_gap("12", "3") == SMALL
-    assert claim_gap("12", "0") == claim_gap("0", "12") == LARGE
-    assert claim_gap("fresh", "stale") == claim_gap("stale", "fresh") == LARGE

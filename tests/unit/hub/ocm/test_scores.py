@@ -4,22 +4,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from berthmaster.hub.ocm.core.pace import LARGE, SMALL
 from berthmaster.hub.ocm.core.scores import (
     FIXED_NAMES,
     MAX_MODELS,
-    MAX_NAME_CHARS,
     OCM_NAMES,
-    View,
     gap,
     model_name,
     models,
     of_percent,
     values,
-    view,
     wanted,
 )
 from berthmaster.lib.messages.fleet import ClusterScore, ResourceScore
+from berthmaster.lib.ocm.core.pace import LARGE, SMALL
+from berthmaster.lib.ocm.core.view import MAX_NAME_CHARS, View, view
 from tests.unit.control.scorer.builders import Story, pod, report
 from tests.unit.hub.ocm.builders import score
 

@@ -7,12 +7,9 @@ import msgspec
 import pytest
 
 from berthmaster.hub.ocm.core.instructions import (
-    CreateClaim,
     CreateProfile,
     CreateScore,
-    Key,
     Write,
-    WriteClaim,
     WriteProperties,
     WriteScore,
 )
@@ -35,6 +32,7 @@ from berthmaster.lib.kube.errors import (
     Unreachable,
 )
 from berthmaster.lib.kube.objects import Condition, timestamp
+from berthmaster.lib.ocm.core.kept_objects import Key
 from tests.unit.hub.ocm.builders import NAME, T0_S, placed
 
 EAST: Key = ("score", "east", NAME)
@@ -145,19 +143,6 @@ def test_a_status_is_written_with_the_version_that_was_looked_at() -> None:
                 "spec": {"clusterManager": {"name": "us"}, "displayName": "east"},
             },
         ),
-        (
-            CreateClaim(("claim", "", "gpu-free.berthmaster.io"), "7"),
-            "/apis/cluster.open-cluster-management.io/v1alpha1/clusterclaims",
-            {
-                "apiVersion": "cluster.open-cluster-management.io/v1alpha1",
-                "kind": "ClusterClaim",
-                "metadata": {
-                    "name": "gpu-free.berthmaster.io",
-                    "labels": {"app.kubernetes.io/managed-by": "berthmaster"},
-                },
-                "spec": {"value": "7"},
-            },
-        ),
     ],
 )
 def test_what_is_made_is_labelled_as_ours(write: Write, path: str, body: Any) -> None:
@@ -166,16 +151,10 @@ def test_what_is_made_is_labelled_as_ours(write: Write, path: str, body: Any) ->
     assert server.asked == [("create", path, body)]
 
 
-def test_a_claim_changes_by_its_spec_and_a_profile_by_its_properties() -> None:
-    claim = WriteClaim(key=("claim", "", "c"), resource_version="3", value="9")
-    assert changed(claim) == {"spec": {"value": "9"}}
+def test_a_profile_changes_by_its_properties() -> None:
     listed = [{"name": "a", "value": "b"}]
     profile = WriteProperties(key=("profile", "f", "e"), resource_version="4", properties=listed)
     assert changed(profile) == {"status": {"properties": listed}}
-    server = Server(placed())
-    carried_out(server, claim)
-    [(verb, path, _)] = server.asked
-    assert (verb, path.rpartition("/")[2]) == ("patch 3", "c")
 
 
 @pytest.mark.parametrize(

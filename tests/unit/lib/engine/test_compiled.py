@@ -17,12 +17,17 @@ from berthmaster.control.resolver.core.answers.fork import fork
 from berthmaster.lib.engine.fitting.fit import Scratch, bind_gang, bind_one
 from berthmaster.lib.engine.fleet.fleet import WHOLE, Fleet, Holding
 from berthmaster.lib.engine.fleet.needs import kind_of, suitable_nodes
-from berthmaster.lib.engine.scoring.asks import ask_of
 from berthmaster.lib.engine.scoring.compiled import COMPILED, cards, nodes_of
+from berthmaster.lib.engine.scoring.pod_capacity import PodCapacity
+from berthmaster.lib.engine.scoring.pod_mix import PodType, Sample
 from berthmaster.lib.engine.scoring.pressure import LARGEST_BLOCK, Dear, useful_room
-from berthmaster.lib.engine.scoring.room import Room
-from berthmaster.lib.engine.scoring.sampled import PodType, Sample
-from berthmaster.lib.engine.scoring.score_cache import ScoreCache, Scorecard, can_seat, seat_of_one
+from berthmaster.lib.engine.scoring.score_cache import (
+    ScoreCache,
+    Scorecard,
+    ask_of,
+    can_seat,
+    seat_of_one,
+)
 from berthmaster.lib.engine.scoring.value import NOT_HERE, Worth, score_all, worth_of
 from berthmaster.lib.messages.workload import PodSet, Topology
 from tests.support.builders import node, pod_set
@@ -227,7 +232,7 @@ def test_room_is_counted_by_c_as_without_it(seed: int, need: PodSet, changes: in
     fleet, chance = filled(seed), random.Random(seed)
     suitable = suitable_nodes(fleet, need)
     card = ScoreCache().card(fleet, kind_of(need), need, suitable, worth_of(()))
-    ours, twin = Room(), Room()
+    ours, twin = PodCapacity(), PodCapacity()
     for _ in range(3):
         ours.follow(fleet, need, suitable, card.nodes, card.ask)
         twin.follow(fleet, need, suitable)

@@ -7,7 +7,7 @@ import pytest
 
 from berthmaster.lib.engine.fleet.fleet import WHOLE, Fleet, Holding
 from berthmaster.lib.engine.queueing.held_parts import HeldParts, Takes
-from berthmaster.lib.engine.queueing.making_room import Loss, PodNeed
+from berthmaster.lib.engine.queueing.preemption import Loss, PodNeed
 from berthmaster.lib.lifecycle.workload import Key
 from tests.support.builders import node
 

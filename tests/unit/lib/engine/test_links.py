@@ -11,7 +11,7 @@ from berthmaster.lib.engine.fitting.fit import Scratch, bind_gang
 from berthmaster.lib.engine.fleet.fleet import Fleet
 from berthmaster.lib.engine.fleet.links import UNKNOWN, Links, levels_of, links_of, pick
 from berthmaster.lib.engine.fleet.needs import suitable_nodes
-from berthmaster.lib.engine.scoring.room import room_of
+from berthmaster.lib.engine.scoring.pod_capacity import room_of
 from berthmaster.lib.engine.scoring.value import NOT_HERE, pick_gpus, score_all, worth_of
 from berthmaster.lib.messages.fleet import NodeReport
 from berthmaster.lib.messages.workload import PodSet, Topology

@@ -9,7 +9,7 @@ from berthmaster.lib.engine.fitting.fit import Bound, Scratch, bind_gang, holdin
 from berthmaster.lib.engine.fitting.topology import never
 from berthmaster.lib.engine.fleet.fleet import Fleet
 from berthmaster.lib.engine.fleet.needs import suitable_nodes
-from berthmaster.lib.engine.scoring.room import room_of
+from berthmaster.lib.engine.scoring.pod_capacity import room_of
 from berthmaster.lib.jobs.pods import pod_spec
 from berthmaster.lib.lifecycle.workload import key
 from berthmaster.lib.messages.fleet import Amounts, NodeReport, Taint

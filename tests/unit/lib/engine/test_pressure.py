@@ -6,7 +6,7 @@ from msgspec.structs import replace
 
 from berthmaster.lib.engine.fleet.fleet import WHOLE, Fleet, Holding
 from berthmaster.lib.engine.fleet.needs import suitable_nodes
-from berthmaster.lib.engine.scoring.mix import Mix, accepted, accepting, sampled_from, told_as
+from berthmaster.lib.engine.scoring.pod_mix import Mix, accepted, accepting, sampled_from, told_as
 from berthmaster.lib.engine.scoring.pressure import (
     DEAR_KEPT,
     MOVES_MILLI,

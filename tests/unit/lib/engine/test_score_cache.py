@@ -11,7 +11,7 @@ from berthmaster.lib.engine.fleet.fleet import Fleet, Holding
 from berthmaster.lib.engine.fleet.needs import kind_of, suitable_nodes
 from berthmaster.lib.engine.fleet.overlay import Overlay
 from berthmaster.lib.engine.fleet.touched import Touched
-from berthmaster.lib.engine.scoring.sampled import PodType
+from berthmaster.lib.engine.scoring.pod_mix import PodType
 from berthmaster.lib.engine.scoring.score_cache import ScoreCache, Scorecard
 from berthmaster.lib.engine.scoring.value import NOT_HERE, score_all, worth_of
 from berthmaster.lib.lifecycle.workload import key

@@ -14,7 +14,7 @@ from berthmaster.lib.engine.fitting.fit import (
     tightness,
 )
 from berthmaster.lib.engine.fleet.fleet import Fleet
-from berthmaster.lib.engine.fleet.needs import Asks, Shape, Suitable, Suitables, suitable_nodes
+from berthmaster.lib.engine.fleet.needs import Shape, Suitable, Suitables, suitable_nodes
 from berthmaster.lib.engine.fleet.shares import (
     Part,
     least_milli,
@@ -22,7 +22,7 @@ from berthmaster.lib.engine.fleet.shares import (
     share_for,
     takes_milli,
 )
-from berthmaster.lib.engine.scoring.sampled import PodType
+from berthmaster.lib.engine.scoring.pod_mix import PodType
 from berthmaster.lib.engine.scoring.value import worth_of
 from berthmaster.lib.lifecycle.workload import key
 from berthmaster.lib.messages.fleet import DeviceClaim, NodeReport, Share
@@ -103,7 +103,7 @@ def test_a_gpu_with_room_but_without_a_piece_is_no_place() -> None:
 def test_what_suits_a_part_is_not_taken_for_what_suits_a_whole_gpu() -> None:
     fleet, known = fleet_of(sliced(), node(name="n2")), Suitables()
     offers = {
-        (milli, gpus): known.of(fleet, Shape(Asks((each,))), 0).offered is not None
+        (milli, gpus): known.of(fleet, Shape({"pod_sets": (each,)}), 0).offered is not None
         for milli, gpus in ((100, 1), (1000, 1), (1000, 2))
         for each in [pod_set(gpu_milli=milli, gpus=gpus)]
     }

@@ -13,8 +13,7 @@ from berthmaster.lib.engine.fleet.fleet import Fleet
 from berthmaster.lib.engine.fleet.needs import suitable_nodes
 from berthmaster.lib.engine.fleet.pieces import foreign_pieces, pieces_of, pieces_on
 from berthmaster.lib.engine.fleet.shares import Part, enough, takes_milli
-from berthmaster.lib.engine.scoring.mix import Mix
-from berthmaster.lib.engine.scoring.sampled import PodType, Sample
+from berthmaster.lib.engine.scoring.pod_mix import Mix, PodType, Sample
 from berthmaster.lib.engine.scoring.value import (
     CPU_SHARE,
     NOT_HERE,

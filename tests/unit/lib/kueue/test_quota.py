@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from berthmaster.lib.kube.controller.problems import Problems
 from berthmaster.lib.kube.quantity import milli, whole
 from berthmaster.lib.kueue.queues import ClusterQueue, Cohort, ResourceFlavor
 from berthmaster.lib.kueue.quota import (
@@ -31,7 +32,6 @@ from berthmaster.lib.messages.fleet import (
     Stamp,
 )
 from berthmaster.lib.messages.workload import PodSet, Toleration
-from berthmaster.worker.inventory.core.kinds import Problems
 from berthmaster.worker.inventory.core.queue_index import QueueIndex
 from tests.controlplane.kueue.rows import GPU, NEVER, PIN, ROWS, WAITS, Documents, Json, Pods, Row
 

@@ -27,7 +27,7 @@ SEED = "SUA" + "B2" * 27 + "C"
 DER = b"\x30\x82\x04\xbd\x02\x01\x00\x30\x0d\x06\x09" + bytes(range(80))
 IN_URL = "a password in a URL"
 OF_HEADER = "a token of a header"
-IN_BASE64 = "a private key in base64"
+IN_BASE64 = "a secret in base64"
 BY_NAME = "a secret by its name"
 BY_BOTH = "a secret by its name and its looks"
 
@@ -66,6 +66,7 @@ BY_BOTH = "a secret by its name and its looks"
         ("X", "see https://ada:hunter2@git.example.com/repo.git for more", IN_URL),
         ("X", "https://ada%3Ahunter2@git.example.com/repo.git", IN_URL),
         ("X", f"https://{HEX}@git.example.com/repo.git", IN_URL),
+        ("X", "https://h/?next=https%3A%2F%2Fada%3Ahunter2%40db%2Fx", IN_URL),
         ("DSN", "ada:hunter2@tcp(db:3306)/x", IN_URL),
         ("X", "https://store/x?sig=" + HEX + "&se=2026", BY_BOTH),
         ("X", "Server=db;User=ada;Password=hunter2;", BY_NAME),
@@ -85,6 +86,8 @@ BY_BOTH = "a secret by its name and its looks"
         ("X", base64.b64encode(base64.b64encode(PEM.encode())).decode(), IN_BASE64),
         ("X", base64.b64encode(DER).decode(), IN_BASE64),
         ("X", PEM.encode().hex(), IN_BASE64),
+        ("X", base64.b64encode(f"user:\n  token: {JWT}\n".encode()).decode(), IN_BASE64),
+        ("X", "PuTTY-User-Key-File-3: ssh-rsa\nPrivate-Lines: 14\nAAAA", "a private key of PuTTY"),
         ("X", PEM.replace("PRIVATE", "OPENSSH PRIVATE"), "a private key"),
         ("X", PEM.replace("KEY-", "KEY BLOCK-").replace("PRIVATE", "PGP PRIVATE"), "a private key"),
         ("X", PEM.replace(" ", "%20"), "a private key"),
@@ -232,6 +235,8 @@ def test_secret_in_the_text_of_any_verb_is_refused(read: Any) -> None:
         *(
             "https://" + "a1" * 90_000,
             "a1B2" * 50_000,
+            "https%3A%2F%2F%40" * 10_000,
+            "%25" * 60_000,
             "a1B2\n" * 40_000,
             "x" * 39 + "\n" + "y" * 9,
         ),

@@ -8,8 +8,6 @@ import pytest
 
 from berthmaster.lib.supervisor.folder import AlreadyRunning, FolderLock
 from berthmaster.lib.supervisor.plan import (
-    EMULATED,
-    PIPELINE,
     Entry,
     KubeTarget,
     PlanError,
@@ -25,6 +23,7 @@ from berthmaster.lib.supervisor.plan import (
 from berthmaster.lib.supervisor.processes import describe_exit
 
 HERE = Path("/data")
+PIPELINE = ("gateway", "resolver", "scorer", "archivist", "usage", "door", "accounts")
 
 
 def test_each_process_has_its_user_its_port_and_its_part_of_the_fleet() -> None:
@@ -84,7 +83,7 @@ def test_each_process_has_its_user_its_port_and_its_part_of_the_fleet() -> None:
         ({"services": ("executor",)}, "executor belongs to a cluster: name it with --worker"),
         ({"services": ("multikueue",)}, "multikueue belongs to a cluster: name it with --hub"),
         ({"services": ("karmada",)}, "karmada belongs to a cluster: name it with --karmada"),
-        ({"services": ("inventory",)}, "inventory belongs to a cluster: name it with --hub or"),
+        ({"services": ("inventory",)}, "inventory belongs to a cluster: name it with --worker"),
         ({"replicas": {"executor": 2}}, "2 of executor: there is one for each cluster"),
         (
             {"services": ("executor",), "workers": (KubeTarget(name="a"),)},
@@ -135,13 +134,7 @@ def test_a_hub_and_its_workers_get_their_services_and_no_emulator() -> None:
     odd = ("--cluster", "arn:aws/x")
     assert entries(options) == [
         *(Entry(name, name, name) for name in (*PIPELINE, "dashboard")),
-        Entry(
-            "inventory-hub",
-            "inventory",
-            "inventory",
-            ("--side", "hub", "--context", "kind-hub"),
-            "hub",
-        ),
+        Entry("members", "members", "members", ("--context", "kind-hub"), "hub"),
         Entry(
             "multikueue",
             "multikueue",
@@ -198,13 +191,13 @@ def test_a_hub_and_its_workers_get_their_services_and_no_emulator() -> None:
     assert entries(inside) == [
         Entry("inventory-b", "inventory", "inventory.b", ("--cluster", "b"), "b")
     ]
-    assert defaults(None, ()) == EMULATED
+    assert defaults() == (*PIPELINE, "dashboard", "emulator")
     assert defaults(None, workers) == (
         *PIPELINE,
+        "dashboard",
         "inventory",
         "executor",
         "figures",
-        "dashboard",
     )
 
 

@@ -9,10 +9,8 @@ from berthmaster.lib.kueue.queues import ClusterQueue, LocalQueue, ResourceFlavo
 from berthmaster.lib.kueue.workloads import Workload
 from berthmaster.lib.messages.fleet import Stamp
 from berthmaster.worker.inventory.core.objects import (
-    ClusterProfile,
     Definition,
     DeviceClass,
-    ManagedCluster,
     Node,
     Pod,
     ResourceClaim,
@@ -243,46 +241,3 @@ def workload(
 def definition(name: str, established: str = TRUE) -> Definition:
     status = {"conditions": [condition("Established", established)]}
     return msgspec.convert({"metadata": {"name": name}, "status": status}, Definition)
-
-
-def managed_cluster(
-    name: str,
-    *,
-    labels: Json | None = None,
-    taints: Sequence[Json] = (),
-    claims: Json | None = None,
-    conditions: Sequence[Json] = (),
-    accepted: bool = True,
-) -> ManagedCluster:
-    listed = [{"name": key, "value": value} for key, value in (claims or {}).items()]
-    return msgspec.convert(
-        {
-            "metadata": {"name": name, "labels": dict(labels or {})},
-            "spec": {"hubAcceptsClient": accepted, "taints": list(taints)},
-            "status": {"clusterClaims": listed, "conditions": list(conditions)},
-        },
-        ManagedCluster,
-    )
-
-
-def cluster_profile(
-    name: str,
-    *,
-    namespace: str = "fleet",
-    labels: Json | None = None,
-    properties: Json | None = None,
-    conditions: Sequence[Json] = (),
-    version: str = "",
-) -> ClusterProfile:
-    listed = [{"name": key, "value": value} for key, value in (properties or {}).items()]
-    return msgspec.convert(
-        {
-            "metadata": {"name": name, "namespace": namespace, "labels": dict(labels or {})},
-            "status": {
-                "version": {"kubernetes": version},
-                "properties": listed,
-                "conditions": list(conditions),
-            },
-        },
-        ClusterProfile,
-    )

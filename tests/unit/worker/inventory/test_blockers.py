@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from berthmaster.lib.kube.controller.problems import Problems
 from berthmaster.lib.kube.errors import Forbidden, NotFound
 from berthmaster.lib.kube.objects import Object
 from berthmaster.lib.kube.wire import Page
@@ -15,7 +16,6 @@ from berthmaster.lib.kueue.names import ORIGIN_LABEL, PREBUILT
 from berthmaster.lib.kueue.workloads import Workload
 from berthmaster.lib.messages.fleet import CopyReport, Stamp
 from berthmaster.worker.inventory.blockers import ADMITTED_S, AT_ONCE, FIRST_S, WAITING_S, Blockers
-from berthmaster.worker.inventory.core.kinds import Problems
 from berthmaster.worker.inventory.core.queue_index import QueueIndex
 
 STAMP = Stamp(epoch=1, counter=1)

@@ -2,6 +2,8 @@
 
 from typing import Any
 
+from berthmaster.lib.kube.bounds import bounded_labels
+from berthmaster.lib.kube.controller.problems import Problem
 from berthmaster.lib.kube.mirror import Added, Deleted, Listed, Unreadable, Updated
 from berthmaster.lib.kube.wire import Undecodable
 from berthmaster.lib.messages.fleet import (
@@ -21,8 +23,7 @@ from berthmaster.worker.inventory.core.inventory import (
     KEEP_GONE_S,
     Inventory,
 )
-from berthmaster.worker.inventory.core.kinds import Problem, WatchedKind
-from berthmaster.worker.inventory.core.nodes import bounded_labels
+from berthmaster.worker.inventory.core.kinds import WatchedKind
 from tests.unit.worker.inventory.objects import (
     FALSE,
     NOW_S,

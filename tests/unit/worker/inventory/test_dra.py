@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from berthmaster.lib.kube.controller.problems import Problems
 from berthmaster.lib.messages.fleet import DeviceClaim, NodeReport, PodUse, Share
 from berthmaster.worker.inventory.core.devices.device_classes import Claimable, claimable
-from berthmaster.worker.inventory.core.kinds import Problems
 from berthmaster.worker.inventory.core.node_index import NodeIndex
 from tests.unit.worker.inventory.objects import (
     NOW_S,

@@ -6,6 +6,7 @@ import msgspec
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from berthmaster.lib.kube.controller.problems import Problems
 from berthmaster.lib.kube.mirror import Added, Change, Deleted, Listed
 from berthmaster.lib.kueue.queues import ClusterQueue, LocalQueue
 from berthmaster.lib.kueue.workloads import Workload
@@ -14,13 +15,10 @@ from berthmaster.lib.messages.fleet import FleetFact, NodeReport
 from berthmaster.worker.inventory.core.devices.amounts import MAX_TPUS
 from berthmaster.worker.inventory.core.devices.holds import hold_of
 from berthmaster.worker.inventory.core.inventory import Inventory
-from berthmaster.worker.inventory.core.kinds import Problems, WatchedKind
-from berthmaster.worker.inventory.core.membership import HubKind, HubMembership
+from berthmaster.worker.inventory.core.kinds import WatchedKind
 from berthmaster.worker.inventory.core.node_index import NodeIndex
 from berthmaster.worker.inventory.core.objects import (
-    ClusterProfile,
     DeviceClass,
-    ManagedCluster,
     Node,
     Pod,
     ResourceClaim,
@@ -363,46 +361,6 @@ def settled(inventory: Inventory, subject: str) -> FleetFact:
     gpus = tuple(msgspec.structs.replace(gpu, foreign_milli=0) for gpu in fact.gpus)
     pods = (msgspec.structs.replace(use, gpus=()) for use in fact.pods)
     return msgspec.structs.replace(fact, gpus=gpus, pods=tuple(sorted(pods, key=repr)))
-
-
-PROPERTIES = st.lists(st.fixed_dictionaries({"name": TEXT, "value": TEXT}), max_size=5)
-HUB = st.lists(
-    st.one_of(
-        changes(
-            HubKind.PROFILES,
-            ClusterProfile,
-            named(
-                st.sampled_from(["east", "west"]),
-                status=st.fixed_dictionaries({"properties": PROPERTIES, "conditions": CONDITIONS}),
-            ),
-        ),
-        changes(
-            HubKind.MANAGED,
-            ManagedCluster,
-            named(
-                st.sampled_from(["east", "west"]),
-                spec=st.fixed_dictionaries({"taints": st.lists(TAINT, max_size=2)}),
-                status=st.fixed_dictionaries({"clusterClaims": PROPERTIES}),
-            ),
-        ),
-    ),
-    max_size=8,
-)
-
-
-@settings(max_examples=40, deadline=None)
-@given(HUB)
-def test_no_object_stops_a_hubs_inventory(story: list[tuple[HubKind, Change[Any]]]) -> None:
-    hub = HubMembership()
-    told = set()
-    for kind, change in story:
-        hub.take(kind, change)
-        told |= set(hub.changes())
-    assert set(hub.everything()) <= told
-    for subject in told:
-        answer = hub.fact(subject, STAMP, NOW_S)
-        assert answer is not None
-        assert FLEET_FACTS.decode(encode(answer[0])) == answer[0]
 
 
 OFFERS = {"rdma/hca": "16", "habana.ai/gaudi": "16", "google.com/tpu": "16", "nvidia.com/gpu": "8"}

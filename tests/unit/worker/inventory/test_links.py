@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
+from berthmaster.lib.kube.controller.problems import Problems
 from berthmaster.lib.messages.fleet import Stamp
 from berthmaster.worker.inventory.core.devices.dra import offered_by
 from berthmaster.worker.inventory.core.devices.links import NUMA, NVLINK
-from berthmaster.worker.inventory.core.kinds import Problems
 from berthmaster.worker.inventory.core.node_index import NodeIndex
 from berthmaster.worker.inventory.core.nodes import NodeShape, shape_of
 from tests.unit.worker.inventory.objects import device, discovered, node, resource_slice

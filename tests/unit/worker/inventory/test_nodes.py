@@ -5,11 +5,12 @@ from typing import Any
 import pytest
 
 from berthmaster.lib.accelerators.written import ALLOCATED, read_hami
+from berthmaster.lib.kube.bounds import bounded_labels
+from berthmaster.lib.kube.controller.problems import Problem, Problems
 from berthmaster.lib.messages.fleet import Amounts, GpuDevice, NodeReport, PodUse, Share, Taint
 from berthmaster.worker.inventory.core.devices.dra import Offered
-from berthmaster.worker.inventory.core.kinds import Problem, Problems
 from berthmaster.worker.inventory.core.node_index import NodeIndex
-from berthmaster.worker.inventory.core.nodes import UNUSABLE, bounded_labels, shape_of
+from berthmaster.worker.inventory.core.nodes import UNUSABLE, shape_of
 from tests.unit.worker.inventory.objects import (
     FALSE,
     NOW_S,

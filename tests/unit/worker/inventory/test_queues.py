@@ -1,6 +1,7 @@
 import msgspec
 import pytest
 
+from berthmaster.lib.kube.controller.problems import Problem, Problems
 from berthmaster.lib.kube.objects import OwnerReference
 from berthmaster.lib.kueue.queues import ClusterQueue, Cohort, ResourceFlavor
 from berthmaster.lib.messages.fleet import (
@@ -13,7 +14,6 @@ from berthmaster.lib.messages.fleet import (
     Taint,
 )
 from berthmaster.worker.inventory.core.cohorts import Cohorts
-from berthmaster.worker.inventory.core.kinds import Problem, Problems
 from berthmaster.worker.inventory.core.objects import WaitingPod
 from berthmaster.worker.inventory.core.queue_index import QueueIndex
 from berthmaster.worker.inventory.core.queues import Copy, copy_of

@@ -4,6 +4,7 @@ import click
 import msgspec
 import pytest
 
+from berthmaster.lib.kube.controller.problems import Problem
 from berthmaster.lib.kube.mirror import Added, Deleted, Updated
 from berthmaster.lib.kube.objects import Metadata
 from berthmaster.lib.kueue.configuration import CONFIG_FILE, CONFIG_MAP, NAMESPACE, ConfigMap
@@ -11,7 +12,7 @@ from berthmaster.lib.messages.fleet import ClusterProfile
 from berthmaster.lib.nats import subjects
 from berthmaster.lib.runtime.settings import load
 from berthmaster.worker.inventory.core.inventory import Inventory
-from berthmaster.worker.inventory.core.kinds import Problem, WatchedKind
+from berthmaster.worker.inventory.core.kinds import WatchedKind
 from berthmaster.worker.inventory.core.objects import DeviceClass
 from berthmaster.worker.inventory.settings import InventorySettings
 from tests.support.environment import load_with
@@ -121,6 +122,7 @@ def test_settings_that_are_none_are_refused(argument: str, expected: str) -> Non
 
 def test_settings_by_environment() -> None:
     env = {
+        "BERTH_INVENTORY_CLUSTER": "east",
         "BERTH_INVENTORY_DEVICE_CLASS_MAPPING": "gpu.nvidia.com=x/y",
         "BERTH_INVENTORY_KUEUE_CONFIG": "none",
     }

@@ -8,6 +8,9 @@ from typing import Any
 import pytest
 from aiohttp import web
 
+from berthmaster.lib.kube.controller import fact_watch
+from berthmaster.lib.kube.controller.fact_watch import FactWatch
+from berthmaster.lib.kube.controller.problems import Unlisted
 from berthmaster.lib.kube.controller.watch import Watched
 from berthmaster.lib.kube.mirror import Added, Listed
 from berthmaster.lib.kube.resources import KUEUE_WORKLOADS, Resource
@@ -25,11 +28,9 @@ from berthmaster.lib.runtime.log import Log
 from berthmaster.lib.runtime.metrics import Metrics
 from berthmaster.lib.runtime.service import Context
 from berthmaster.lib.runtime.settings import load
-from berthmaster.worker.inventory import watch as watching
 from berthmaster.worker.inventory.core.inventory import MAX_WHY_CHARS, NEW_WORDS_S, Inventory
-from berthmaster.worker.inventory.core.kinds import Unlisted, WatchedKind
+from berthmaster.worker.inventory.core.kinds import WatchedKind
 from berthmaster.worker.inventory.settings import InventorySettings
-from berthmaster.worker.inventory.watch import FactWatch
 from tests.support.patience import until
 from tests.unit.lib.kube.stage import WIDGETS, Refusal, Stage, Widget
 from tests.unit.worker.inventory.objects import NOW_S, STAMP, cluster_queue, discovered, node
@@ -180,7 +181,7 @@ def refused(code: int, reason: str) -> Callable[[], None]:
 
 @pytest.fixture
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(watching, "UNLISTED_S", 0.2)
+    monkeypatch.setattr(fact_watch, "UNLISTED_S", 0.2)
 
 
 async def watched(stage: Stage, client: Any, *, optional: bool) -> FactWatch:
@@ -266,7 +267,7 @@ def test_server_that_answers_nothing_is_no_matter_of_a_kind() -> None:
             watch = await watched(stage, client, optional=True)
             await until(lambda: watch.ready)
             await stage.stop()
-            await until(lambda: all(one.faults.reason for one in watch.reflectors.values()), 30)
+            await until(lambda: all(one.trouble for one in watch.reflectors.values()), 30)
             await asyncio.sleep(0.5)
             assert watch.unlisted() == []
             assert watch.live()
@@ -277,5 +278,5 @@ def test_server_that_answers_nothing_is_no_matter_of_a_kind() -> None:
 
 
 def test_kinds_are_named_as_kubectl_names_them() -> None:
-    assert watching.shown(Watched(KUEUE_WORKLOADS, Widget)) == "workloads.kueue.x-k8s.io"
-    assert watching.shown(Watched(WIDGETS, Widget, part="waiting pods")) == "waiting pods"
+    assert fact_watch.shown(Watched(KUEUE_WORKLOADS, Widget)) == "workloads.kueue.x-k8s.io"
+    assert fact_watch.shown(Watched(WIDGETS, Widget, part="waiting pods")) == "waiting pods"

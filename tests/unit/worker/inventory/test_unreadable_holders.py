@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 
+from berthmaster.lib.kube.controller.problems import Problems
 from berthmaster.lib.kube.mirror import MAX_ANNOTATION_CHARS, Mirror
 from berthmaster.lib.kube.wire import Page
 from berthmaster.lib.messages.fleet import NodeReport, Taint
-from berthmaster.worker.inventory.core.kinds import Problems
 from berthmaster.worker.inventory.core.node_index import NodeIndex
 from berthmaster.worker.inventory.core.nodes import UNUSABLE
 from tests.unit.worker.inventory.objects import (

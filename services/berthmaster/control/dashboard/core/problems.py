@@ -7,7 +7,7 @@ import numpy as np
 
 from berthmaster.control.dashboard.core.grid import DEGRADED, LOST, MARKS, NOT_READY, SILENT, Grid
 from berthmaster.control.dashboard.core.known import Known
-from berthmaster.lib.engine.fleetview.problems import (
+from berthmaster.lib.engine.fleetview.fleet_problems import (
     Problem,
     many,
     of_cluster,

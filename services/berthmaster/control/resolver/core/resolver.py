@@ -24,10 +24,10 @@ from berthmaster.control.resolver.core.answers import explain, gpus
 from berthmaster.control.resolver.core.answers.cordons import cordons
 from berthmaster.control.resolver.core.answers.whatif import Budget, Steps, whatif
 from berthmaster.control.resolver.core.deciding.decide import decide
-from berthmaster.control.resolver.core.deciding.divide import gathers_until_s, part_endings
+from berthmaster.control.resolver.core.deciding.division import gathers_until_s, part_endings
 from berthmaster.control.resolver.core.deciding.draft import Plan
-from berthmaster.control.resolver.core.deciding.make_room import next_equals_s
 from berthmaster.control.resolver.core.deciding.move_away import next_look_s
+from berthmaster.control.resolver.core.deciding.preemptor import next_equals_s
 from berthmaster.control.resolver.core.deciding.rebalance import next_stuck_s
 from berthmaster.control.resolver.core.deciding.resize import grows_at_s
 from berthmaster.control.resolver.core.known.knowledge import Knowledge

@@ -23,7 +23,7 @@ from berthmaster.control.scorer.core.room import (
 from berthmaster.control.scorer.core.rules import Amount
 from berthmaster.control.scorer.core.score import Life, amount_of
 from berthmaster.control.scorer.core.totals import Measured, Totals, TotalsPart
-from berthmaster.lib.engine.fleet.lost import without_lost
+from berthmaster.lib.engine.fleet.clusters import without_lost
 from berthmaster.lib.messages.fleet import (
     ClusterAlive,
     ClusterProfile,

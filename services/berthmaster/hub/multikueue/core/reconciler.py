@@ -18,11 +18,11 @@ from typing import Final
 import msgspec
 
 from berthmaster.hub.multikueue.core.answers import explain, kube_events, log_events
-from berthmaster.hub.multikueue.core.deciding import checks, leaving, moving_on, traps, writes
+from berthmaster.hub.multikueue.core.deciding import checks, hub_evictions, moving_on, traps, writes
 from berthmaster.hub.multikueue.core.deciding.blind import Blind
 from berthmaster.hub.multikueue.core.deciding.checks import Checks
 from berthmaster.hub.multikueue.core.deciding.committing import Commit, ToPlace, decide
-from berthmaster.hub.multikueue.core.deciding.make_room import waits_for_room
+from berthmaster.hub.multikueue.core.deciding.hub_preemptor import waits_for_room
 from berthmaster.hub.multikueue.core.deciding.one_at_a_time import cleared_at_s
 from berthmaster.hub.multikueue.core.deciding.shortlist import shortlist_for
 from berthmaster.hub.multikueue.core.deciding.steps import (
@@ -65,6 +65,7 @@ from berthmaster.hub.multikueue.core.known.hub_pace import HubPace
 from berthmaster.hub.multikueue.core.known.rooms import Rooms
 from berthmaster.hub.multikueue.core.known.workload_view import Memo, WorkloadView, view_of
 from berthmaster.hub.multikueue.settings import NAME, HubPolicy
+from berthmaster.lib.engine.queueing.eviction import Eviction, Stay
 from berthmaster.lib.kube.controller.aside import Phase, SetAside
 from berthmaster.lib.kube.controller.in_flight import InFlight
 from berthmaster.lib.kube.controller.shell_contract import Answer, KubeEvent
@@ -526,11 +527,11 @@ class Reconciler:
 
     def _look_who_leaves(self, view: WorkloadView, now_s: float) -> None:
         """Somebody may want it to go: then the next decision sees to that, or a later one."""
-        match leaving.look(self.know, view, self.policy, now_s):
-            case leaving.Leave():
+        match hub_evictions.decide_eviction(self.know, view, self.policy, now_s):
+            case Eviction():
                 self._leavers[view.name] = None
                 self._work.add_by(view.name, now_s + AGAIN_S)
-            case leaving.Stay(_, until_s):
+            case Stay(_, until_s):
                 self._work.add_by(view.name, min(until_s, now_s + STAY_S))
             case None:
                 pass

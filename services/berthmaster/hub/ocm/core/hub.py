@@ -1,4 +1,4 @@
-"""The hub's side: which scores and properties stand there, and what is to be written. Pure.
+"""Which scores and properties stand on the hub, and what is to be written. Pure.
 
 Facts and objects come in, what became of writes too; ``act`` says what to write now, ``wake_at_s``
 when to ask again. Nothing is written on a change as such: an object is compared with what it should
@@ -20,16 +20,14 @@ from typing import Final
 
 from berthmaster.hub.ocm.core import placed, profiles, scores
 from berthmaster.hub.ocm.core.instructions import (
+    KINDS,
     PROFILE,
     SCORE,
     CreateScore,
     DeleteProfile,
     Instruction,
-    Key,
-    Look,
     Write,
 )
-from berthmaster.hub.ocm.core.kept_objects import KeptObject, KeptObjects
 from berthmaster.hub.ocm.core.objects import (
     ClusterProfile,
     ManagedCluster,
@@ -37,15 +35,16 @@ from berthmaster.hub.ocm.core.objects import (
     SetBinding,
     written_at_s,
 )
-from berthmaster.hub.ocm.core.placed import warning
 from berthmaster.hub.ocm.core.policy import OcmPolicy
-from berthmaster.hub.ocm.core.scores import View
-from berthmaster.hub.ocm.core.telling import Tellers, Telling
 from berthmaster.lib.kube.controller.aside import SetAside
 from berthmaster.lib.kube.controller.shell_contract import Answer, Outcome
 from berthmaster.lib.kube.objects import Object
 from berthmaster.lib.kube.resources import MANAGED_CLUSTERS
 from berthmaster.lib.messages.fleet import ClusterScore
+from berthmaster.lib.ocm.core.kept_objects import KeptObject, KeptObjects, Key, Look
+from berthmaster.lib.ocm.core.ownership import warning
+from berthmaster.lib.ocm.core.telling import Tellers, Telling
+from berthmaster.lib.ocm.core.view import View
 
 CLOCKS_AGREE_S: Final = 5.0  # the server's times are whole seconds, and answers take a while
 TOLD_AFTER: Final = 2  # failures in a row: the first may be a cluster that is just being imported
@@ -64,7 +63,7 @@ class OcmKind(Enum):
 class Hub:
     def __init__(self, policy: OcmPolicy) -> None:
         self.policy = policy
-        self.targets: KeptObjects[Ours] = KeptObjects(policy.rules)
+        self.targets: KeptObjects[Ours, Write] = KeptObjects(policy.rules, KINDS)
         self.since_s = inf  # since when scores are listened to
         self.blind = False  # the bus is away
         self.ahead_s = 0.0  # the hub's clock before ours
@@ -260,7 +259,7 @@ class Hub:
         """What to write and to tell now."""
         return self.targets.act(self._look, now_s)
 
-    def _look(self, target: KeptObject[Ours], now_s: float) -> tuple[Look | None, float]:
+    def _look(self, target: KeptObject[Ours], now_s: float) -> tuple[Look[Write] | None, float]:
         """(the object beside what it should be, None for nothing to do; until when that holds)."""
         kind, home, name = target.key
         policy = self.policy

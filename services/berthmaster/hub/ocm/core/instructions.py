@@ -1,33 +1,25 @@
 """What a core of this service asks for. Pure."""
 
 from collections.abc import Mapping, Sequence
-from typing import Final, Literal, NamedTuple
+from typing import Final, Literal
 
 import msgspec
 
+from berthmaster.hub.ocm.core.objects import ClusterProfile, PlacementScore
 from berthmaster.lib.kube.controller.shell_contract import KubeEvent
-from berthmaster.lib.kube.resources import (
-    ADD_ON_PLACEMENT_SCORES,
-    CLUSTER_CLAIMS,
-    CLUSTER_PROFILES,
-    Resource,
-)
+from berthmaster.lib.kube.resources import ADD_ON_PLACEMENT_SCORES, CLUSTER_PROFILES
+from berthmaster.lib.ocm.core.kept_objects import Create, Key, Kind
 
-Key = tuple[str, str, str]  # kind, namespace, name
 SCORE = "score"
 PROFILE = "profile"
-CLAIM = "claim"
-RESOURCES: Final[Mapping[str, Resource]] = {
-    SCORE: ADD_ON_PLACEMENT_SCORES,
-    PROFILE: CLUSTER_PROFILES,
-    CLAIM: CLUSTER_CLAIMS,
+KINDS: Final[Mapping[str, Kind]] = {
+    SCORE: Kind(ADD_ON_PLACEMENT_SCORES, PlacementScore),
+    PROFILE: Kind(CLUSTER_PROFILES, ClusterProfile),
 }
 
 
-class CreateScore(msgspec.Struct, frozen=True):
+class CreateScore(Create, frozen=True):
     """Make a cluster's AddOnPlacementScore, still without a status."""
-
-    key: Key
 
 
 class WriteScore(msgspec.Struct, frozen=True, kw_only=True):
@@ -45,10 +37,9 @@ class WriteScore(msgspec.Struct, frozen=True, kw_only=True):
     told_at_s: float | None = None  # when the score behind it came; None = a renewal
 
 
-class CreateProfile(msgspec.Struct, frozen=True):
+class CreateProfile(Create, frozen=True):
     """Make a ClusterProfile that we manage."""
 
-    key: Key
     manager: str
 
 
@@ -69,36 +60,5 @@ class WriteProperties(msgspec.Struct, frozen=True, kw_only=True):
     properties: Sequence[Mapping[str, str]]
 
 
-class CreateClaim(msgspec.Struct, frozen=True):
-    key: Key
-    value: str
-
-
-class WriteClaim(msgspec.Struct, frozen=True, kw_only=True):
-    """Change one that is as it was read."""
-
-    key: Key
-    resource_version: str
-    value: str
-
-
-Write = (
-    CreateScore
-    | WriteScore
-    | CreateProfile
-    | DeleteProfile
-    | WriteProperties
-    | CreateClaim
-    | WriteClaim
-)
-Create = CreateScore | CreateProfile | CreateClaim
+Write = CreateScore | WriteScore | CreateProfile | DeleteProfile | WriteProperties
 Instruction = Write | KubeEvent
-
-
-class Look(NamedTuple):
-    """One object as it should be, beside as it is."""
-
-    gap: float  # between the two, in points
-    renew_at_s: float  # when it must be written although nothing differs
-    write: Write | None  # None = it must not be written
-    event: KubeEvent | None = None  # why not

@@ -3,11 +3,9 @@
 from typing import Final
 
 from berthmaster.lib.kube.objects import Condition, Metadata, Object, Struct, seconds
+from berthmaster.lib.ocm.core.ownership import FIELD_MANAGER
 
-MANAGED_BY: Final = "app.kubernetes.io/managed-by"  # a label
-OURS: Final = "berthmaster"  # its value on what is ours to write
 CLUSTER_MANAGER: Final = "x-k8s.io/cluster-manager"  # of ClusterProfiles: who looks after it
-FIELD_MANAGER: Final = "berthmaster-ocm"  # under which all of this is written
 FRESH: Final = "Fresh"  # the condition of our scores
 
 
@@ -85,18 +83,6 @@ class ClusterProfile(Object, frozen=True):
     status: ClusterProfileStatus = ClusterProfileStatus()
 
 
-class ClusterClaimSpec(Struct, frozen=True):
-    """What a cluster says of itself."""
-
-    value: str = ""
-
-
-class ClusterClaim(Object, frozen=True):
-    """One claim of a managed cluster, which lies in that cluster."""
-
-    spec: ClusterClaimSpec = ClusterClaimSpec()
-
-
 def written_at_s(thing: PlacementScore) -> float:
     """When we wrote it last, by the API server's clock; 0 = it does not say."""
     times = [one.time for one in thing.metadata.managed_fields if one.manager == FIELD_MANAGER]
@@ -104,14 +90,3 @@ def written_at_s(thing: PlacementScore) -> float:
         return max((seconds(time) for time in times), default=0.0)
     except ValueError:
         return 0.0
-
-
-def foreign(thing: Object) -> str:
-    """Why an object of a name that is ours to write is not ours; "" = it is."""
-    owner = next((one for one in thing.metadata.owner_references if one.controller), None)
-    if owner is not None:
-        return f"{owner.kind} {owner.name} controls it"
-    manager = thing.metadata.labels.get(MANAGED_BY, "")
-    if manager == OURS:
-        return ""
-    return f"its label {MANAGED_BY} is {manager!r}, not {OURS!r}"

@@ -4,13 +4,15 @@ from collections.abc import Mapping
 from math import inf
 
 from berthmaster.hub.ocm.core import scores
-from berthmaster.hub.ocm.core.instructions import CreateScore, Instruction, Key, Look, WriteScore
-from berthmaster.hub.ocm.core.objects import FRESH, PlacementScore, foreign
-from berthmaster.hub.ocm.core.pace import LARGE, SMALL, Rules
-from berthmaster.hub.ocm.core.scores import View
+from berthmaster.hub.ocm.core.instructions import CreateScore, Instruction, Write, WriteScore
+from berthmaster.hub.ocm.core.objects import FRESH, PlacementScore
 from berthmaster.lib.kube.controller.shell_contract import KubeEvent
 from berthmaster.lib.kube.objects import Object, condition, seconds, timestamp
-from berthmaster.lib.kube.resources import ADD_ON_PLACEMENT_SCORES, Resource
+from berthmaster.lib.kube.resources import ADD_ON_PLACEMENT_SCORES
+from berthmaster.lib.ocm.core.kept_objects import Key, Look
+from berthmaster.lib.ocm.core.ownership import foreign, warning
+from berthmaster.lib.ocm.core.pace import LARGE, SMALL, Rules
+from berthmaster.lib.ocm.core.view import View
 
 
 def look(
@@ -22,7 +24,7 @@ def look(
     *,
     told_at_s: float | None,
     now_s: float,
-) -> Look:
+) -> Look[Write]:
     """``told_at_s``: when the score behind the view came."""
     if not isinstance(thing, PlacementScore):
         return Look(LARGE, inf, CreateScore(key))
@@ -86,8 +88,3 @@ def news(thing: PlacementScore, told: str) -> tuple[str, list[Instruction]]:
         note = f"{what}: {now.message}"
     told_now = KubeEvent(ADD_ON_PLACEMENT_SCORES, thing.metadata, not now.true, now.reason, note)
     return now.reason, [told_now]
-
-
-def warning(resource: Resource, thing: Object, reason: str, note: str) -> KubeEvent:
-    """An event that something is not done, and why."""
-    return KubeEvent(resource, thing.metadata, True, reason, f"not done: {note}")

@@ -8,17 +8,17 @@ from berthmaster.hub.ocm.core import properties
 from berthmaster.hub.ocm.core.instructions import (
     CreateProfile,
     DeleteProfile,
-    Key,
-    Look,
+    Write,
     WriteProperties,
 )
-from berthmaster.hub.ocm.core.objects import CLUSTER_MANAGER, ClusterProfile, foreign
-from berthmaster.hub.ocm.core.pace import LARGE, Rules
-from berthmaster.hub.ocm.core.placed import warning
-from berthmaster.hub.ocm.core.scores import View
+from berthmaster.hub.ocm.core.objects import CLUSTER_MANAGER, ClusterProfile
 from berthmaster.lib.kube.controller.shell_contract import KubeEvent
 from berthmaster.lib.kube.objects import Object, seconds, timestamp
 from berthmaster.lib.kube.resources import CLUSTER_PROFILES
+from berthmaster.lib.ocm.core.kept_objects import Key, Look
+from berthmaster.lib.ocm.core.ownership import foreign, warning
+from berthmaster.lib.ocm.core.pace import LARGE, Rules
+from berthmaster.lib.ocm.core.view import View
 
 MAX_NAME_CHARS: Final = 253
 _NAME: Final = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*\Z")
@@ -41,7 +41,7 @@ def made_by_us(profile: Object | None, manager: str) -> TypeGuard[ClusterProfile
     return _spec(profile) == _label(profile) == manager and not foreign(profile)
 
 
-def leaving(key: Key, thing: ClusterProfile, why: str) -> Look:
+def leaving(key: Key, thing: ClusterProfile, why: str) -> Look[Write]:
     """One that Open Cluster Management will want to make itself: it fails on ours for ever."""
     meta = thing.metadata
     write = DeleteProfile(key=key, uid=meta.uid, resource_version=meta.resource_version, why=why)
@@ -55,7 +55,7 @@ def left(thing: ClusterProfile, why: str) -> KubeEvent:
 
 def look(
     key: Key, thing: Object | None, view: View, manager: str, rules: Rules, *, now_s: float
-) -> Look:
+) -> Look[Write]:
     """As it should be, beside as it is."""
     if not isinstance(thing, ClusterProfile):
         return Look(LARGE, inf, CreateProfile(key, manager))

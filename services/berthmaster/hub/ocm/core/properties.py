@@ -1,26 +1,17 @@
-"""A cluster's score as properties of its ClusterProfile, and as ClusterClaims. Pure.
+"""A cluster's score as properties of its ClusterProfile. Pure.
 
 Amounts, for people and for selectors that compute, and beside them the very points of the
 AddOnPlacementScore. Only names under our own prefix are ever touched; the list is written as a
 whole, since in the API's schema it is one, with what others have put there as it was.
-
-Claims are few: a registration agent copies 20 at most and each change of one is a write on the hub.
 """
 
 from collections.abc import Mapping, Sequence
 from typing import Final
 
 from berthmaster.hub.ocm.core.objects import Property
-from berthmaster.hub.ocm.core.pace import LARGE, SMALL
-from berthmaster.hub.ocm.core.scores import (
-    FIXED_NAMES,
-    GPU_SCALE,
-    NOT_TOLD,
-    WEIGHTS,
-    View,
-    short_name,
-    values,
-)
+from berthmaster.hub.ocm.core.scores import FIXED_NAMES, GPU_SCALE, WEIGHTS, values
+from berthmaster.lib.ocm.core.pace import LARGE, SMALL
+from berthmaster.lib.ocm.core.view import NOT_TOLD, View, short_name
 
 PREFIX: Final = "berthmaster.io/"
 SCORE: Final = f"{PREFIX}score."
@@ -34,12 +25,6 @@ UNKNOWN: Final = "unknown"
 TINY: Final = 0.01  # points of a difference that nobody would miss
 MAX_MODELS: Final = 32
 MAX_BYTES: Final = 256 * 1024  # of all properties together; the API server's store takes 1.5 MiB
-
-CLAIM_SUFFIX: Final = ".berthmaster.io"
-CLAIM_FRESHNESS: Final = f"score-freshness{CLAIM_SUFFIX}"
-CLAIM_GPU_FREE: Final = f"gpu-free{CLAIM_SUFFIX}"
-CLAIM_GANG: Final = f"gpu-largest-gang{CLAIM_SUFFIX}"
-CLAIM_MODEL: Final = f"gpu-largest-gang-model{CLAIM_SUFFIX}"
 
 
 def number(amount: float) -> str:
@@ -144,23 +129,3 @@ def merged(
 def _plain(one: Property) -> dict[str, str]:
     seen = {"lastObservedTime": one.last_observed_time} if one.last_observed_time else {}
     return {"name": one.name, "value": one.value} | seen
-
-
-def claims(view: View) -> dict[str, str]:
-    """What the cluster claims of itself, by the claims' names."""
-    score = view.score
-    gangs = score.largest_gang if score is not None else {}
-    largest = max(sorted(gangs), key=lambda model: gangs[model], default="")
-    return {
-        CLAIM_FRESHNESS: "fresh" if view.fresh else view.reason.lower(),
-        CLAIM_GPU_FREE: str(int(score.free_gpus)) if score is not None else "0",
-        CLAIM_GANG: str(gangs.get(largest, 0)),
-        CLAIM_MODEL: short_name(largest),
-    }
-
-
-def claim_gap(before: str, after: str) -> float:
-    """Something becomes nothing, or the reverse: at once. All else has time."""
-    if before == after:
-        return 0.0
-    return LARGE if "0" in (before, after) or "fresh" in (before, after) else SMALL

@@ -17,19 +17,16 @@ ocm.py, with its vectors). Ours::
     freshness        100 while all of this is live, else -100 like everything else
 """
 
-import re
 from collections.abc import Iterable, Mapping
 from math import isfinite
 from types import MappingProxyType
 from typing import Final
 
-import msgspec
-
-from berthmaster.hub.ocm.core.pace import LARGE, SMALL
 from berthmaster.lib.messages.fleet import ClusterScore
+from berthmaster.lib.ocm.core.pace import LARGE, SMALL
+from berthmaster.lib.ocm.core.view import GANG, MAX_MESSAGE_CHARS, NOT_TOLD, View, short_name
 
 WORST: Final = -100
-NOT_TOLD: Final = "NotTold"
 BEST: Final = 100
 OCM_NAMES: Final = tuple(
     f"{resource}{scope}Available"
@@ -41,49 +38,12 @@ CALM: Final = "gpuCalm"
 UNFRAGMENTED: Final = "gpuUnfragmented"
 LARGEST_GANG: Final = "gpuLargestGang"
 FRESHNESS: Final = "freshness"
-GANG: Final = "gpuGang-"
 MEASURED: Final = (IDLE, CALM, UNFRAGMENTED)  # by telemetry, or worked out in pieces
 FIXED_NAMES: Final = (*OCM_NAMES, IDLE, CALM, UNFRAGMENTED, LARGEST_GANG, FRESHNESS)
 GPU_SCALE: Final = "gpuClusterAvailable"  # whose full scale gangs are measured by
 MAX_MODELS: Final = 32
-MAX_NAME_CHARS: Final = 63
-MAX_MESSAGE_CHARS: Final = 1024
 # Telemetry alone moves these, every second: five times as much of it makes a difference.
 WEIGHTS: Final[Mapping[str, float]] = {IDLE: 0.2, CALM: 0.2, UNFRAGMENTED: 0.2}
-_UNSAFE: Final = re.compile(r"[^A-Za-z0-9._-]+")
-
-
-class View(msgspec.Struct, frozen=True):
-    """What is to be said of a cluster now."""
-
-    reason: str  # of the condition: Live, or why the scores are the worst
-    message: str
-    score: ClusterScore | None = None  # only while it is live
-    silence: str = ""  # why nobody can tell: what stands stays, and this is said of it
-    last: ClusterScore | None = None  # with a silence: what was told last, where it was live
-    settling: bool = False  # whoever tells has just come back, and need not have measured all
-
-    @property
-    def fresh(self) -> bool:
-        """Whether there is something to go by."""
-        return self.score is not None
-
-
-def view(score: ClusterScore | None, *, silent_s: float) -> View:
-    """``silent_s``: 0 = it is told regularly, else for how long nobody has."""
-    if silent_s > 0:
-        if score is None:
-            return View("NoReport", "no agent of this cluster has reported to the fleet")
-        why = f"nobody has told its score for {silent_s:g} s"
-        was_live = score.freshness == "fresh" and bool(score.resources)
-        return View(NOT_TOLD, why, silence=why, last=score if was_live else None)
-    assert score is not None
-    note = score.note[:MAX_MESSAGE_CHARS]
-    if score.freshness != "fresh":
-        return View(score.freshness.capitalize(), note or f"its inputs are {score.freshness}")
-    if not score.resources:
-        return View("NoNodes", "no node of the cluster has reported yet")
-    return View("Live", note, score)
 
 
 def wanted(
@@ -101,12 +61,6 @@ def wanted(
     if view.last is not None:
         return silent, values(View("", "", view.last), models)
     return View(view.reason, view.message), values(silent, models)
-
-
-def short_name(model: str) -> str:
-    """A GPU model's name, such that it can be part of another."""
-    told = _UNSAFE.sub("-", model).strip("-._")[: MAX_NAME_CHARS - len(GANG)]
-    return told.rstrip("-._") or "unknown"
 
 
 def model_name(model: str) -> str:

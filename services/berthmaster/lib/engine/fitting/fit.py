@@ -25,7 +25,7 @@ from berthmaster.lib.engine.fleet.needs import (
 )
 from berthmaster.lib.engine.fleet.pieces import pieces_of
 from berthmaster.lib.engine.fleet.shares import charged_milli, is_packed, part_of
-from berthmaster.lib.engine.scoring.room import room_of
+from berthmaster.lib.engine.scoring.pod_capacity import room_of
 from berthmaster.lib.engine.scoring.score_cache import Scorecard, can_seat, seat_of_one, seats
 from berthmaster.lib.engine.scoring.value import NOT_HERE as NO_SCORE
 from berthmaster.lib.engine.scoring.value import Worth, pick_gpus, score_nodes, worth_of
@@ -165,8 +165,8 @@ def _charged(
 def pods_that_fit(
     fleet: Fleet, pods: PodSet, suitable: Suitable, fits: NDArray[np.floating]
 ) -> NDArray[np.int64]:
-    """Of each node, how many pods of the set fit: see room.py. ``fits``: finite for all nodes where
-    one does, as tightness and scores are."""
+    """Return how many pods of the set fit on each node (pod_capacity.py). ``fits``: finite for all
+    nodes where one does, as tightness and scores are."""
     room = np.minimum(room_of(fleet, pods, suitable, slice(None)), pods.count)
     return np.where(np.isfinite(fits), room, 0)
 

@@ -4,18 +4,18 @@ Times are the server's. A cluster that fell silent gets no new placements and ke
 """
 
 from bisect import insort
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from operator import attrgetter
 from typing import Final
 
 import msgspec
 
-from berthmaster.lib.engine.fleet.cluster_view import ClusterView
 from berthmaster.lib.engine.fleet.twins import TWIN, Twins
 from berthmaster.lib.messages.fleet import (
     ClusterProfile,
     ClusterScore,
     Membership,
+    NodeReport,
     QueueReport,
     Taint,
 )
@@ -27,6 +27,15 @@ NOT_CLAIMING: Final = "does not claim"
 UNHEALTHY: Final = "not healthy, says its hub"
 UNSCORED: Final = "withdrawn by the scorer"
 DOUBTED_FOR: Final = 10.0  # times as long as it is passed over
+
+
+class ClusterView(msgspec.Struct, frozen=True, kw_only=True):
+    """What is known of a cluster at the moment of a decision, besides its nodes."""
+
+    name: str
+    age_s: float  # since its newest sign of life; infinite if there was none
+    idle_percent: float | None
+    closed: str = ""  # why it takes no new placements, or ""
 
 
 class Cluster(msgspec.Struct, kw_only=True):
@@ -211,3 +220,16 @@ class Clusters:
         score = cluster.fresh_score
         idle = score.idle_gpu_percent if score is not None else None
         return ClusterView(name=name, age_s=age_s, idle_percent=idle, closed=closed)
+
+
+def without_lost(report: NodeReport, indices: Collection[int]) -> NodeReport:
+    """Return the report with the GPUs of these indices not healthy, as telemetry calls them lost.
+
+    They get no new pods and keep what runs on them. The same object where that changes nothing."""
+    if not any(gpu.healthy and gpu.index in indices for gpu in report.gpus):
+        return report
+    gpus = tuple(
+        msgspec.structs.replace(gpu, healthy=gpu.healthy and gpu.index not in indices)
+        for gpu in report.gpus
+    )
+    return msgspec.structs.replace(report, gpus=gpus)

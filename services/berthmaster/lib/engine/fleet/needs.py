@@ -6,13 +6,13 @@ job of the same shape.
 """
 
 from collections.abc import Mapping
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from berthmaster.lib.engine.fleet.capped import CappedPodSet
+from berthmaster.lib.engine.fleet.cluster_filters import READS
 from berthmaster.lib.engine.fleet.fleet import WHOLE, Fleet, NodeKind
 from berthmaster.lib.engine.fleet.links import domain_numbers, levels_of
 from berthmaster.lib.engine.fleet.models import EXACTLY, is_one_of
@@ -55,30 +55,36 @@ _FILTERS_KEPT = 128  # each takes a byte or more a node
 _SHAPE_ENCODER = msgspec.msgpack.Encoder(order="sorted")
 
 
-class Asks(NamedTuple):
-    """All of a request that filters may read. A filter that needs another field adds it here."""
+class CappedPodSet(PodSet, frozen=True, gc=False, kw_only=True, omit_defaults=True):
+    """Pods that each take a part of a GPU, with what their queue lets a part cost.
 
-    pod_sets: tuple[PodSet, ...]
-    clusters: tuple[str, ...] = ()
-    cluster_labels: Mapping[str, str] = {}
+    Only the engine makes such sets, from requests that it narrows while it looks for room.
+    Example: ``(("A100", 250), ("T4", 0))`` admits parts that are charged at most 250 milli of an
+    A100, and no part of a T4. A model that is not named is admitted.
+    """
+
+    charged_at_most: tuple[tuple[str, int], ...]  # model of a GPU, milli of it
 
 
 class Shape:
     """What a request asks of places, and the key under which results are kept that follow from it.
 
-    The key is made of every field of ``asks``, and filters get nothing else of the request. So the
-    result for one request is right for each other request with an equal key.
+    The key is made of every field, and filters (cluster_filters.py) get nothing else of a request.
+    So the result for one request is right for each other request with an equal key. Durations that
+    were learned are stored under it too, so another set of fields begins them again.
     """
 
-    __slots__ = ("asks", "key")
+    __slots__ = ("fields", "key", "pod_sets")
 
-    def __init__(self, asks: Asks) -> None:
-        self.asks: Final = asks
-        self.key: Final = _SHAPE_ENCODER.encode(asks)
+    def __init__(self, fields: Mapping[str, Any]) -> None:
+        """``fields``: those of the request that READS names, in that order."""
+        self.fields: Final = fields
+        self.pod_sets: Final[tuple[PodSet, ...]] = fields["pod_sets"]
+        self.key: Final = _SHAPE_ENCODER.encode(tuple(fields.values()))
 
 
 def shape_of(request: JobRequest) -> Shape:
-    return Shape(Asks(request.pod_sets, request.clusters, request.cluster_labels))
+    return Shape({name: getattr(request, name) for name in READS})
 
 
 def kind_of(pods: PodSet) -> bytes:
@@ -254,7 +260,7 @@ def _offered(
 
 def prefers(shape: Shape) -> bool:
     """Whether it would rather have some of the GPU models that it takes."""
-    return any(pods.prefer_gpu_models for pods in shape.asks.pod_sets)
+    return any(pods.prefer_gpu_models for pods in shape.pod_sets)
 
 
 def narrowed(fleet: Fleet, shape: Shape) -> tuple[Shape, ...]:
@@ -263,11 +269,11 @@ def narrowed(fleet: Fleet, shape: Shape) -> tuple[Shape, ...]:
     of them. The fleet must be arranged."""
     models = sorted({model for kind in fleet.kinds for model, _ in kind.gpus})
     found = []
-    for rank in range(max(len(pods.prefer_gpu_models) for pods in shape.asks.pod_sets)):
-        sets = [_only(pods, rank, models) for pods in shape.asks.pod_sets]
+    for rank in range(max(len(pods.prefer_gpu_models) for pods in shape.pod_sets)):
+        sets = [_only(pods, rank, models) for pods in shape.pod_sets]
         some = tuple(pods for pods in sets if pods is not None)
         if len(some) == len(sets):
-            found.append(Shape(shape.asks._replace(pod_sets=some)))
+            found.append(Shape({**shape.fields, "pod_sets": some}))
     return tuple(found)
 
 
@@ -331,7 +337,7 @@ class Suitables:
         if known is None:
             if len(self._kinds) >= _SHAPES_KEPT:
                 self._kinds.clear()
-            plain = _plain(shape.asks.pod_sets[index])
+            plain = _plain(shape.pod_sets[index])
             filters = _filters_of(plain)
             encode = _SHAPE_ENCODER.encode
             known = _Kind(encode(plain), plain, encode(filters), filters)

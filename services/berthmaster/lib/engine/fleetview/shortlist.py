@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from berthmaster.lib.engine.fitting.fit import Bound, Scratch, bind_gang, bind_one
 from berthmaster.lib.engine.fleet.needs import Shape, Suitable, prefers
+from berthmaster.lib.engine.fleetview.components import RankingInput
 from berthmaster.lib.engine.fleetview.filters import (
     BUSY,
     LESS_LIKED,
@@ -19,12 +20,12 @@ from berthmaster.lib.engine.fleetview.filters import (
     filtered_for,
     with_busy,
 )
-from berthmaster.lib.engine.fleetview.gate import Gate
-from berthmaster.lib.engine.fleetview.ranking import Asking, Candidate, Candidates, rank
+from berthmaster.lib.engine.fleetview.queue_gate import Gate
+from berthmaster.lib.engine.fleetview.ranking import Candidate, Candidates, rank
 from berthmaster.lib.engine.fleetview.snapshot import ClusterSnapshot
 from berthmaster.lib.engine.fleetview.view import FleetView
 from berthmaster.lib.engine.fleetview.weighting import Weighting
-from berthmaster.lib.engine.scoring.ranking import NOTHING
+from berthmaster.lib.engine.scoring.cluster_scores import NOTHING
 from berthmaster.lib.engine.scoring.score_cache import Scorecard
 from berthmaster.lib.messages.placement import RankedCluster
 from berthmaster.lib.messages.workload import JobRequest
@@ -83,7 +84,7 @@ def filter_and_rank(
     """All clusters for a request: by the GPU models that it prefers, if any of them has room for
     all of it, else by all that it takes. ``gate``: None where no cluster's own queue governs it."""
     shortlist = _as_asked(view, snapshot, request, shape, gate)
-    sets = shape.asks.pod_sets
+    sets = shape.pod_sets
     may_prefer = (sets[0].prefer_gpu_models or len(sets) > 1) and prefers(shape)
     if may_prefer and not (gate is not None and gate.is_tiered):  # Kueue knows no preferences
         return _by_preference(view, snapshot, request, shape, gate, shortlist)
@@ -102,7 +103,7 @@ def _by_preference(
     if not any_model.candidates:
         return any_model
     for tried in view.derived.suitables.narrowed(view.fleet, shape):
-        asked = msgspec.structs.replace(request, pod_sets=tried.asks.pod_sets)
+        asked = msgspec.structs.replace(request, pod_sets=tried.pod_sets)
         found = _as_asked(view, snapshot, asked, tried, gate)
         gang = len(asked.pod_sets) > 1 or asked.pod_sets[0].count > 1
         if not found.candidates or (gang and bind(view, asked, found) is None):
@@ -134,21 +135,23 @@ def _as_asked(
     )
     suitables: list[Suitable] = []
     cards: list[Scorecard] = []
-    for index in range(len(shape.asks.pod_sets)):
+    for index in range(len(shape.pod_sets)):
         suitable, card = view.card(shape, index, snapshot.worth)
         suitables.append(suitable)
         cards.append(card)
     if not snapshot.clusters:
         nothing = Candidates([], NOTHING, None, weighting, (), ())
         return Shortlist(snapshot, nothing, dict(filtered.why), suitables, cards)
-    single = len(cards) == 1 and shape.asks.pod_sets[0].count == 1
+    single = len(cards) == 1 and shape.pod_sets[0].count == 1
     if gate is not None:
         filtered = behind_gate(view, snapshot, shape, gate, filtered)
     may = filtered.open
     if not single and not is_tiered:
         may = may & _clusters_with_room(view, shape, cards, suitables)
-    asking = Asking(view, snapshot, request, gate or _NO_GATE, cards)
-    candidates = rank(asking, weighting, may)
+    given = RankingInput(
+        view.fleet, snapshot.table, snapshot.clusters, request, gate or _NO_GATE, cards
+    )
+    candidates = rank(given, weighting, may)
     why = with_busy(snapshot, filtered, candidates.found.able, suitables)
     if not single:
         why = dict(why)  # whoever binds it may find out more
@@ -193,6 +196,6 @@ def _clusters_with_room(
     """Which clusters could hold each pod set by itself: a bound, not a promise."""
     fleet = view.fleet
     fits = np.ones(len(fleet.clusters), np.bool_)
-    for pods, suitable, card in zip(shape.asks.pod_sets, suitables, cards, strict=True):
+    for pods, suitable, card in zip(shape.pod_sets, suitables, cards, strict=True):
         fits &= card.room_for(fleet, pods, suitable).clusters >= pods.count
     return fits

@@ -9,10 +9,9 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from berthmaster.lib.engine.fleetview.policy import RankingPolicy
-from berthmaster.lib.engine.fleetview.weighting import Weightings
+from berthmaster.lib.engine.fleetview.weighting import RankingPolicy, Weightings
+from berthmaster.lib.engine.scoring.cluster_scores import Floats
 from berthmaster.lib.engine.scoring.cluster_table import ClusterTable
-from berthmaster.lib.engine.scoring.parts.values import Floats
 from berthmaster.lib.engine.scoring.value import Worth
 from berthmaster.lib.messages.placement import Pressure
 

@@ -7,17 +7,16 @@ kinds of pods arrive is learned from the events that the decider's own log bring
 
 from collections.abc import Iterable, Mapping
 
-from berthmaster.lib.engine.fleet.clusters import Clusters
+from berthmaster.lib.engine.fleet.clusters import Clusters, without_lost
 from berthmaster.lib.engine.fleet.fleet import Fleet
-from berthmaster.lib.engine.fleet.lost import without_lost
-from berthmaster.lib.engine.fleet.needs import Shape, Suitable
-from berthmaster.lib.engine.fleetview.derived import FleetDerived
-from berthmaster.lib.engine.fleetview.policy import RankingPolicy
+from berthmaster.lib.engine.fleet.needs import Shape, Suitable, Suitables
 from berthmaster.lib.engine.fleetview.snapshot import ClusterSnapshot
-from berthmaster.lib.engine.scoring.mix import Mix
-from berthmaster.lib.engine.scoring.sampled import Sampled
-from berthmaster.lib.engine.scoring.score_cache import Scorecard
-from berthmaster.lib.engine.scoring.value import Worth
+from berthmaster.lib.engine.fleetview.weighting import RankingPolicy
+from berthmaster.lib.engine.queueing.ledger import Ledger
+from berthmaster.lib.engine.scoring.cluster_table import ClusterTable
+from berthmaster.lib.engine.scoring.pod_mix import Mix, Sampled
+from berthmaster.lib.engine.scoring.score_cache import ScoreCache, Scorecard
+from berthmaster.lib.engine.scoring.value import Appraiser, Worth
 from berthmaster.lib.messages.control import ClusterLost, ControlFact, Cordon, QueueSetting
 from berthmaster.lib.messages.fleet import (
     ClusterAlive,
@@ -37,6 +36,23 @@ from berthmaster.lib.messages.workload import Submitted, WorkloadEvent
 def _counts(fact: ClusterProfile) -> tuple[object, ...]:
     """What of a profile placements depend on."""
     return fact.labels, fact.taints, fact.job_kinds, fact.counted_as
+
+
+class FleetDerived:
+    """Tables and caches over the fleet, and two counters by which others know that theirs are old.
+
+    All of it follows from the facts and can be made again: a view that is folded again comes to
+    the same decisions. The fleet's arrays stand in ``Fleet``, with the reports they are made of.
+    """
+
+    def __init__(self, fleet: Fleet) -> None:
+        self.table = ClusterTable()
+        self.ledger = Ledger(fleet.node)  # what clusters have, and queues' accounts of it
+        self.suitables = Suitables()
+        self.scores = ScoreCache()
+        self.appraiser = Appraiser()
+        self.growth = 0  # rises when something may fit now that did not before
+        self.changes = 0  # rises with what nodes tell and with every event of a live placement
 
 
 class FleetView:

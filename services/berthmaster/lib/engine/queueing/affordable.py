@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from berthmaster.lib.engine.fleet.capped import CappedPodSet
+from berthmaster.lib.engine.fleet.needs import CappedPodSet
 from berthmaster.lib.engine.fleet.shares import Charges
 from berthmaster.lib.engine.queueing.queues import GPU, Ask, Models, prices_of
 from berthmaster.lib.messages.workload import JobRequest, PodSet

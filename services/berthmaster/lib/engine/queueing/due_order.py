@@ -20,7 +20,6 @@ import math
 from collections import OrderedDict
 from typing import Final
 
-from berthmaster.lib.engine.queueing.equals import Rest
 from berthmaster.lib.engine.queueing.expectations import (
     Expectations,
     as_told,
@@ -39,6 +38,7 @@ from berthmaster.lib.engine.queueing.order import (
     place,
 )
 from berthmaster.lib.engine.queueing.predict import CAUTION, left_s
+from berthmaster.lib.engine.queueing.preemption import Remaining
 from berthmaster.lib.lifecycle.run_times import age_s, ends_as_told_s, saved_s
 from berthmaster.lib.lifecycle.workload import Key, Workload
 from berthmaster.lib.messages.placement import Expected, Lives, ToldOutlook
@@ -209,7 +209,7 @@ class DueOrder:
 
     def place(self, workload: Workload, *, least_first: bool = False) -> Rank:
         """Where a waiting job stands among those of its queue and priority. ``least_first``: where
-        equals stop each other, they wait in the order in which they do."""
+        jobs of equal priority stop each other, they wait in the order in which they do."""
         request = workload.request
         if self.seen is None or request is None:
             return AS_THEY_CAME
@@ -225,7 +225,7 @@ class DueOrder:
         assert left_s is not None  # as there is an outlook
         seen = self.seen._replace(short_first=1.0)
         rank = place(service_s, at_s, share, seen, stated=stated)
-        return rank._replace(due_at_s=Rest(left_s, share, stated).weight)
+        return rank._replace(due_at_s=Remaining(left_s, share, stated).weight)
 
     # The outlook
 

@@ -1,7 +1,7 @@
 """What attempts hold of one cluster's nodes, as arrays: which nodes are cheapest to make room on.
 
 Of a hundred thousand attempts a decision may look at a few dozen nodes closely
-(``making_room.cheapest_on``). Here all of them are weighed at once, by a bound that is quick: on
+(``preemption.cheapest_on``). Here all of them are weighed at once, by a bound that is quick: on
 each node the cheapest attempts go until there is room, or one that is large enough goes alone,
 whichever costs less. Amounts are summed up, so fragments of GPUs count as if they were together: a
 node that looks cheap may turn out not to do, and then the next is looked at.
@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from berthmaster.lib.engine.fleet.fleet import WHOLE, Fleet
-from berthmaster.lib.engine.queueing.making_room import Loss, PodNeed
+from berthmaster.lib.engine.queueing.preemption import Loss, PodNeed
 from berthmaster.lib.lifecycle.workload import Key
 
 _FIRST_ROWS: Final = 16
@@ -141,7 +141,7 @@ class HeldParts:
 
 
 def _costs(terms: NDArray[np.float64], now_s: float, restart_s: float) -> Ints:
-    """GPU milliseconds, as ``making_room.lost_gpu_s`` has them in seconds."""
+    """GPU milliseconds, as ``preemption.lost_gpu_s`` has them in seconds."""
     gpus, since_s, every_s = terms
     ran_s = np.where(since_s > 0.0, np.maximum(now_s - since_s, 0.0), 0.0)
     whole = np.isinf(every_s)

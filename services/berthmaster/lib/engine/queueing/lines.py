@@ -53,7 +53,7 @@ class Line:
         self.blocked_at = -1  # the growth at which its first did not fit
         self.overtaken = 0  # how often another came before its first
         self.left_alone: frozenset[tuple[Key, int]] = frozenset()  # reservations, at that time
-        self.looked: object = None  # what reserves.py last found out for it
+        self.looked: object = None  # what reservations.py last found out for it
 
     @property
     def jobs(self) -> int:

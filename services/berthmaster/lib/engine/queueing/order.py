@@ -40,7 +40,7 @@ go first, and whoever has waited for a hundred times as long as at 0.
 after another one's due time, and ``ahead`` times the backlog for its width, goes before it unless
 it is over before the other one's room is needed, or fits beside it. Of two jobs of equal service
 and width the one that was submitted first goes first. With room kept for it, a job waits for what
-runs on those nodes and no longer (control/resolver/core/deciding/reserves.py).
+runs on those nodes and no longer (control/resolver/core/deciding/reservations.py).
 
 Pure functions; an outlook is in steps of a tenth, so that a line which is sorted by due times is
 sorted anew only when the backlog has really changed.

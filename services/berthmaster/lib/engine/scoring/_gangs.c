@@ -1,7 +1,7 @@
 /* Gangs: how many pods of a kind nodes can hold, and places for several in one cluster.
 
-What is worked out is said by room.py (room_of, Room) and by fitting/fit.py (_seat_within), which are
-used where this is not built, for nodes whose GPUs are no plain columns, and for pods that are to
+pod_capacity.py (room_of, PodCapacity) and fitting/fit.py (_seat_within) say what is worked out. They
+are used where this is not built, for nodes whose GPUs are no plain columns, and for pods that are to
 stand to each other in some way.
 
 ``seat`` takes room in the fleet's own arrays while it looks, and puts back what it has changed
@@ -9,7 +9,7 @@ before it returns, so that nobody sees it. */
 
 #include "_cards.h"
 
-/* ---- room: the twin of room.py */
+/* ---- room: the twin of pod_capacity.py */
 
 enum { ROOMS, SUMS, COUNTED };
 

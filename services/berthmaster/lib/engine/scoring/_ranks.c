@@ -1,4 +1,5 @@
-/* The clusters in the order of their scores, and what records show of them: the twin of scoring/ranking.py. */
+/* The clusters in the order of their scores, and what records show of them: the twin of
+scoring/cluster_scores.py. */
 
 #include "_cards.h"
 

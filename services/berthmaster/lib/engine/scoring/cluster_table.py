@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from berthmaster.lib.engine.fleet.clusters import NOT_CLAIMING, SILENT, Cluster, Clusters
-from berthmaster.lib.engine.scoring.parts.values import UNKNOWN, Floats
+from berthmaster.lib.engine.scoring.cluster_scores import UNKNOWN, Floats
 from berthmaster.lib.messages.fleet import ClusterProfile, Membership
 
 _NEVER: Final = float("-inf")

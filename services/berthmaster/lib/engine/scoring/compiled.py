@@ -1,8 +1,8 @@
 """Scorecards worked out in C where that was built (_cards.c), else by numpy: the same bits.
 
-The numpy code in value.py and score_cache.py says what is worked out, and that in
-scoring/ranking.py how clusters rank by it; it serves where there was no compiler, for kinds of pods
-that are rare (pieces of GPUs, GPUs of one domain), and as the twin that tests compare with.
+The numpy code in value.py and score_cache.py says what is worked out, and cluster_scores.py how
+clusters rank by it. It serves where there was no compiler, for kinds of pods that are rare (units
+of extended resources, GPUs of one domain), and as the twin that tests compare with.
 """
 
 from typing import TYPE_CHECKING, Final

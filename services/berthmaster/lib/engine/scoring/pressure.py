@@ -41,8 +41,7 @@ from numpy.typing import NDArray
 from berthmaster.lib.engine.fleet.fleet import WHOLE, Fleet
 from berthmaster.lib.engine.fleet.needs import suitable_nodes
 from berthmaster.lib.engine.scoring.compiled import COMPILED, cards, nodes_of
-from berthmaster.lib.engine.scoring.mix import SAMPLED_WANTS, accepting
-from berthmaster.lib.engine.scoring.sampled import Sample, Sampled, Wants
+from berthmaster.lib.engine.scoring.pod_mix import SAMPLED_WANTS, Sample, Sampled, Wants, accepting
 from berthmaster.lib.messages.placement import PressedPool, Pressure, WholeBlock
 
 FREE_OF_PRICE: Final = 0.7  # density up to which room costs nothing beyond itself

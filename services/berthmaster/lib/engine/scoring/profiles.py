@@ -1,11 +1,11 @@
-"""What each part of a cluster's score counts: by named profiles, and by weights on top of them.
+"""What each component of a cluster's score counts: by named profiles, and by weights beside them.
 
-A score is the weighted mean of its parts. Weights are -10..10, as OCM's; below 0 the part counts
-the other way round, and what is not known counts as the worst in either. A weight of 0 leaves a
-part out. So are parts that cannot tell one cluster from another: interference where no part of a
-GPU is asked for, wait where no cluster's own queue governs, tier and headroom but for Workloads of
-a hub, locality where the request says nothing of its data, and interference, wait and price where
-they are known of no cluster.
+A score is the weighted mean of its components. Weights are -10..10, as OCM's. Below 0 a component
+counts the other way round, and unknown values count as the worst either way. A weight of 0 leaves a
+component out. Components that cannot tell clusters apart are left out too: interference where no
+fraction of a GPU is requested, wait where no cluster's own queue governs, tier and headroom but for
+Workloads of a hub, locality where the request names no place of its data, and interference and
+price where they are known of no cluster.
 
 Of a request's, its queue's and the resolver's profile, the first that is named counts. Weights
 given beside it replace single ones of it: the request's, and the queue's unless the request names a
@@ -17,28 +17,8 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-
-class Weights(msgspec.Struct, frozen=True, kw_only=True):
-    """What each part counts; only proportions matter."""
-
-    fit: float = 0.0
-    room: float = 0.0
-    idle: float = 0.0
-    interference: float = 0.0
-    wait: float = 0.0
-    price: float = 0.0
-    locality: float = 0.0
-    tier: float = 0.0
-    headroom: float = 0.0
-
-    def as_record(self) -> dict[str, float]:
-        """Those that count, as they are read again from a record: never a whole number."""
-        each = msgspec.structs.asdict(self)
-        return {name: float(weight) for name, weight in each.items() if weight}
-
-
-# What they are, in the order of records; parts/<name>.py says how each is worked out.
-PARTS: Final[Mapping[str, str]] = {
+# Descriptions, in the order of records. fleetview/components.py has the function of each.
+COMPONENTS: Final[Mapping[str, str]] = {
     "fit": "how little a pod costs beyond itself on the best node: fragments and GPUs without CPU",
     "room": "the free share of the cluster's GPUs",
     "idle": "the measured idle share of the cluster's GPUs",
@@ -50,51 +30,58 @@ PARTS: Final[Mapping[str, str]] = {
     "headroom": "on a hub: GPUs that are free and within quota, beside the cluster with the most",
 }
 
+# Weights of the components that count, in the order of records, as floats.
+Weights = Mapping[str, float]
+
+
+def weighted(base: Weights, changes: Mapping[str, float]) -> Weights:
+    """Return the weights with some of them replaced. Names of no component (a newer one's) are
+    passed over."""
+    each = {**base, **changes}
+    return {name: float(each[name]) for name in COMPONENTS if each.get(name)}
+
+
+def _profile(**weights: float) -> Weights:
+    assert weights.keys() <= COMPONENTS.keys()
+    return weighted({}, weights)
+
+
 BALANCED: Final = "balanced"
 PROFILES: Final[Mapping[str, Weights]] = {
     # What packs best, some of everything else where packing does not care.
-    BALANCED: Weights(fit=4, room=0.5, idle=0.5, interference=0.5, wait=1, locality=2),
+    BALANCED: _profile(fit=4, room=0.5, idle=0.5, interference=0.5, wait=1, locality=2),
     # The fullest cluster first: others stay empty, for large jobs or to be switched off.
-    "pack": Weights(fit=4, room=-2, locality=2),
+    "pack": _profile(fit=4, room=-2, locality=2),
     # The emptiest and idlest first: least heat, and least lost when one fails.
-    "spread": Weights(fit=0.5, room=4, idle=1, interference=1, locality=2),
+    "spread": _profile(fit=0.5, room=4, idle=1, interference=1, locality=2),
     # Where it starts first.
-    "soonest": Weights(fit=0.5, room=1, idle=1, wait=6, locality=1),
+    "soonest": _profile(fit=0.5, room=1, idle=1, wait=6, locality=1),
     # Where a GPU's hour costs least.
-    "cheapest": Weights(fit=1, room=0.25, price=10, locality=2),
+    "cheapest": _profile(fit=1, room=0.25, price=10, locality=2),
 }
 
 _TIER: Final = 10.0
-_BESIDE_TIER: Final = 3.0  # of all other parts together: less than the third of tier that one is
+_BESIDE_TIER: Final = 3.0  # of all other components together: less than the third of one tier
 
 
 def for_hub(weights: Weights) -> Weights:
-    """What a profile counts for the Workloads of a hub, where a cluster may be chosen although the
-    job has to wait there. A better tier goes before all else that the profile counts, and headroom
-    stands in for room. For example "spread" (room 4 of 8.5 in all) becomes tier 10, headroom 1.41
-    and the others in proportion, 3 together."""
-    others = msgspec.structs.replace(
-        weights, tier=0.0, headroom=weights.room + weights.headroom, room=0.0
-    )
-    record = others.as_record()
-    total = sum(map(abs, record.values()))
+    """Return what a profile counts for the Workloads of a hub, where a cluster may be chosen
+    although the job has to wait there. A better tier goes before all else that the profile counts,
+    and headroom stands in for room. For example "spread" (room 4 of 8.5 in all) becomes tier 10,
+    headroom 1.41 and the others in proportion, 3 together."""
+    headroom = weights.get("room", 0.0) + weights.get("headroom", 0.0)
+    others = weighted(weights, {"tier": 0.0, "headroom": headroom, "room": 0.0})
+    total = sum(map(abs, others.values()))
     scale = _BESIDE_TIER / total if total > 0 else 0.0
-    scaled = {part: weight * scale for part, weight in record.items()}
-    return Weights(**{**scaled, "tier": _TIER})
+    scaled = {component: weight * scale for component, weight in others.items()}
+    return weighted(scaled, {"tier": _TIER})
 
 
 # For hubs: "balanced" is what people expect of MultiKueue, the most free GPUs first. The idle share
 # decides where headroom is the same within 1 %.
 HUB_PROFILES: Final[Mapping[str, Weights]] = {
     name: for_hub(weights) for name, weights in PROFILES.items()
-} | {BALANCED: Weights(tier=_TIER, headroom=2.9, idle=0.02)}
-
-
-def weighted(base: Weights, changes: Mapping[str, float]) -> Weights:
-    """The weights with some of them replaced; a name that is no part's (a newer one's) is passed
-    over."""
-    known = {name: float(weight) for name, weight in changes.items() if name in PARTS}
-    return msgspec.structs.replace(base, **known) if known else base
+} | {BALANCED: _profile(tier=_TIER, headroom=2.9, idle=0.02)}
 
 
 class Said(msgspec.Struct, frozen=True):
@@ -107,8 +94,8 @@ class Said(msgspec.Struct, frozen=True):
 def chosen(
     request: Said, queue: Said, usual: str, profiles: Mapping[str, Weights]
 ) -> tuple[str, Weights]:
-    """The profile that counts and the weights. One that is not known here (a newer one) counts as
-    not named."""
+    """Return the profile that counts, and the weights. Profiles of a newer version count as not
+    named."""
     own = request.profile if request.profile in profiles else ""
     theirs = queue.profile if queue.profile in profiles else ""
     name = own or theirs or (usual if usual in profiles else BALANCED)
@@ -130,9 +117,9 @@ def fault(profile: str, weights: Mapping[str, float]) -> Fault | None:
     """The first name that is none. It would count as not said, and nobody would hear of it."""
     if profile and profile not in PROFILES:
         return Fault(("profile",), profile, f"one of {_listed(PROFILES)}")
-    for part in weights:
-        if part not in PARTS:
-            return Fault(("weights", part), part, f"as a name there one of {_listed(PARTS)}")
+    for name in weights:
+        if name not in COMPONENTS:
+            return Fault(("weights", name), name, f"as a name there one of {_listed(COMPONENTS)}")
     return None
 
 

@@ -16,19 +16,58 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from berthmaster.lib.engine.fleet.fleet import Fleet
-from berthmaster.lib.engine.fleet.needs import Suitable
+from berthmaster.lib.engine.fleet.fleet import WHOLE, Fleet
+from berthmaster.lib.engine.fleet.needs import Suitable, wants_fraction
 from berthmaster.lib.engine.fleet.pieces import makes_slice
-from berthmaster.lib.engine.scoring.asks import ask_of
+from berthmaster.lib.engine.scoring.cluster_scores import Costs, fit_costs
 from berthmaster.lib.engine.scoring.compiled import COMPILED, cards, nodes_of
-from berthmaster.lib.engine.scoring.parts import fit
-from berthmaster.lib.engine.scoring.room import Room
-from berthmaster.lib.engine.scoring.value import NOT_HERE, Worth, score_all, score_nodes
+from berthmaster.lib.engine.scoring.pod_capacity import PodCapacity
+from berthmaster.lib.engine.scoring.value import (
+    LEFT_OVER_A_GPU,
+    NEVER_SCARCE,
+    NOT_HERE,
+    Worth,
+    own_gpus,
+    score_all,
+    score_nodes,
+    together,
+)
 from berthmaster.lib.messages.workload import MAX_PODS, PodSet, Topology
 
 CARDS_KEPT: Final = 160
 _FREELY: Final = Topology()
 _FEW: Final = 0.25  # of the nodes: when more have changed, all are scored
+
+
+def ask_of(pods: PodSet, suitable: Suitable, worth: Worth) -> "cards.Ask | None":
+    """Return what one kind of pod asks for, as _cards.c wants it, worked out once for all nodes.
+
+    None for kinds that only numpy knows, such as GPUs of one domain. See ``score_nodes``."""
+    if suitable.offered is not None or suitable.domains is not None or suitable.pieces:
+        return None
+    fraction = wants_fraction(pods)
+    takes = pods.gpu_milli * (1.0 / WHOLE) if fraction else float(pods.gpus)
+    slope, offset = together(pods.gpus)
+    scarce = worth.cpu_milli_a_gpu > NEVER_SCARCE
+    a_cpu = 1.0 / worth.cpu_milli_a_gpu if scarce else 0.0
+    return cards.Ask(
+        nodes=suitable.nodes,
+        gpus=suitable.gpus,
+        losses=worth.losses(pods.gpu_milli) if fraction else None,
+        dear=worth.dear.factor,
+        breaks=worth.dear.breaks(pods.gpus) if pods.gpus else None,
+        cpu_milli=pods.cpu_milli,
+        memory_mib=pods.memory_mib,
+        gpu_count=pods.gpus,
+        gpu_milli=pods.gpu_milli,
+        takes=takes,
+        left_over=LEFT_OVER_A_GPU,
+        slope=slope,
+        offset=offset,
+        a_cpu=a_cpu,
+        short_of_cpu=pods.cpu_milli * a_cpu - takes,
+        own=own_gpus(pods),
+    )
 
 
 class Scorecard:
@@ -42,16 +81,16 @@ class Scorecard:
         self.best: NDArray[np.float32] = np.empty(len(fleet.clusters), np.float32)
         self.best_slot: NDArray[np.int64] = np.empty(len(fleet.clusters), np.int64)
         self.worth: Worth | None = None  # that it was made with
-        self.costs = fit.Costs(0.0, 0.0)  # by that: what scores of clusters' best nodes come to
+        self.costs = Costs(0.0, 0.0)  # by that: what scores of clusters' best nodes come to
         self.seen = 0  # where the log of touched slots ended
-        self.room: Room | None = None  # made for the first gang that asks
+        self.room: PodCapacity | None = None  # made for the first gang that asks
         self.ask: cards.Ask | None = None  # for C; None = numpy does it
         self.nodes: cards.Nodes | None = None
 
-    def room_for(self, fleet: Fleet, pods: PodSet, suitable: Suitable) -> Room:
+    def room_for(self, fleet: Fleet, pods: PodSet, suitable: Suitable) -> PodCapacity:
         """How many pods of the kind nodes and clusters can hold, up to date."""
         if self.room is None:
-            self.room = Room()
+            self.room = PodCapacity()
         self.room.follow(fleet, pods, suitable, self.nodes, self.ask)
         return self.room
 
@@ -90,7 +129,7 @@ class Scorecard:
         return True
 
     def _learn(self, pods: PodSet, worth: Worth) -> None:
-        self.worth, self.costs = worth, fit.costs(pods, worth)
+        self.worth, self.costs = worth, fit_costs(pods, worth)
 
     def _make(
         self,

@@ -2,12 +2,12 @@
 
 V(node) = sum over its GPUs of hole(free) - stranded + what its wholly free GPUs are worth together:
 a trace, and the blocks that they make, dear where few are left (pressure.py). ``hole`` is the price
-of the part of a GPU that is free (prices.py). ``stranded`` are the free GPUs that the node's free
-CPU cannot serve, at the CPU a GPU that pods usually bring: a pod that takes much CPU and no GPU, or
-a GPU's last hole but no CPU, costs more than it seems. (Where pods ask for more CPU than the fleet
-has, GPUs stay free whatever is done; then what counts is CPU that is left where hardly a GPU is:
-nodes are told apart at a multiple of that.) What a pod costs is V before less V after; it goes
-where that is least, on ties where fewest GPU milli stay free, then to the first by name. Of a
+of the part of a GPU that is free (hole_prices.py). ``stranded`` are the free GPUs that the node's
+free CPU cannot serve, at the CPU a GPU that pods usually bring: a pod that takes much CPU and no
+GPU, or a GPU's last hole but no CPU, costs more than it seems. (Where pods ask for more CPU than
+the fleet has, GPUs stay free whatever is done; then what counts is CPU that is left where hardly a
+GPU is: nodes are told apart at a multiple of that.) What a pod costs is V before less V after; it
+goes where that is least, on ties where fewest GPU milli stay free, then to the first by name. Of a
 node's GPUs it gets those whose holes lose least.
 
 Scores are float32 of arithmetic that is the same for one node as for all: whether a node is looked
@@ -24,9 +24,9 @@ from berthmaster.lib.engine.fleet.fleet import WHOLE, Fleet
 from berthmaster.lib.engine.fleet.links import pick
 from berthmaster.lib.engine.fleet.needs import Suitable, wants_fraction
 from berthmaster.lib.engine.fleet.shares import is_packed
+from berthmaster.lib.engine.scoring.hole_prices import hole_prices, hole_values
+from berthmaster.lib.engine.scoring.pod_mix import Sample, Sampled
 from berthmaster.lib.engine.scoring.pressure import NOTHING_DEAR, Dear, Gauge
-from berthmaster.lib.engine.scoring.prices import hole_prices, hole_values
-from berthmaster.lib.engine.scoring.sampled import Sample, Sampled
 from berthmaster.lib.messages.placement import Pressure
 from berthmaster.lib.messages.workload import PodSet
 

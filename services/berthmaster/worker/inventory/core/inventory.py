@@ -14,6 +14,7 @@ import msgspec
 from berthmaster.lib.jobs.kinds.job import JOB
 from berthmaster.lib.jobs.kinds.kind import JobKind
 from berthmaster.lib.jobs.kinds.table import KINDS
+from berthmaster.lib.kube.controller.problems import Problems, Unlisted
 from berthmaster.lib.kube.mirror import Added, Change, Deleted, Listed, Unreadable, Updated
 from berthmaster.lib.kube.objects import key_of
 from berthmaster.lib.messages.fleet import (
@@ -27,7 +28,7 @@ from berthmaster.lib.messages.fleet import (
     UnlistedKind,
 )
 from berthmaster.lib.nats import subjects
-from berthmaster.worker.inventory.core.kinds import Problems, Unlisted, WatchedKind
+from berthmaster.worker.inventory.core.kinds import WatchedKind
 from berthmaster.worker.inventory.core.node_index import NodeIndex
 from berthmaster.worker.inventory.core.queue_index import QueueIndex
 from berthmaster.worker.inventory.core.quota_names import QuotaNames

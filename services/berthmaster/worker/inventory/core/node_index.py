@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator
 from itertools import chain
 from typing import Final
 
+from berthmaster.lib.kube.controller.problems import Problems, named
 from berthmaster.lib.messages.fleet import NodeReport, Stamp
 from berthmaster.worker.inventory.core.devices.amounts import nonsense_of
 from berthmaster.worker.inventory.core.devices.charging import Claimed, Part, charge
@@ -26,7 +27,7 @@ from berthmaster.worker.inventory.core.devices.dra import (
 )
 from berthmaster.worker.inventory.core.devices.holds import Hold, hold_of
 from berthmaster.worker.inventory.core.devices.layout import WHOLE
-from berthmaster.worker.inventory.core.kinds import HOLDERS, Problems, WatchedKind, named
+from berthmaster.worker.inventory.core.kinds import HOLDERS, WatchedKind
 from berthmaster.worker.inventory.core.nodes import NodeShape, report, shape_of, unreadable
 from berthmaster.worker.inventory.core.objects import (
     DeviceClass,

@@ -16,6 +16,7 @@ from typing import Final, Literal, NamedTuple, cast
 
 from msgspec import structs
 
+from berthmaster.lib.kube.bounds import MAX_LABELS, MAX_TAINTS, bounded_labels
 from berthmaster.lib.kube.objects import holds
 from berthmaster.lib.messages.fleet import Amounts, GpuDevice, NodeReport, Share, Stamp, Taint
 from berthmaster.worker.inventory.core.devices.amounts import (
@@ -42,31 +43,8 @@ from berthmaster.worker.inventory.core.devices.links import linked
 from berthmaster.worker.inventory.core.objects import Node, NodeTaint
 
 UNUSABLE: Final = "berthmaster.io/unusable"  # the taint that says what is wrong with a node
-MAX_LABELS: Final = 64
-MAX_LABEL_CHARS: Final = 8192
-MAX_TAINTS: Final = 64
 MAX_REASON_CHARS: Final = 250
 MAX_PROBLEMS: Final = 8  # of one node, that its report tells
-_NOISE: Final = (
-    "beta.kubernetes.io/",
-    "failure-domain.beta.kubernetes.io/",
-    "feature.node.kubernetes.io/",
-    "nvidia.com/cuda.",
-    "nvidia.com/gfd.",
-    "nvidia.com/gpu.deploy.",
-    "nvidia.com/gpu-driver-upgrade",
-    "nvidia.com/mig.config",
-    "nvidia.com/vgpu.",
-)
-_FIRST: Final = (
-    "kubernetes.io/",
-    "topology.kubernetes.io/",
-    "node.kubernetes.io/",
-    "nvidia.com/",
-    "amd.com/",
-    "cloud.google.com/",
-    "berthmaster.io/",
-)
 _EFFECTS: Final = ("NoSchedule", "PreferNoSchedule", "NoExecute")
 Effect = Literal["NoSchedule", "PreferNoSchedule", "NoExecute"]
 
@@ -210,24 +188,6 @@ def unreadable(why: str) -> NodeShape:
 
 def _unusable(why: str, effect: Effect) -> Taint:
     return Taint(key=UNUSABLE, value=why[:MAX_REASON_CHARS], effect=effect)
-
-
-def bounded_labels(
-    labels: Mapping[str, str], first: Collection[str] = ()
-) -> tuple[dict[str, str], int]:
-    """(those that are kept, how many useful ones are not). ``first``: kept before all others."""
-    useful = [key for key in labels if key in first or not key.startswith(_NOISE)]
-    size = sum(len(key) + len(labels[key]) for key in useful)
-    if len(useful) <= MAX_LABELS and size <= MAX_LABEL_CHARS:
-        return {key: labels[key] for key in sorted(useful)}, 0
-    kept: list[str] = []
-    size = 0
-    for key in sorted(useful, key=lambda key: (key not in first, not key.startswith(_FIRST), key)):
-        size += len(key) + len(labels[key])
-        if len(kept) == MAX_LABELS or size > MAX_LABEL_CHARS:
-            break
-        kept.append(key)
-    return {key: labels[key] for key in sorted(kept)}, len(useful) - len(kept)
 
 
 def _taints(taints: Iterable[NodeTaint]) -> tuple[tuple[Taint, ...], list[str]]:

@@ -4,12 +4,13 @@ from collections import OrderedDict
 from collections.abc import Iterator
 from typing import Final
 
+from berthmaster.lib.kube.controller.problems import Problems
 from berthmaster.lib.kueue.jobs import HubJob
 from berthmaster.lib.kueue.queues import ClusterQueue, Cohort, LocalQueue, ResourceFlavor
 from berthmaster.lib.kueue.workloads import Workload
 from berthmaster.lib.messages.fleet import CopyReport, LocalQueueReport, QueueReport, Stamp
 from berthmaster.worker.inventory.core.cohorts import CIRCLE, Cohorts
-from berthmaster.worker.inventory.core.kinds import Problems, WatchedKind
+from berthmaster.worker.inventory.core.kinds import WatchedKind
 from berthmaster.worker.inventory.core.objects import WaitingPod
 from berthmaster.worker.inventory.core.queues import (
     Beside,

@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from berthmaster.lib.accelerators.table import CLASS
+from berthmaster.lib.kube.controller.problems import Problems, named
 from berthmaster.lib.kube.objects import key_of
 from berthmaster.lib.kueue.configuration import (
     ConfigMap,
@@ -22,7 +23,7 @@ from berthmaster.lib.kueue.configuration import (
     configuration_in,
     device_classes,
 )
-from berthmaster.worker.inventory.core.kinds import Problems, WatchedKind, named
+from berthmaster.worker.inventory.core.kinds import WatchedKind
 from berthmaster.worker.inventory.core.objects import DeviceClass
 
 _AT_NO_TIME: Final = ""

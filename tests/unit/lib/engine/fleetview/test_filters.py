@@ -1,16 +1,25 @@
 """What is found out for one request is right for each other that shares its key."""
 
-import ast
 import inspect
-from types import ModuleType
 from typing import Any
 
 import msgspec
 import pytest
 
 from berthmaster.lib.engine.fleet import needs
-from berthmaster.lib.engine.fleet.needs import Asks, Shape, Suitables, kind_of, shape_of
+from berthmaster.lib.engine.fleet.cluster_filters import (
+    FILTERS,
+    NO_JOB_SETS,
+    NO_LABELS,
+    NOT_ASKED,
+    READS,
+    ClusterFilter,
+    fields_read,
+)
+from berthmaster.lib.engine.fleet.clusters import Cluster
+from berthmaster.lib.engine.fleet.needs import Shape, Suitables, kind_of, shape_of
 from berthmaster.lib.engine.fleetview import filters
+from berthmaster.lib.messages.placement import Via
 from berthmaster.lib.messages.workload import JobRequest, PodSet, Toleration, Topology
 from tests.support.builders import job, node, pod_set, profile
 from tests.support.deciding import World
@@ -22,29 +31,51 @@ OTHERS: dict[str, Any] = {
 }
 
 
-def test_every_field_of_asks_is_part_of_the_key() -> None:
+def test_key_of_a_shape_has_every_field_that_filters_read() -> None:
     usual = shape_of(job("usual"))
-    assert set(OTHERS) == set(Asks._fields)
+    assert set(OTHERS) == set(READS)
     for name, value in OTHERS.items():
-        assert Shape(usual.asks._replace(**{name: value})).key != usual.key, name
+        assert shape_of(msgspec.structs.replace(job("other"), **{name: value})).key != usual.key
     changed = msgspec.structs.replace(
         job("other"), priority=5, queue="q", max_evictions=1, weights={"fit": 1.0}
     )
     assert shape_of(changed).key == usual.key
 
 
-@pytest.mark.parametrize("module", [filters, needs], ids=lambda module: module.__name__)
-def test_no_filter_receives_a_whole_request(module: ModuleType) -> None:
-    """Else it could read what the key does not tell. The maker of shapes alone gets one."""
-    tree = ast.parse(inspect.getsource(module))
-    readers = [
-        function.name
-        for function in ast.walk(tree)
-        if isinstance(function, ast.FunctionDef)
-        for arg in [*function.args.args, *function.args.kwonlyargs]
-        if arg.annotation is not None and "JobRequest" in ast.unparse(arg.annotation)
-    ]
-    assert readers in ([], ["shape_of", "gpu_milli"])
+@pytest.mark.parametrize("row", FILTERS, ids=lambda row: row.why_not.__name__)
+def test_filter_takes_the_fields_that_it_declares(row: ClusterFilter) -> None:
+    cluster, via, *fields = inspect.signature(row.why_not).parameters.values()
+    assert (cluster.annotation, via.annotation) == (Cluster, Via)
+    assert tuple(each.name for each in fields) == row.reads
+    assert set(row.reads) <= set(JobRequest.__struct_fields__)
+
+
+def why_not_urgent(_cluster: Cluster, _via: Via, priority: int) -> str:
+    return "takes urgent jobs only" if priority < 5 else ""
+
+
+def test_a_filter_of_another_field_changes_the_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    usual, urgent = job("usual"), job("urgent", priority=5)
+    assert shape_of(usual).key == shape_of(urgent).key
+    rows = (*FILTERS, ClusterFilter(("priority",), why_not_urgent))
+    monkeypatch.setattr(filters, "FILTERS", rows)
+    monkeypatch.setattr(needs, "READS", fields_read(rows))
+    assert shape_of(usual).key != shape_of(urgent).key
+    world = World()
+    world.fact(profile("c1"), node("c1"))
+    for request, why in ((usual, "takes urgent jobs only"), (urgent, "silent")):
+        assert filtered(world, request)["c1"].startswith(why)
+
+
+def test_a_filter_of_an_undeclared_field_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World()
+    world.fact(profile("c1"), node("c1"))
+    monkeypatch.setattr(filters, "FILTERS", (ClusterFilter((), why_not_urgent),))
+    with pytest.raises(TypeError, match="priority"):
+        filtered(world, job("usual"))
+    monkeypatch.setattr(filters, "FILTERS", (ClusterFilter(("priority",), why_not_urgent),))
+    with pytest.raises(KeyError, match="priority"):  # the key was made of other rows
+        filtered(world, job("usual"))
 
 
 def filtered(world: World, request: JobRequest, *, by_hub: bool = False) -> dict[str, str]:
@@ -62,10 +93,10 @@ def test_filtered_clusters_depend_on_who_makes_the_pods() -> None:
     two = job("two", pod_sets=(pod_set(name="a"), pod_set(name="b")))
     for by_hub in (False, True, False):
         why = filtered(world, two, by_hub=by_hub).get("c1", "")
-        assert (why == filters.NO_JOB_SETS) is not by_hub
+        assert (why == NO_JOB_SETS) is not by_hub
 
 
-def test_filtered_clusters_follow_each_field_of_asks() -> None:
+def test_filtered_clusters_follow_each_field() -> None:
     world = World()
     for name, labels in (("c1", {"tier": "gold"}), ("c2", {})):
         world.fact(profile(name, labels=labels), node(name))
@@ -78,8 +109,8 @@ def test_filtered_clusters_follow_each_field_of_asks() -> None:
         }.items()
     }
     assert out["clusters"] - out["usual"] <= {"c1"}
-    assert filtered(world, job("a", clusters=("c2",)))["c1"] == filters.NOT_ASKED
-    assert filtered(world, job("b", cluster_labels={"tier": "gold"}))["c2"] == filters.NO_LABELS
+    assert filtered(world, job("a", clusters=("c2",)))["c1"] == NOT_ASKED
+    assert filtered(world, job("b", cluster_labels={"tier": "gold"}))["c2"] == NO_LABELS
 
 
 # Pods of one kind share a card, and pods that differ in CPU and memory alone the nodes that suit.
@@ -101,7 +132,7 @@ def test_pods_of_a_key_are_all_that_the_key_tells() -> None:
     suitables = Suitables()
     found: dict[bytes, PodSet] = {}
     for number, pods in enumerate(PODS):
-        key, told = suitables.kind(Shape(Asks((PodSet(name="first"), pods))), 1)
+        key, told = suitables.kind(Shape({"pod_sets": (PodSet(name="first"), pods)}), 1)
         assert key == kind_of(pods) == kind_of(told)
         assert found.setdefault(key, told) == told, number
     assert len(found) == len(PODS) - 2

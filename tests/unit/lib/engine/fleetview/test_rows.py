@@ -6,7 +6,7 @@ from msgspec.structs import replace
 
 from berthmaster.cli.fleet.screen import clusters
 from berthmaster.control.dashboard.core.figures import fleet_document
-from berthmaster.lib.engine.fleetview.problems import Problem, of_cluster
+from berthmaster.lib.engine.fleetview.fleet_problems import Problem, of_cluster
 from berthmaster.lib.engine.fleetview.rows import ClusterRow, FleetView
 from berthmaster.lib.messages.control import ClusterLost
 from berthmaster.lib.messages.fleet import ClusterScore, FleetFact, Freshness, Stamp, UnlistedKind

@@ -7,12 +7,12 @@ from typing import Final
 from berthmaster.control.resolver.core.deciding.cycle import Cycle
 from berthmaster.control.resolver.core.deciding.move_away import (
     held_inside,
+    move_refusal,
     why_there_still,
-    wish_refusal,
 )
 from berthmaster.control.resolver.core.known.knowledge import Knowledge
 from berthmaster.control.resolver.settings import Policy
-from berthmaster.lib.engine.queueing.leaving import drain_words
+from berthmaster.lib.engine.queueing.eviction import drain_words
 from berthmaster.lib.lifecycle.bindings import gpu_milli_of
 from berthmaster.lib.lifecycle.workload import Workload
 from berthmaster.lib.messages.api import CordonsReply, CordonView, StillThere
@@ -91,4 +91,4 @@ def leaving_words(know: Knowledge, policy: Policy, now_s: float, workload: Workl
             return f"{drain_words(drain)}; {why}"
     if workload.wish is None:
         return ""
-    return wish_refusal(know, Cycle(know, policy, now_s), workload)
+    return move_refusal(know, Cycle(know, policy, now_s), workload)

@@ -17,8 +17,8 @@ from berthmaster.control.resolver.core.answers.places import places
 from berthmaster.control.resolver.core.answers.rebalances import rebalance_words
 from berthmaster.control.resolver.core.deciding.cycle import Cycle
 from berthmaster.control.resolver.core.deciding.decide import planned
-from berthmaster.control.resolver.core.deciding.divide import Shares, shares_of, why_parted
-from berthmaster.control.resolver.core.deciding.make_room import REFUSED
+from berthmaster.control.resolver.core.deciding.division import Shares, shares_of, why_parted
+from berthmaster.control.resolver.core.deciding.preemptor import REFUSED
 from berthmaster.control.resolver.core.deciding.resize import most_that
 from berthmaster.control.resolver.core.deciding.turns import (
     queue_refusal,
@@ -29,11 +29,12 @@ from berthmaster.control.resolver.core.deciding.turns import (
 from berthmaster.control.resolver.core.known.knowledge import Knowledge
 from berthmaster.control.resolver.settings import Policy
 from berthmaster.lib.engine.fitting.topology import never
+from berthmaster.lib.engine.fleet.cluster_filters import NOT_ASKED
 from berthmaster.lib.engine.fleet.needs import NO_MODEL, NO_PROFILE, NOT_LINKED, TOO_DEAR, TOO_SOFT
 from berthmaster.lib.engine.fleet.pieces import NO_PIECES, NO_TOPOLOGY, TOO_FEW_PIECES, pieces_of
-from berthmaster.lib.engine.fleetview.filters import BUSY, NOT_ASKED
+from berthmaster.lib.engine.fleetview.filters import BUSY
+from berthmaster.lib.engine.fleetview.fleet_problems import all_unlisted, unlisted_words
 from berthmaster.lib.engine.fleetview.shortlist import Shortlist
-from berthmaster.lib.engine.fleetview.unlisted import all_unlisted, unlisted_words
 from berthmaster.lib.engine.queueing.queues import GPU, QueueShare
 from berthmaster.lib.jobs.kinds.ray_job import made_as
 from berthmaster.lib.lifecycle.known_workloads import frozen_summary

@@ -15,7 +15,7 @@ from berthmaster.control.resolver.core.known.knowledge import Knowledge
 from berthmaster.control.resolver.settings import Policy
 from berthmaster.lib.engine.fleet.fleet import WHOLE
 from berthmaster.lib.engine.fleet.models import EXACTLY, is_model
-from berthmaster.lib.engine.scoring.parts.price import price_of
+from berthmaster.lib.engine.fleetview.components import price_of
 from berthmaster.lib.messages.api import GpusReply, GpusRequest, GpuStock, Refusal
 from berthmaster.lib.messages.workload import JobRequest, PodSet
 from berthmaster.lib.requests.queues import NO_QUEUES, taken

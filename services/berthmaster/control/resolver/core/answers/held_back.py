@@ -9,13 +9,18 @@ from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from typing import Final
 
-from berthmaster.control.resolver.core.deciding.awaited import returned_to
 from berthmaster.control.resolver.core.deciding.cycle import Cycle
-from berthmaster.control.resolver.core.deciding.reserves import Kept, awaiting, kept_of, lasts_s
+from berthmaster.control.resolver.core.deciding.releases import returned_to
+from berthmaster.control.resolver.core.deciding.reservations import (
+    Active,
+    active_of,
+    awaiting,
+    ends_in_time,
+    lasts_s,
+)
 from berthmaster.control.resolver.core.deciding.turns import rank_as
 from berthmaster.lib.engine.fleet.overlay import Overlay
 from berthmaster.lib.engine.queueing.lines import duration_class, longest_s
-from berthmaster.lib.engine.queueing.reservations import ends_in_time
 from berthmaster.lib.lifecycle.workload import Key
 from berthmaster.lib.messages.placement import Reservation
 from berthmaster.lib.messages.workload import JobRequest
@@ -29,7 +34,7 @@ def left_alone_by(
     key: Key | None,
     request: JobRequest,
     priority: int,
-) -> list[Kept]:
+) -> list[Active]:
     """Those that a job has to leave alone: of its rank or a better one, and sooner than it ends.
     ``key``: None for one that is not submitted."""
     know, policy = cycle.know, cycle.policy
@@ -40,7 +45,7 @@ def left_alone_by(
         line = know.derived.lines.line_of(name)
         if line is None or name == key:
             continue
-        each = kept_of(know, line, name, reservation)
+        each = active_of(know, line, name, reservation)
         if each.limits(key, rank, lasts, cycle.now_s, policy.backfill):
             found.append(each)
     return found
@@ -48,7 +53,7 @@ def left_alone_by(
 
 @contextmanager
 def without_room(
-    cycle: Cycle, kept: Sequence[Kept]
+    cycle: Cycle, kept: Sequence[Active]
 ) -> Iterator[Callable[[], AbstractContextManager[None]]]:
     """As if that room were taken, but for what is used by what runs there until then. Yields a
     context in which all of it is taken: for asking what fits once something of that has ended."""
@@ -59,7 +64,7 @@ def without_room(
         yield partial(overlay.without, [_RETURNED])
 
 
-def shorter(cycle: Cycle, request: JobRequest, left_alone: Sequence[Kept]) -> tuple[str, ...]:
+def shorter(cycle: Cycle, request: JobRequest, left_alone: Sequence[Active]) -> tuple[str, ...]:
     """Whether it would get room now if it were known to end before others need it."""
     now_s = cycle.now_s
     times = {each.reservation.expected_at_s for each in left_alone}

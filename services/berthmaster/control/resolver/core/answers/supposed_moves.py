@@ -10,8 +10,8 @@ from berthmaster.control.resolver.core.answers.suppositions import refused, subm
 from berthmaster.control.resolver.core.deciding.cycle import Cycle
 from berthmaster.control.resolver.core.deciding.decide import decide, rebalanced
 from berthmaster.control.resolver.core.deciding.draft import Draft
-from berthmaster.control.resolver.core.deciding.make_room import REFUSED, Evictions, why_ended
 from berthmaster.control.resolver.core.deciding.move_away import held_inside, why_there_still
+from berthmaster.control.resolver.core.deciding.preemptor import REFUSED, Evictions, why_evicted
 from berthmaster.control.resolver.core.deciding.rebalance import REBALANCED, Weighed
 from berthmaster.control.resolver.core.known.knowledge import Knowledge
 from berthmaster.control.resolver.settings import Policy
@@ -98,7 +98,7 @@ def preempted(
     if found is None:
         return _reply(change, f"{change}: {why}", [], 0.0, tenant)
     ended = [
-        _ended(copy.open[key(o.tenant, o.id)], o.lost_gpu_s, why_ended(o), for_=name)
+        _ended(copy.open[key(o.tenant, o.id)], o.lost_gpu_s, why_evicted(o), for_=name)
         for o in found.orders
     ]
     cost = sum(order.lost_gpu_s for order in found.orders)
@@ -209,8 +209,8 @@ def _room_for(
             return None, "nobody need be ended: there is room for it"
         if name in know.retried:
             return None, REFUSED
-        with draft.reserves.aside(draft.reserves.others(name)):
-            found = draft.room_maker.look(turn, request, turn.line.shape)
+        with draft.reservations.only(draft.reservations.others(name)):
+            found = draft.preemptor.search(turn, request, turn.line.shape)
         return (found, "") if isinstance(found, Evictions) else (None, "nobody may be ended for it")
 
 

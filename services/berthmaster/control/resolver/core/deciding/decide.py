@@ -1,26 +1,31 @@
 """One group commit: from what is known to everything that is decided together.
 
+``decide`` returns the next commit. ``_Search`` places the candidates of one draft.
+
+Example: job a fits and is placed on node 1. Job b needs 8 GPUs and fits nowhere, so its line is
+passed over and nodes are reserved for it. Job c fits beside that reservation and is placed. The
+commit holds two placements and one reservation.
+
 Phases, over one snapshot of the clusters (cycle.py):
 
-1. Retract placements that nobody claimed in time, whose job is held since, or whose cluster was
-   declared lost; tell those to go who must (move_away.py). Let gangs start that are divided over
-   clusters and claimed in all (divide.py).
-2. Take the jobs whose turn it is, one by one; place each that fits and delays nobody for whom room
-   is kept, pass over the line of each that does not, and keep room for the first of those, or make
-   it: those go on with fewer pods, or are ended, who have less right to theirs.
-3. If there was nothing to decide, have attempts grow into what is idle; if that came to nothing
-   either, have a few move so that one fits who has waited for long (rebalance.py).
-4. Record: ranking, what was filtered out, sequences and time, so that it can be repeated.
+1. Withdraw placements that no executor claimed in time, whose job is held since, or whose cluster
+   was declared lost. Carry out what operators request (move_away.py). Start divided gangs that are
+   claimed in all clusters (division.py).
+2. Take the candidates in order (turns.py). Place each that fits and delays no reservation. Pass
+   over the line of each that does not, and reserve capacity for the first of those. Or free
+   capacity for one: jobs it has precedence over shrink (resize.py) or are evicted (preemptor.py).
+3. Without anything to decide, grow attempts into idle capacity. If that came to nothing either,
+   move a few jobs so that one fits that has waited for long (rebalance.py).
+4. Record the ranking, the filtered clusters, sequences and time, so that it can be repeated.
 
-Room that a placement takes is charged to the draft while the rest is decided and given back when it
-ends (draft.py): what is known changes by the log alone, once the commit is in it. So deciding twice
-gives the same plan twice.
+A placement is charged to the draft while the rest is decided, and given back when the draft ends
+(draft.py). What is known changes by the log alone. So deciding twice gives the same plan twice.
 """
 
 import msgspec
 
 from berthmaster.control.resolver.core.deciding.cycle import Cycle
-from berthmaster.control.resolver.core.deciding.divide import (
+from berthmaster.control.resolver.core.deciding.division import (
     Shares,
     follow_parts,
     is_parted,
@@ -28,11 +33,23 @@ from berthmaster.control.resolver.core.deciding.divide import (
     shares_of,
     with_pods,
 )
-from berthmaster.control.resolver.core.deciding.draft import CHOICE_BYTES, Draft, Plan, Stuck, block
-from berthmaster.control.resolver.core.deciding.make_room import WORDS, why_ended
-from berthmaster.control.resolver.core.deciding.move_away import carry_out, leave
-from berthmaster.control.resolver.core.deciding.rebalance import Weighed, may_be_stuck, rebalance
-from berthmaster.control.resolver.core.deciding.reserves import Kept
+from berthmaster.control.resolver.core.deciding.draft import (
+    NODE_BYTES,
+    RECORD_BYTES,
+    Draft,
+    Passed,
+    Plan,
+    block,
+)
+from berthmaster.control.resolver.core.deciding.move_away import carry_out
+from berthmaster.control.resolver.core.deciding.preemptor import WORDS, why_evicted
+from berthmaster.control.resolver.core.deciding.rebalance import (
+    Stuck,
+    Weighed,
+    may_rebalance,
+    rebalance,
+)
+from berthmaster.control.resolver.core.deciding.reservations import Active, Token
 from berthmaster.control.resolver.core.deciding.resize import Resize, grown, most_that
 from berthmaster.control.resolver.core.deciding.turns import Turn, within_right
 from berthmaster.control.resolver.core.deciding.worker_queue import target_of
@@ -53,77 +70,91 @@ from berthmaster.lib.lifecycle.sizes import (
     with_bound,
 )
 from berthmaster.lib.lifecycle.workload import Key, Workload, key
-from berthmaster.lib.messages.placement import Choice, Reservation
+from berthmaster.lib.messages.placement import (
+    Choice,
+    Commit,
+    Division,
+    EvictionOrder,
+    MoveOrder,
+    PartOrder,
+    Reservation,
+    ResizeOrder,
+)
 from berthmaster.lib.messages.workload import JobRequest, Placed, ResizeRequested
 
 _RANKED_BYTES = 150
-_POD_BYTES = 60
 GROWS = "there is room that nobody else has a right to"
-_NONE_KEPT: frozenset[Key] = frozenset()
+_NO_KEYS: frozenset[Key] = frozenset()
+_NO_TOKENS: frozenset[Token] = frozenset()
 
-_Room = tuple[Shortlist, Candidate, Bound]
+_Place = tuple[Shortlist, Candidate, Bound]
 
 
 def decide(
     know: Knowledge, policy: Policy, now_s: float, decider: str, *, balance: bool = True
 ) -> Plan | None:
-    """Everything that can be decided now, up to the commit's limit; None if there is nothing.
-    ``balance``: who could begin if others moved is looked for too. That comes last, so whoever
-    does not look for it decides nothing else because of that."""
+    """Return everything that can be decided now, up to the commit's limit; None without anything.
+    ``balance``: rebalance too. That comes last, so nothing else depends on it."""
     cycle = Cycle(know, policy, now_s, renew=True)
     with Draft(cycle, decider) as draft:
-        _fill(draft, balance=balance)
-        plan = draft.plan()
+        search = _fill(draft, balance=balance)
+        plan = draft.plan(search.passed_over)
     if plan is not None and draft.remembered:
         with Draft(Cycle(know, policy, now_s, renew=True), decider, anew=True) as draft:
-            _fill(draft, balance=balance)
-            plan = draft.plan()
+            search = _fill(draft, balance=balance)
+            plan = draft.plan(search.passed_over)
     if plan is None:
-        block(draft.passed_over, know.derived.growth)
+        block(search.passed_over, know.derived.growth)
     return plan
 
 
 def planned(know: Knowledge, policy: Policy, now_s: float) -> dict[Key, Reservation]:
-    """For whom room would be kept, were a decision made now: for people to be told."""
+    """Return the reservations of a decision that would be made now."""
     with Draft(Cycle(know, policy, now_s), "") as draft:
         _fill(draft, balance=False)
-        return draft.reserves.told()
+        return draft.recorded_reservations()
 
 
 def rebalanced(
     know: Knowledge, policy: Policy, now_s: float, most: int
 ) -> tuple[list[Weighed], dict[Key, Reservation]]:
-    """For whom others would be moved now, and for whom not and why; and the room of all of them."""
+    """Return the jobs for which others would move now, or why not, and all reservations."""
     with Draft(Cycle(know, policy, now_s), "whatif", anew=True) as draft:
-        _fill(draft, balance=False)
-        return rebalance(draft, most, looks=most), draft.reserves.told()
+        search = _fill(draft, balance=False)
+        weighed = rebalance(draft, search.stuck, search.order, most, searches=most)
+        return weighed, draft.recorded_reservations()
 
 
-def _fill(draft: Draft, *, balance: bool) -> None:
+def _fill(draft: Draft, *, balance: bool) -> "_Search":
+    know = draft.cycle.know
     _retract(draft)
     turns = draft.begin()
-    carry_out(draft)
-    follow_parts(draft)
+    if know.derived.asked or know.view.drains:
+        carry_out(draft)
+    if know.parts.jobs or know.derived.parts:
+        follow_parts(draft)
+    search = _Search(draft)
     while not draft.full and (turn := turns.next()) is not None:
-        amounts = _place_one(draft, turn)
+        amounts = search.place(turn)
         if amounts is not None:
             turns.placed(amounts)
-        elif turn.key in draft.know.retried:
+        elif turn.key in know.retried:
             turns.skipped()
         else:
             turns.passed()
     if not draft.events:
         _grow(draft)
-    if balance and not draft.events:
-        rebalance(draft, 1)
+    if balance and not draft.events and search.stuck:
+        rebalance(draft, search.stuck, search.order, 1)
+    return search
 
 
 # 1
 
 
 def _retract(draft: Draft) -> None:
-    know = draft.know
-    due_s = draft.now_s - draft.policy.claim_timeout_s
+    know, policy = draft.cycle.know, draft.cycle.policy
+    due_s = draft.cycle.now_s - policy.claim_timeout_s
     lost = {c.name for c in know.clusters.known() if c.lost}
     for name, placed_at_s in know.derived.unclaimed.items():
         if draft.full or (placed_at_s > due_s and not lost and not know.derived.asked):
@@ -142,143 +173,200 @@ def _retract(draft: Draft) -> None:
 # 2
 
 
-def _place_one(draft: Draft, turn: Turn) -> Amounts | None:
-    """What the job takes, or None if it is passed over."""
-    reserves = draft.reserves
-    know, line = draft.know, turn.line
-    draft.turns[turn.key] = len(draft.turns)
-    workload = know.open[turn.key]
-    request = workload.request
-    if request is None or turn.right.refusal or is_parted(draft, workload):
-        return None
-    elastic = is_elastic(request)
-    asked, shape = request, line.shape
-    if elastic:
-        asked = least_request(request)
-        shape = shape_of(asked)
-    narrowed = within_right(know, turn.right, asked)
-    if narrowed is None:
-        return None
-    if narrowed is not asked:
-        asked, shape = narrowed, shape_of(narrowed)
-    if (kept := reserves.kept.get(turn.key)) is not None and kept.reservation.moving:
-        asked = msgspec.structs.replace(asked, clusters=(kept.reservation.cluster,))
-        shape = shape_of(asked)  # it was ended to go on there
-    found = None
-    shares: Shares | None = None
-    owed = kept is not None and kept.reservation.owed
-    spread = request.divide is not None and request.divide.by == "weight"
-    left_alone = reserves.tokens
-    blocked = turn.blocked and line.left_alone <= left_alone
-    is_tried = draft.anew or not blocked
-    if is_tried:
-        if spread and not owed:
-            shares = _find_shares(draft, turn, asked)
-        if shares is None:
-            found = (
-                _find_most_room(draft, turn, request)
-                if elastic
-                else _find_room(draft, turn, asked, shape)
-            )
-        if found is None and request.divide is not None and not (spread or owed):
-            shares = _find_shares(draft, turn, asked)
-    if shares is not None:
-        return _divide(draft, workload, asked, shares)
-    if found is None:
-        # Of who has a turn before the first of its line, that says nothing about those; nor of
-        # anybody beside a division: what it takes of its queue counts in this draft, and once this
-        # is stored only when its parts are placed.
-        if is_tried and line.is_first(turn.key) and not draft.divisions:
-            draft.passed_over.append((line, line.overtaken, left_alone))
-        if turn.key in know.retried:
+class _Search:
+    """The search for places in one draft, candidate by candidate."""
+
+    def __init__(self, draft: Draft) -> None:
+        self.order: dict[Key, int] = {}  # candidate -> its number
+        self.stuck: list[Stuck] = []
+        self.passed_over: list[Passed] = []
+        self._draft = draft
+        self._know = draft.cycle.know
+        # Shape, outside these reservations or, if True, beside what they wait for.
+        self._no_place: set[tuple[bytes, frozenset[Key], bool]] = set()
+
+    def place(self, turn: Turn) -> Amounts | None:
+        """Place a candidate; return what it takes, or None if it is passed over."""
+        draft, know, line = self._draft, self._know, turn.line
+        self.order[turn.key] = len(self.order)
+        workload = know.open[turn.key]
+        request = workload.request
+        if request is None or turn.right.refusal:
             return None
-        made = not owed and _make_room(draft, turn, asked, shape)
-        if not owed and not made and not draft.evictions:  # a look at a time: the next has its own
-            reserves.look(line, turn.key, turn.rank, asked, shape, untouched=not draft.events)
-            if may_be_stuck(draft, turn):
-                draft.stuck.append(Stuck(turn, asked, shape))
-        return None
-    shortlist, chosen, bound = found
-    draft.take(bound.holdings)
-    if reserves.kept:
-        reserves.drop(turn.key)
-        reserves.give_way(turn.rank, bound.holdings)
-    _record(draft, workload, request, shortlist, chosen, bound)
-    taken = with_bound(request, bound.bindings) if elastic else request
-    return amounts_of(know.fleet.node, taken, chosen.cluster, bound.bindings)
-
-
-def _find_most_room(draft: Draft, turn: Turn, request: JobRequest) -> _Room | None:
-    """A place for as many pods as are wished for, or for as many as there is room for and its queue
-    may have; none for fewer than it can run with."""
-    models = draft.know.derived.ledger.models()
-
-    def find(step: int) -> _Room | None:
-        asked: JobRequest | None = at_size(request, step)
-        assert asked is not None
-        right = turn.right_to(asked, models)
-        if right.refusal:
+        if request.part is not None and is_parted(draft.cycle, workload):
             return None
-        asked = within_right(draft.know, right, asked)
-        return _find_room(draft, turn, asked, shape_of(asked)) if asked is not None else None
+        elastic = is_elastic(request)
+        asked, shape = request, line.shape
+        if elastic:
+            asked = least_request(request)
+            shape = shape_of(asked)
+        narrowed = within_right(know, turn.right, asked)
+        if narrowed is None:
+            return None
+        if narrowed is not asked:
+            asked, shape = narrowed, shape_of(narrowed)
+        reserved = draft.reserved.get(turn.key)
+        if reserved is not None and reserved.reservation.moving:
+            asked = msgspec.structs.replace(asked, clusters=(reserved.reservation.cluster,))
+            shape = shape_of(asked)  # it was evicted to continue there
+        found = None
+        shares: Shares | None = None
+        owed = reserved is not None and reserved.reservation.owed
+        spread = request.divide is not None and request.divide.by == "weight"
+        left_alone = draft.reservations.tokens if draft.reserved else _NO_TOKENS
+        blocked = turn.blocked and line.left_alone <= left_alone
+        is_tried = draft.anew or not blocked
+        if is_tried:
+            if spread and not owed:
+                shares = self._find_shares(turn, asked)
+            if shares is None:
+                found = (
+                    self._find_largest(turn, request) if elastic else self._find(turn, asked, shape)
+                )
+            if found is None and request.divide is not None and not (spread or owed):
+                shares = self._find_shares(turn, asked)
+        if shares is not None:
+            return _divide(draft, workload, asked, shares)
+        if found is None:
+            # The line is blocked if its first job does not fit. Not beside a division: what that
+            # takes of its queue counts here, and in the log only once its parts are placed.
+            if is_tried and line.is_first(turn.key) and not draft.includes(Division):
+                self.passed_over.append((line, line.overtaken, left_alone))
+            if not owed and turn.key not in know.retried:
+                self._free_or_reserve(turn, asked, shape)
+            return None
+        shortlist, chosen, bound = found
+        draft.charge(bound.holdings)
+        if draft.reserved:
+            draft.reservations.drop(turn.key)
+            draft.reservations.drop_lower(turn.rank, bound.holdings)
+        _record(draft, workload, request, shortlist, chosen, bound)
+        taken = with_bound(request, bound.bindings) if elastic else request
+        return amounts_of(know.fleet.node, taken, chosen.cluster, bound.bindings)
 
-    return most_that(0, size_steps(request), find)
+    def _find_largest(self, turn: Turn, request: JobRequest) -> _Place | None:
+        """Return a place for the requested pods, or for as many as fit and the queue may have."""
+        models = self._know.derived.ledger.models()
 
+        def find(step: int) -> _Place | None:
+            asked: JobRequest | None = at_size(request, step)
+            assert asked is not None
+            right = turn.right_to(asked, models)
+            if right.refusal:
+                return None
+            asked = within_right(self._know, right, asked)
+            return self._find(turn, asked, shape_of(asked)) if asked is not None else None
 
-def _find_shares(draft: Draft, turn: Turn, asked: JobRequest) -> Shares | None:
-    """Places in several clusters, beside all reservations."""
-    with draft.reserves.beside(draft.reserves.others(turn.key)):
-        return shares_of(draft.cycle, asked)
+        return most_that(0, size_steps(request), find)
+
+    def _find_shares(self, turn: Turn, asked: JobRequest) -> Shares | None:
+        """Return places in several clusters, beside all reservations."""
+        reservations = self._draft.reservations
+        with reservations.beside(reservations.others(turn.key)):
+            return shares_of(self._draft.cycle, asked)
+
+    def _find(self, turn: Turn, asked: JobRequest, shape: Shape) -> _Place | None:
+        """Return a place outside all reservations, else in those that allow it, else beside what
+        the others will use."""
+        if not self._draft.reserved:
+            return self._try(asked, shape, ())
+        reservations, key = self._draft.reservations, turn.key
+        others = reservations.others(key)
+        limiting = reservations.limiting(key, turn.rank, asked)
+        for charged in (others, limiting) if len(limiting) < len(others) else (others,):
+            found = self._try(asked, shape, charged)
+            if found is not None:
+                return found
+        if limiting and reservations.returns(limiting):
+            return self._try(asked, shape, limiting, beside=True)
+        return None
+
+    def _try(
+        self,
+        asked: JobRequest,
+        shape: Shape,
+        charged: tuple[Active, ...],
+        *,
+        beside: bool = False,
+    ) -> _Place | None:
+        """Return a place beside these reservations. ``beside``: as ``Reservations.beside``."""
+        draft, direct = self._draft, _is_direct(self._know, asked.queue)
+        keys = frozenset(each.key for each in charged) if charged else _NO_KEYS
+        tried = shape.key, keys, beside
+        if direct and tried in self._no_place:
+            return None
+        if not draft.reserved:
+            shortlist = draft.cycle.shortlist(asked, shape)
+            found = draft.cycle.bind(asked, shortlist)
+        else:
+            reservations = draft.reservations
+            with reservations.beside(charged) if beside else reservations.only(charged):
+                shortlist = draft.cycle.shortlist(asked, shape)
+                found = draft.cycle.bind(asked, shortlist)
+        if found is not None:
+            return shortlist, *found
+        if direct:
+            self._no_place.add(tried)
+        return None
+
+    def _free_or_reserve(self, turn: Turn, asked: JobRequest, shape: Shape) -> None:
+        """Evict or shrink others for a candidate that does not fit, or else reserve capacity."""
+        draft = self._draft
+        if _preempt(draft, turn, asked, shape) or draft.includes(EvictionOrder):
+            return  # each search has a draft of its own
+        draft.reservations.search(
+            turn.line, turn.key, turn.rank, asked, shape, untouched=not draft.events
+        )
+        if may_rebalance(draft, turn):
+            self.stuck.append(Stuck(turn, asked, shape))
 
 
 def _divide(draft: Draft, workload: Workload, asked: JobRequest, shares: Shares) -> Amounts:
-    """Room in several clusters is kept for its parts; what they take together."""
-    draft.reserves.drop(workload.key)
+    """Reserve capacity in several clusters for the parts of a job; return what they take."""
+    draft.reservations.drop(workload.key)
     record_division(draft, workload, asked, shares)
     together: Amounts = {}
     for share in shares.parts:
         of_part = with_pods(asked, share.pods)
-        report_of, bindings = draft.know.fleet.node, share.bound.bindings
+        report_of, bindings = draft.cycle.know.fleet.node, share.bound.bindings
         for name, amount in amounts_of(report_of, of_part, share.cluster, bindings).items():
             together[name] = together.get(name, 0) + amount
     return together
 
 
-def _make_room(draft: Draft, turn: Turn, asked: JobRequest, shape: Shape) -> bool:
-    """Have others shrink or, if that is not enough, be ended for a job of better right; whether any
-    are."""
-    reserves = draft.reserves
-    told = draft.evictions or draft.resizes or draft.moves or draft.partings or draft.commits
-    if told or not reserves.may_owe:
-        return False  # for one job: whoever is next sees what that one leaves, or what was asked
-    with reserves.aside(reserves.others(turn.key)):
-        shrinking = draft.shrinker.look(turn, asked, shape)
-        found = draft.room_maker.look(turn, asked, shape) if shrinking is None else None
+def _preempt(draft: Draft, turn: Turn, asked: JobRequest, shape: Shape) -> bool:
+    """Have other attempts shrink or, if that is not enough, evict them; return whether any are."""
+    if draft.includes(EvictionOrder, ResizeOrder, MoveOrder, PartOrder, Commit):
+        return False  # one job a commit: the next one sees what this one leaves
+    reservations = draft.reservations
+    if not reservations.may_add_owed:
+        return False
+    with reservations.only(reservations.others(turn.key)):
+        shrinking = draft.shrinker.search(turn, asked, shape)
+        found = draft.preemptor.search(turn, asked, shape) if shrinking is None else None
     if shrinking is not None:
         for resize in shrinking.resizes:
             _resize(draft, resize, WORDS[resize.order.right])
-        reserves.owe(turn.key, shrinking.reservation)
-        draft.bytes += _POD_BYTES * len(shrinking.reservation.held)
+        reservations.add_owed(turn.key, shrinking.reservation)
+        draft.size += NODE_BYTES * len(shrinking.reservation.held)
         return True
     if found is None:
         return False
     for order in found.orders:
-        ended = draft.know.open[key(order.tenant, order.id)]
-        leave(draft, ended, why_ended(order))
-    draft.evictions += found.orders
-    reserves.owe(turn.key, found.reservation)
-    draft.bytes += CHOICE_BYTES * (len(found.orders) + 1)
-    draft.bytes += _POD_BYTES * len(found.reservation.held)
+        draft.evict(draft.cycle.know.open[key(order.tenant, order.id)], why_evicted(order))
+        draft.add(order, RECORD_BYTES)
+    reservations.add_owed(turn.key, found.reservation)
+    draft.size += RECORD_BYTES + NODE_BYTES * len(found.reservation.held)
     return True
 
 
 def _grow(draft: Draft) -> None:
-    """Into what is idle."""
-    if not draft.know.derived.elastic.clusters():
-        return  # to look beside all that is kept takes time
-    with draft.reserves.beside():
+    """Have attempts grow into idle capacity."""
+    if not draft.cycle.know.derived.elastic.clusters():
+        return
+    with draft.reservations.beside():
         for resize, holdings in grown(draft.cycle):
-            draft.take(holdings)
+            draft.charge(holdings)
             _resize(draft, resize, GROWS)
             if draft.full:
                 return
@@ -286,61 +374,17 @@ def _grow(draft: Draft) -> None:
 
 def _resize(draft: Draft, resize: Resize, reason: str) -> None:
     order, pods = resize
-    workload = draft.know.open[key(order.tenant, order.id)]
-    draft.resizes.append(order)
+    workload = draft.cycle.know.open[key(order.tenant, order.id)]
+    draft.add(order, RECORD_BYTES + NODE_BYTES * len(pods))
     draft.events.append(
         ResizeRequested(
-            tenant=order.tenant,
-            id=order.id,
-            after=workload.sequence,
-            at_s=draft.now_s,
-            by=draft.decider,
-            cause=draft.cause,
+            **draft.head(workload),
             cluster=order.cluster,
             attempt=order.attempt,
             pods=pods,
             reason=reason,
-            decision=draft.number,
-            cell=draft.know.cell,
         )
     )
-    draft.bytes += CHOICE_BYTES + _POD_BYTES * len(pods)
-
-
-def _find_room(draft: Draft, turn: Turn, asked: JobRequest, shape: Shape) -> _Room | None:
-    """A place that no reservation will need, or else in the room of those that do not mind, or
-    beside what the others will use."""
-    reserves, key = draft.reserves, turn.key
-    if not reserves.kept:
-        return _try(draft, asked, shape, ())
-    others = reserves.others(key)
-    minding = reserves.charged_for(key, turn.rank, asked)
-    for kept in (others, minding) if len(minding) < len(others) else (others,):
-        found = _try(draft, asked, shape, kept)
-        if found is not None:
-            return found
-    if minding and reserves.leaves_room(minding):
-        return _try(draft, asked, shape, minding, beside=True)
-    return None
-
-
-def _try(
-    draft: Draft, asked: JobRequest, shape: Shape, kept: tuple[Kept, ...], *, beside: bool = False
-) -> _Room | None:
-    """A place in what is free now, outside these reservations. ``beside``: or with them, as what
-    runs and what follows it are not there together."""
-    direct, reserves = _is_direct(draft.know, asked.queue), draft.reserves
-    tried = shape.key, frozenset(each.key for each in kept) if kept else _NONE_KEPT, beside
-    if direct and tried in draft.no_room:
-        return None
-    with reserves.beside(kept) if beside else reserves.aside(kept):
-        shortlist = draft.cycle.shortlist(asked, shape)
-        found = draft.cycle.bind(asked, shortlist)
-    if found is not None:
-        return shortlist, *found
-    if direct:
-        draft.no_room.add(tried)
-    return None
 
 
 def _is_direct(know: Knowledge, queue: str) -> bool:
@@ -356,50 +400,34 @@ def _record(
     chosen: Candidate,
     bound: Bound,
 ) -> None:
-    """The choice, its reasons and its event."""
-    know, cycle = draft.know, draft.cycle
+    """Record the choice, its reasons and its event."""
+    cycle = draft.cycle
     ranking = shortlist.ranking(chosen)
     cluster = chosen.cluster
-    target = target_of(workload, know.queues.get(request.queue), cluster)
-    draft.tries += know.clusters.peek(cluster).is_doubted(draft.now_s, draft.policy.avoid_s)
+    target = target_of(workload, cycle.know.queues.get(request.queue), cluster)
     if target.via == "worker":
         cycle.drafted.setdefault(cluster, []).append((target, with_bound(request, bound.bindings)))
-    draft.choices.append(
-        Choice(
-            tenant=workload.tenant,
-            id=workload.id,
-            attempt=workload.attempt + 1,
-            cluster=cluster,
-            pods=bound.bindings,
-            ranking=ranking,
-            filtered=shortlist.filtered,
-            profile=shortlist.weighting.profile,
-            weights=shortlist.weighting.weights,
-        )
+    choice = Choice(
+        tenant=workload.tenant,
+        id=workload.id,
+        attempt=workload.attempt + 1,
+        cluster=cluster,
+        pods=bound.bindings,
+        ranking=ranking,
+        filtered=shortlist.filtered,
+        profile=shortlist.weighting.profile,
+        weights=shortlist.weighting.weights,
     )
-    draft.events.append(
-        Placed(
-            tenant=workload.tenant,
-            id=workload.id,
-            after=workload.sequence,
-            at_s=draft.now_s,
-            by=draft.decider,
-            cause=draft.cause,
-            cluster=cluster,
-            attempt=workload.attempt + 1,
-            pods=bound.bindings,
-            request=request,
-            decision=draft.number,
-            cell=know.cell,
-            submitted_at_s=workload.submitted_at_s,
-            target=target,
-            checkpoint=workload.checkpoint,
-            ran_s=round(workload.ran_s, 3),
-        )
+    event = Placed(
+        **draft.head(workload),
+        cluster=cluster,
+        attempt=workload.attempt + 1,
+        pods=bound.bindings,
+        request=request,
+        submitted_at_s=workload.submitted_at_s,
+        target=target,
+        checkpoint=workload.checkpoint,
+        ran_s=round(workload.ran_s, 3),
     )
-    draft.bytes += (
-        CHOICE_BYTES
-        + _RANKED_BYTES * len(ranking)
-        + 60 * len(shortlist.filtered)
-        + _POD_BYTES * len(bound.bindings)
-    )
+    size = RECORD_BYTES + _RANKED_BYTES * len(ranking) + 60 * len(shortlist.filtered)
+    draft.place(choice, event, size + NODE_BYTES * len(bound.bindings))

@@ -1,26 +1,36 @@
-"""What is decided so far of a group commit, and the plan that it comes to: see decide.py.
+"""The scheduling transaction of one group commit: operations, their events, and what they charge.
 
-A draft is a context manager. It owns what is charged to the fleet while it is made: room that is
-kept for those who wait, and room that it has given to jobs. On leaving, all of that is given back,
-and those who were placed wait on until the log says that they are placed.
+``Draft`` collects operations, the records of a decision, and the events that make them true.
+``Plan`` is the batch that is stored.
+
+Example: a draft places job a on node 1 and withdraws job b. ``operations`` holds a ``Choice`` and a
+``Retraction``, ``events`` a ``Placed`` and a ``Withdrawn``. Until the draft ends, the fleet is
+charged with job a.
+
+Rules of this file:
+
+- A draft is a context manager. On leaving, everything that it charged is given back, and jobs that
+  it placed wait until the log has their events.
+- What an operation needs beside the fleet is made when a job first needs it: reservations, the
+  search for victims, and the search for pods that can go.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
 from types import TracebackType
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
-from berthmaster.control.resolver.core.deciding.cheapest_set import CheapestSets
 from berthmaster.control.resolver.core.deciding.cycle import Cycle
-from berthmaster.control.resolver.core.deciding.make_room import RoomMaker
-from berthmaster.control.resolver.core.deciding.reserves import Reserves, Token
+from berthmaster.control.resolver.core.deciding.preemptor import Preemptor
+from berthmaster.control.resolver.core.deciding.reservations import Active, Reservations, Token
 from berthmaster.control.resolver.core.deciding.resize import Shrinker
-from berthmaster.control.resolver.core.deciding.turns import Turn, Turns
+from berthmaster.control.resolver.core.deciding.turns import Turns
 from berthmaster.control.resolver.settings import ENGINE_VERSION
 from berthmaster.lib.engine.fleet.fleet import Holding
-from berthmaster.lib.engine.fleet.needs import Shape
 from berthmaster.lib.engine.fleet.overlay import Overlay
+from berthmaster.lib.engine.queueing.eviction import eviction_requested
 from berthmaster.lib.engine.queueing.lines import Line
-from berthmaster.lib.engine.scoring.mix import told_as
+from berthmaster.lib.engine.scoring.pod_mix import told_as
 from berthmaster.lib.lifecycle.workload import Key, Workload
 from berthmaster.lib.messages.placement import (
     Choice,
@@ -36,38 +46,54 @@ from berthmaster.lib.messages.placement import (
     Retraction,
     Saw,
 )
-from berthmaster.lib.messages.workload import JobRequest, Withdrawn, WorkloadEvent
+from berthmaster.lib.messages.workload import Withdrawn, WorkloadEvent
 
 TRIES: Final = 4  # placements of one commit in clusters that have left some unclaimed
-CHOICE_BYTES: Final = 300  # of a record, besides its ranking and pods
-# How often it had been overtaken, and the reservations that it had to leave alone.
+RECORD_BYTES: Final = 300  # of an operation, besides its lists
+NODE_BYTES: Final = 60  # of each node or pod in a list
+
+Operation = (
+    Choice
+    | Retraction
+    | EvictionOrder
+    | ResizeOrder
+    | MoveOrder
+    | Rebalance
+    | Division
+    | Commit
+    | PartOrder
+)
+_FIELDS: Final[Mapping[type[Operation], str]] = {  # of a Decision
+    Choice: "placements",
+    Retraction: "withdrawals",
+    EvictionOrder: "evictions",
+    ResizeOrder: "resizes",
+    MoveOrder: "moves",
+    Rebalance: "rebalances",
+    Division: "divisions",
+    Commit: "commits",
+    PartOrder: "partings",
+}
+# A line that does not fit, how often its first had been overtaken, and the reservations that it had
+# to leave alone.
 Passed = tuple[Line, int, frozenset[Token]]
 
 
-class Stuck(NamedTuple):
-    """A job that was passed over, as what was looked for."""
-
-    turn: Turn
-    asked: JobRequest
-    shape: Shape
-
-
 class Plan(NamedTuple):
-    """A decision and the events that make it true; one batch."""
+    """A decision and the events that make it true, stored in one batch."""
 
     decision: Decision
     events: tuple[WorkloadEvent, ...]
     passed_over: tuple[Passed, ...]  # lines that do not fit beside what this plan places
-    growth: int  # of what was known when it was made
+    growth: int  # the capacity generation for which it was made
 
     def was_stored(self) -> None:
-        """Only then is there no room for those who were passed over."""
+        """Block the lines that were passed over. Before that their capacity may come back."""
         block(self.passed_over, self.growth)
 
 
 def block(passed_over: Iterable[Passed], growth: int) -> None:
-    """They are looked at again when something has grown. Not those whose first came since: it has
-    not been looked at yet."""
+    """Skip these lines until capacity grows, unless a job that was not tried yet is the first."""
     for line, overtaken, left_alone in passed_over:
         if line.overtaken != overtaken:
             continue
@@ -76,42 +102,21 @@ def block(passed_over: Iterable[Passed], growth: int) -> None:
 
 
 class Draft:
-    """What is decided so far. ``anew``: without anything that was found out before. That only tells
-    that there is nothing to decide: a decision follows from what is known now, or it could not be
-    repeated."""
+    """A transaction under construction. ``anew``: without remembered results, which may only say
+    that there is nothing to decide. Otherwise a decision could not be repeated."""
 
     def __init__(self, cycle: Cycle, decider: str, *, anew: bool = False) -> None:
-        know = cycle.know
         self.cycle = cycle
-        self.know = know
-        self.policy = cycle.policy
-        self.now_s = cycle.now_s
-        self.decider = decider
         self.anew = anew
-        self.number = know.chain.number + 1
-        self.cause = f"decision/{know.cell}/{self.number}"
-        self.choices: list[Choice] = []
-        self.retractions: list[Retraction] = []
-        self.evictions: list[EvictionOrder] = []
-        self.resizes: list[ResizeOrder] = []
-        self.moves: list[MoveOrder] = []
-        self.rebalances: list[Rebalance] = []
-        self.turns: dict[Key, int] = {}  # who had one, and how many had theirs before
-        self.stuck: list[Stuck] = []  # who may have others moved, and got no room
-        self.divisions: list[Division] = []
-        self.commits: list[Commit] = []
-        self.partings: list[PartOrder] = []
+        self.operations: list[Operation] = []
         self.events: list[WorkloadEvent] = []
-        # Shape, outside these reservations or, if True, beside what they wait for.
-        self.no_room: set[tuple[bytes, frozenset[Key], bool]] = set()
-        self.passed_over: list[Passed] = []
-        self.bytes = 0
-        self.tries = 0
-        self._overlay = Overlay(know.fleet)
-        self.reserves = Reserves(cycle, self._overlay, anew=anew)
-        self.sets = CheapestSets(cycle)
-        self.room_maker = RoomMaker(cycle, self.sets)
-        self.shrinker = Shrinker(cycle, self.sets.accounts)
+        self.size = 0  # bytes of the decision, about
+        self.reserved: dict[Key, Active] = {}  # changed by ``reservations`` alone
+        self._decider = decider
+        self._number = cycle.know.chain.number + 1
+        self._kinds: set[type[Operation]] = set()  # of the operations
+        self._tries = 0
+        self._overlay = Overlay(cycle.know.fleet)
         self._turns: Turns | None = None
 
     def __enter__(self) -> "Draft":
@@ -129,107 +134,158 @@ class Draft:
         self._overlay.__exit__(kind, error, traceback)
 
     def begin(self) -> Turns:
-        """Charge the room that is kept; whose turn it is, from now on."""
-        self.reserves.begin()
-        derived = self.know.derived
-        kept = self.reserves.kept
-        moving = {key for key, each in kept.items() if each.reservation.moving}
-        self._turns = Turns(self.know, self.policy, derived.open_clusters, kept, moving)
+        """Charge the recorded reservations, and return the candidates in order."""
+        know = self.cycle.know
+        know.derived.look_at_ends(self.cycle.now_s)
+        if know.reservations:
+            self.reservations.charge_recorded()
+        moving = {key for key, each in self.reserved.items() if each.reservation.moving}
+        clusters = know.derived.open_clusters
+        self._turns = Turns(know, self.cycle.policy, clusters, self.reserved, moving)
         return self._turns
 
-    def take(self, holdings: Sequence[Holding]) -> None:
-        """A job has this room."""
-        self._overlay.take(("taken", len(self.events)), holdings)
+    # What an operation needs
+
+    @cached_property
+    def reservations(self) -> Reservations:
+        """The reservations, those in ``reserved``."""
+        return Reservations(self.cycle, self._overlay, self.reserved, anew=self.anew)
+
+    @cached_property
+    def preemptor(self) -> Preemptor:
+        """The search for evictions."""
+        return Preemptor(self.cycle)
+
+    @cached_property
+    def shrinker(self) -> Shrinker:
+        """The search for attempts that go on with fewer pods."""
+        return Shrinker(self.cycle, self.preemptor.victims.accounts)
+
+    # Operations
+
+    def add(self, operation: Operation, size: int) -> None:
+        """Record an operation of so many bytes."""
+        self.operations.append(operation)
+        self._kinds.add(type(operation))
+        self.size += size
+
+    def place(self, choice: Choice, event: WorkloadEvent, size: int) -> None:
+        """Record a placement."""
+        cluster = self.cycle.know.clusters.peek(choice.cluster)
+        self._tries += cluster.is_doubted(self.cycle.now_s, self.cycle.policy.avoid_s)
+        self.add(choice, size)
+        self.events.append(event)
+
+    def charge(self, holdings: Sequence[Holding]) -> None:
+        """Charge the fleet with the pods of a job that was placed or grows."""
+        self._overlay.take(("placed", len(self.events)), holdings)
+
+    def evict(self, workload: Workload, reason: str, to: str = "") -> None:
+        """Have the owner of an attempt end it. ``to``: where capacity is reserved."""
+        know = self.cycle.know
+        self.events.append(
+            eviction_requested(
+                workload,
+                reason,
+                to,
+                cell=know.cell,
+                decision=self._number,
+                now_s=self.cycle.now_s,
+                decider=self._decider,
+            )
+        )
 
     def withdraw(self, workload: Workload, reason: str) -> None:
-        """Take back a placement that nobody has claimed."""
-        self.retractions.append(
-            Retraction(
-                tenant=workload.tenant,
-                id=workload.id,
-                attempt=workload.attempt,
-                cluster=workload.cluster,
-                reason=reason,
-            )
-        )
-        self.events.append(
-            Withdrawn(
-                tenant=workload.tenant,
-                id=workload.id,
-                after=workload.sequence,
-                at_s=self.now_s,
-                by=self.decider,
-                cause=self.cause,
-                cluster=workload.cluster,
-                attempt=workload.attempt,
-                reason=reason,
-                decision=self.number,
-                cell=self.know.cell,
-            )
-        )
-        self.bytes += CHOICE_BYTES
+        """Withdraw a placement that no executor has claimed."""
+        place: dict[str, Any] = {
+            "cluster": workload.cluster,
+            "attempt": workload.attempt,
+            "reason": reason,
+        }
+        retraction = Retraction(tenant=workload.tenant, id=workload.id, **place)
+        self.add(retraction, RECORD_BYTES)
+        self.events.append(Withdrawn(**self.head(workload), **place))
+
+    def head(self, workload: Workload) -> dict[str, Any]:
+        """Return the fields that the events of this decision have in common."""
+        cell = self.cycle.know.cell
+        return {
+            "tenant": workload.tenant,
+            "id": workload.id,
+            "after": workload.sequence,
+            "at_s": self.cycle.now_s,
+            "by": self._decider,
+            "cause": f"decision/{cell}/{self._number}",
+            "decision": self._number,
+            "cell": cell,
+        }
+
+    def includes(self, *kinds: type[Operation]) -> bool:
+        """Return whether any operation is of one of these kinds."""
+        return not self._kinds.isdisjoint(kinds)
 
     @property
     def full(self) -> bool:
-        """The rest is for the next commit."""
+        """Whether the rest is for the next commit."""
+        policy = self.cycle.policy
         return (
-            len(self.events) >= self.policy.commit_limit
-            or self.bytes >= self.policy.commit_bytes
-            or self.tries >= TRIES
+            len(self.events) >= policy.commit_limit
+            or self.size >= policy.commit_bytes
+            or self._tries >= TRIES
         )
+
+    # The result
 
     @property
     def remembered(self) -> bool:
-        """Whether what was found out before may have mattered."""
-        return self.reserves.remembered
+        """Whether an earlier result may have mattered."""
+        return "reservations" in vars(self) and self.reservations.remembered
 
-    def _reservations(self) -> tuple[Reservation, ...] | None:
-        """As they are told: all, if they are others than those that were told last."""
-        kept = self.reserves.told()
-        return None if kept == self.know.reservations else tuple(kept.values())
+    def recorded_reservations(self) -> dict[Key, Reservation]:
+        """Return the reservations as a decision records them."""
+        return {key: each.reservation for key, each in self.reserved.items()}
 
-    def plan(self) -> Plan | None:
-        """As it is to be stored; None if nothing is decided."""
+    def plan(self, passed_over: Sequence[Passed]) -> Plan | None:
+        """Return the batch to be stored; None without an event."""
         if not self.events:
             return None
-        know = self.know
+        know, policy, now_s = self.cycle.know, self.cycle.policy, self.cycle.now_s
+        records: dict[str, list[Operation]] = {}
+        for operation in self.operations:
+            records.setdefault(_FIELDS[type(operation)], []).append(operation)
+        fields: dict[str, Any] = {name: tuple(each) for name, each in records.items()}
+        reservations = self.recorded_reservations()
         sampled = know.sampled()
         outlook, expected = know.tells()
         decision = Decision(
             cell=know.cell,
-            number=self.number,
+            number=self._number,
             after=know.chain.sequence,
-            decider=self.decider,
+            decider=self._decider,
             engine=ENGINE_VERSION,
-            now_s=self.now_s,
-            settings=self.policy.as_record(),
+            now_s=now_s,
+            settings=policy.as_record(),
             saw=Saw(
                 workloads=know.workloads_sequence,
                 fleet=know.view.fleet_sequence,
                 control=know.view.control_sequence,
             ),
             events=len(self.events),
-            placements=tuple(self.choices),
-            withdrawals=tuple(self.retractions),
-            evictions=tuple(self.evictions),
-            resizes=tuple(self.resizes),
-            moves=tuple(self.moves),
-            rebalances=tuple(self.rebalances),
-            divisions=tuple(self.divisions),
-            commits=tuple(self.commits),
-            partings=tuple(self.partings),
-            reservations=self._reservations(),
-            reserved=len(self.reserves.kept),
+            reservations=(
+                None if reservations == know.reservations else tuple(reservations.values())
+            ),
+            reserved=len(reservations),
             mix=told_as(sampled) if sampled != know.told_mix else None,
             mix_pods=sampled.pods,
             pressure=self.cycle.snapshot.pressure if know.presses else None,
-            pressed_by=self.number if know.presses else know.told_pressure.by,
+            pressed_by=self._number if know.presses else know.told_pressure.by,
             outlook=outlook,
             expected=expected,
             lives=know.lives if know.tells_lives else None,
-            lives_by=self.number if know.tells_lives else know.told_lives.by,
-            unclaimed=know.clusters.doubted(self.now_s, self.policy.avoid_s),
+            lives_by=self._number if know.tells_lives else know.told_lives.by,
+            unclaimed=know.clusters.doubted(now_s, policy.avoid_s),
             suspended=tuple(sorted(know.suspended)),
             retried=tuple(sorted(know.retried)),
+            **fields,
         )
-        return Plan(decision, tuple(self.events), tuple(self.passed_over), know.derived.growth)
+        return Plan(decision, tuple(self.events), tuple(passed_over), know.derived.growth)

@@ -1,26 +1,32 @@
-"""Who leaves its place because a person says so: holds, evictions, moves and drains.
+"""Evictions and moves that operators request: holds, evictions, moves and drains.
+
+``carry_out`` turns the requests into orders of a decision. lib/engine/queueing/eviction.py decides
+when each attempt goes. ``elsewhere`` finds free capacity in another place.
+
+Example: cluster rome is drained. Job a has unsaved work of 10 GPU seconds and job b of 5,000. Job a
+moves first, once nodes in oslo are reserved for it. Job b waits for its next checkpoint.
 
 Rules of this file:
 
-- What people want is in the log (a hold, a wish) or among what operators set (a drain). Here it
-  becomes orders of a decision, and nothing else ends an attempt for it.
-- A hold and an eviction are carried out at once. A move ends an attempt once room is kept for it
-  in the other cluster, never before; a wish that could not be carried out for an hour lapses.
-- A drain moves those first whose going costs least, each when that is best
-  (lib/engine/queueing/leaving.py), and once room is kept for it elsewhere. What is left at the last
-  moment before its deadline is ended all the same and waits again. Without a deadline nobody is
-  ended who is not preemptible, or for whom there is no room.
-- Nobody is ended for a place in which its queue may not have it.
-- Room that is kept for a job which moves is charged beside the reservations of those who wait, and
-  counts against none of them. It is the job's own until it begins there or the nodes cannot be had.
-- What Kueue governs, on a worker or on a hub, is left to Kueue.
+- Requests are in the log (a hold, a move) or among what operators set (a drain). No other code ends
+  an attempt for them.
+- A hold and an eviction are carried out at once. A move ends an attempt once nodes are reserved for
+  it in the other cluster, never before.
+- A drain moves the attempts first that lose least. At the last moment before its deadline it evicts
+  the others, which are requeued. Without a deadline it evicts no attempt that is not preemptible or
+  fits nowhere else.
+- No attempt is evicted for a place in which its queue may not have it.
+- A reservation of a job that moves is charged beside those of waiting jobs, and counts against none
+  of them. It holds until the job begins there or the nodes cannot be used.
+- Kueue alone evicts what it governs, on a worker or on a hub.
 """
 
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 from berthmaster.control.resolver.core.deciding.cycle import Cycle
-from berthmaster.control.resolver.core.deciding.draft import Draft
+from berthmaster.control.resolver.core.deciding.draft import NODE_BYTES, Draft
+from berthmaster.control.resolver.core.deciding.reservations import owed_capacity
 from berthmaster.control.resolver.core.deciding.turns import (
     right_elsewhere,
     shortlist_of,
@@ -30,78 +36,56 @@ from berthmaster.control.resolver.core.known.knowledge import Knowledge
 from berthmaster.lib.engine.fitting.fit import Bound
 from berthmaster.lib.engine.fleet.needs import shape_of
 from berthmaster.lib.engine.fleetview.filters import BUSY, LESS_LIKED
-from berthmaster.lib.engine.queueing.leaving import (
-    WISH_S,
+from berthmaster.lib.engine.queueing.eviction import (
+    Eviction,
+    Relocation,
+    Stay,
     best_at_s,
+    drain_eviction,
     drain_words,
     last_moment_s,
-    said_by,
+    move_order,
+    requested_eviction,
 )
-from berthmaster.lib.engine.queueing.making_room import lost_gpu_s
-from berthmaster.lib.engine.queueing.reservations import owed_room
+from berthmaster.lib.engine.queueing.preemption import lost_gpu_s
 from berthmaster.lib.lifecycle.attempt_owner import is_ours_to_end
 from berthmaster.lib.lifecycle.states import HELD, State
 from berthmaster.lib.lifecycle.workload import Workload, key
 from berthmaster.lib.messages.control import Cordon
-from berthmaster.lib.messages.placement import MoveOrder
-from berthmaster.lib.messages.workload import EvictionRequested
 
-MOST_MOVING: Final = 64  # jobs that room is kept for elsewhere at the same time
-MOST_LOOKED_AT: Final = 32  # of one draft: each look binds all pods of a job
+MOST_MOVING: Final = 64  # jobs that move at the same time
+MOST_SEARCHES: Final = 32  # in one draft: each binds all pods of a job
 CLUSTERS_TRIED: Final = 8  # of one move
-_BYTES: Final = 400  # of a record, besides its nodes
-_NODE_BYTES: Final = 60
+_ORDER_BYTES: Final = 400  # of an order, besides its nodes
 
 
 class Place(NamedTuple):
-    """Found elsewhere."""
+    """A cluster and where a job fits there."""
 
     cluster: str
     bound: Bound
 
 
-def leave(draft: Draft, workload: Workload, reason: str, to: str = "") -> None:
-    """Tell the claimant of an attempt to end it."""
-    draft.events.append(
-        EvictionRequested(
-            tenant=workload.tenant,
-            id=workload.id,
-            after=workload.sequence,
-            at_s=draft.now_s,
-            by=draft.decider,
-            cause=draft.cause,
-            cluster=workload.cluster,
-            attempt=workload.attempt,
-            reason=reason,
-            decision=draft.number,
-            cell=draft.know.cell,
-            to=to,
-        )
-    )
-
-
 def carry_out(draft: Draft) -> None:
-    """What people want, as far as it can be done now."""
-    know = draft.know
+    """Carry out the requests of operators, as far as possible now."""
+    know, now_s = draft.cycle.know, draft.cycle.now_s
     for name in sorted(know.derived.asked):
         if draft.full:
             return
         workload = know.open[name]
         if name in know.suspended or workload.leaving or not ours_to_end(workload):
             continue
-        if workload.hold is not None:
-            _order(draft, workload, "held", f"held by {said_by(workload.hold)}", workload.hold.who)
-        elif workload.wish is not None and workload.wish.how == "evict":
-            wish = workload.wish
-            _order(draft, workload, "asked", f"evicted by {said_by(wish)}", wish.who)
-        elif workload.wish is not None:
-            _move(draft, workload)
+        match requested_eviction(workload, now_s):
+            case Eviction() as eviction:
+                _order(draft, workload, eviction)
+            case Relocation() as move if draft.reservations.moving < MOST_MOVING:
+                _relocate(draft, workload, move)
     if know.view.drains:
         _drain(draft)
 
 
 def ours_to_end(workload: Workload) -> bool:
-    """Whether a decision of ours may end its attempt at all."""
+    """Return whether a decision of ours may end an attempt at all."""
     return (
         workload.state in HELD
         and workload.request is not None
@@ -110,26 +94,25 @@ def ours_to_end(workload: Workload) -> bool:
     )
 
 
-def _move(draft: Draft, workload: Workload) -> None:
-    wish = workload.wish
-    assert wish is not None
-    if draft.now_s - wish.since_s > WISH_S or draft.reserves.moving >= MOST_MOVING:
-        return
-    with draft.reserves.beside():
-        place = elsewhere(draft.cycle, workload, wish.to)
+def _relocate(
+    draft: Draft, workload: Workload, move: Relocation, *, other: bool = True
+) -> Place | None:
+    """Order a move if there is free capacity beside all reservations; return it."""
+    with draft.reservations.beside():
+        place = elsewhere(draft.cycle, workload, move.to, other=other)
     if place is not None:
-        words = f"moved to {place.cluster} by {said_by(wish)}"
-        _order(draft, workload, "asked", words, wish.who, place)
+        _order(draft, workload, move.into(place.cluster), place)
+    return place
 
 
 def elsewhere(cycle: Cycle, workload: Workload, to: str, *, other: bool = True) -> Place | None:
-    """Room for all of it that is free now, beside what is kept, and that its queue may have.
-    ``other``: in another cluster."""
+    """Return free capacity for a whole job that its queue may have. ``other``: in another
+    cluster."""
     assert workload.request is not None
     right = right_elsewhere(cycle.know, workload, workload.request)
     request = within_right(cycle.know, right, workload.request)
     if right.refusal or request is None:
-        return None  # it would be ended, and might not begin again
+        return None  # it would be evicted, and might not begin again
     shape = shape_of(request)
     shortlist = cycle.shortlist(request, shape)
     if not other:
@@ -145,41 +128,25 @@ def elsewhere(cycle: Cycle, workload: Workload, to: str, *, other: bool = True) 
 
 
 def _order(
-    draft: Draft,
-    workload: Workload,
-    why: str,
-    reason: str,
-    who: str,
-    place: Place | None = None,
+    draft: Draft, workload: Workload, eviction: Eviction, place: Place | None = None
 ) -> None:
-    lost = lost_gpu_s(workload, draft.now_s, draft.policy.restart_s)
-    to = place.cluster if place is not None else ""
-    draft.moves.append(
-        MoveOrder(
-            tenant=workload.tenant,
-            id=workload.id,
-            attempt=workload.attempt,
-            cluster=workload.cluster,
-            lost_gpu_s=round(lost, 3),
-            why=why,  # type: ignore[arg-type] # one of its literals: see the callers
-            to=to,
-            who=who,
-        )
-    )
-    leave(draft, workload, reason, to)
-    draft.bytes += _BYTES
+    cycle = draft.cycle
+    order = move_order(workload, eviction, cycle.now_s, cycle.policy.restart_s)
+    draft.add(order, _ORDER_BYTES)
+    draft.evict(workload, eviction.reason, eviction.to)
     if place is None:
         return
-    room = owed_room(workload.tenant, workload.id, to, place.bound.holdings, moving=True)
-    draft.bytes += _NODE_BYTES * len(room.held)
-    draft.reserves.keep_moving(workload.key, room)
+    holdings = place.bound.holdings
+    room = owed_capacity(workload.tenant, workload.id, place.cluster, holdings, moving=True)
+    draft.size += NODE_BYTES * len(room.held)
+    draft.reservations.add_moving(workload.key, room)
 
 
 # Drains
 
 
 def held_inside(know: Knowledge, drain: Cordon) -> Iterator[Workload]:
-    """Whatever of ours holds room in a place that is cordoned, unclaimed placements too."""
+    """Yield our attempts in a place that is cordoned, unclaimed placements too."""
     inside = [know.open[name] for name in know.derived.held.get(drain.cluster, ())]
     inside += [
         know.open[name]
@@ -192,12 +159,13 @@ def held_inside(know: Knowledge, drain: Cordon) -> Iterator[Workload]:
 
 
 def _drain(draft: Draft) -> None:
-    know, now_s, restart_s = draft.know, draft.now_s, draft.policy.restart_s
-    told = {key(event.tenant, event.id) for event in draft.events}  # in this decision
+    cycle = draft.cycle
+    know, now_s, restart_s = cycle.know, cycle.now_s, cycle.policy.restart_s
+    changed = {key(event.tenant, event.id) for event in draft.events}
     found: dict[str, tuple[float, Workload, Cordon]] = {}
     for _, drain in sorted(know.view.drains.items()):
         for workload in held_inside(know, drain):
-            if workload.key in know.suspended or workload.key in told or workload.leaving:
+            if workload.key in know.suspended or workload.key in changed or workload.leaving:
                 continue
             last_s = last_moment_s(workload, drain.drain_by_s)
             before = found.get(workload.key)
@@ -205,42 +173,31 @@ def _drain(draft: Draft) -> None:
                 cost = lost_gpu_s(workload, now_s, restart_s)
                 found[workload.key] = (cost, workload, drain)
     ordered = sorted(found.values(), key=lambda each: (each[0], each[1].key))
-    looked, full_for = 0, set[bytes]()
+    searches, full_for = 0, set[bytes]()
     for _, workload, drain in ordered:
         if draft.full:
             return
         if workload.state is State.PLACED:
             draft.withdraw(workload, drain_words(drain))
             continue
-        request = workload.request
-        if request is None or not ours_to_end(workload):
+        if workload.request is None or not ours_to_end(workload):
             continue
-        if now_s >= last_moment_s(workload, drain.drain_by_s):
-            _order(draft, workload, "drain", drain_words(drain), drain.set_by)
-            continue
-        if (
-            not request.preemptible
-            or best_at_s(workload, now_s, drain.drain_by_s, restart_s) > now_s
-        ):
-            continue
-        shape = shape_of(request)
-        if (
-            shape.key in full_for
-            or looked >= MOST_LOOKED_AT
-            or draft.reserves.moving >= MOST_MOVING
-        ):
-            continue
-        looked += 1
-        with draft.reserves.beside():
-            place = elsewhere(draft.cycle, workload, "", other=False)
-        if place is None:
-            full_for.add(shape.key)
-        else:
-            _order(draft, workload, "drain", drain_words(drain), drain.set_by, place)
+        match drain_eviction(workload, drain, now_s, restart_s):
+            case Eviction() as eviction:
+                _order(draft, workload, eviction)
+            case Relocation() as move if (
+                searches < MOST_SEARCHES and draft.reservations.moving < MOST_MOVING
+            ):
+                shape = shape_of(workload.request)
+                if shape.key in full_for:
+                    continue
+                searches += 1
+                if _relocate(draft, workload, move, other=False) is None:
+                    full_for.add(shape.key)
 
 
 def next_look_s(know: Knowledge, restart_s: float, now_s: float) -> float:
-    """When time alone lets a drain go on."""
+    """Return when a drain can continue without an event."""
     times = [float("inf")]
     for drain in know.view.drains.values():
         for workload in held_inside(know, drain):
@@ -252,13 +209,13 @@ def next_look_s(know: Knowledge, restart_s: float, now_s: float) -> float:
     return min(times)
 
 
-# For people
+# For operators and users
 
 
 def why_there_still(
     know: Knowledge, workload: Workload, drain: Cordon, now_s: float, restart_s: float
 ) -> str:
-    """Why something still holds room in a place that is drained."""
+    """Return why an attempt still runs in a place that is drained."""
     request = workload.request
     if workload.cancel_requested:
         return "it is being cancelled"
@@ -282,14 +239,14 @@ def why_there_still(
     return f"it waits for room elsewhere{latest or ', and the drain has no deadline'}"
 
 
-def wish_refusal(know: Knowledge, cycle: Cycle, workload: Workload) -> str:
-    """Why a move that is wished for is not carried out yet; "" if it is about to be."""
+def move_refusal(know: Knowledge, cycle: Cycle, workload: Workload) -> str:
+    """Return why a requested move is not carried out yet; "" if it is about to be."""
     wish, request = workload.wish, workload.request
     if wish is None or wish.how != "move" or request is None or workload.leaving:
         return ""
+    if isinstance(found := requested_eviction(workload, cycle.now_s), Stay):
+        return found.why
     where = wish.to or "another cluster"
-    if cycle.now_s - wish.since_s > WISH_S:
-        return f"a move to {where} found no room for an hour and was given up"
     right = right_elsewhere(know, workload, request)
     if right.refusal:
         return f"{wish.who} wants it in {where}, where it might not begin: {right.refusal}"

@@ -1,64 +1,143 @@
-"""A few jobs move to room that is free, so that one fits that has waited for long.
+"""Rebalancing: a few jobs move to free capacity, so that one fits that has waited for long.
+
+``may_move`` says which jobs may move for a waiting one, ``worth_of`` what that is worth.
+``rebalance`` searches the moves and records them. No job loses its place by it.
+
+Example: a job of 16 GPUs would wait for another 2,000 s. Others with a grace period of 50 s need
+60 s to go. So 1,940 s are saved, and 31,040 GPU seconds are gained. If they lose 12,000 GPU seconds
+together, that pays where the gain must be twice the cost.
 
 Rules of this file:
 
-- Only for a queue that says so, and never by habit: a job must have waited for as long as is set,
-  without anything happening to it. Then room that would do is there in pieces (fragmentation), or
-  held by those who could as well be elsewhere (unfairness), and that has lasted. Looked at are
-  those who are first in their lines, when there is nothing else to decide.
-- Moved are so many at most as is set, the cheapest that free what is needed (cheapest_set.py), if
-  each of them has room at once, beside what the waiting job gets and what is kept for those who
-  are owed it or had their turn before it, and if that pays (lib/engine/queueing/rebalancing.py).
-  Who cannot be had elsewhere stays, and it is tried without him. Room of those who come after it is
-  looked for anew.
-- Who has just begun, ends soon, writes a checkpoint soon or varies in number is not moved, nor what
-  may not be ended anyway. It counts against the budgets of making room.
-- One decision tells all of it, why it pays among the rest, and keeps both the room of those who
-  move and that of the waiting job: it is owed (reserves.py).
-- Nobody is moved for one whom it would move back: for a job that has ever made room no other is
-  moved, so those who moved for one another never make a circle.
+- A queue says whose jobs may move for its own: none (the default), its own, or those of queues of
+  no higher priority too. In its own queue no job of a higher priority moves.
+- A job must have waited for ``rebalance_after_s`` without an event. Then fragmentation or
+  unfairness has lasted. The first jobs of their lines are searched for, when there is nothing else
+  to decide.
+- The cheapest jobs that free what is needed move (preemptor.py), ``rebalance_moves`` at most. Each
+  must fit elsewhere at once, beside what the waiting job gets and what is reserved for owed jobs
+  and earlier candidates. A job that fits nowhere else stays, and the search goes on without it.
+  Reservations of later candidates on those nodes end and are searched again.
+- The gain is the wait that is saved, times the GPUs that wait. The wait lasts until the job fits by
+  the known ends or, without them, as long again as it has waited. The time that the others need to
+  go is not saved.
+- The cost is what all that move lose (lib/engine/queueing/preemption.py). It pays if the gain is
+  ``rebalance_gain`` times the cost.
+- A job does not move that has just begun, ends soon, writes a checkpoint soon, is elastic or is not
+  preemptible. Moves count against the budgets of preemption.
+- One decision records all moves and their worth, and reserves the nodes of all of them (owed).
+- For a job that was ever moved no other moves, so moves never form a circle.
 """
 
+from collections.abc import Iterable, Mapping
 from functools import partial
 from typing import Final, NamedTuple
 
-from berthmaster.control.resolver.core.deciding.cheapest_set import CheapestSet, Sought
-from berthmaster.control.resolver.core.deciding.draft import CHOICE_BYTES, Draft, Stuck
+from berthmaster.control.resolver.core.deciding.cycle import Cycle
+from berthmaster.control.resolver.core.deciding.draft import NODE_BYTES, RECORD_BYTES, Draft
 from berthmaster.control.resolver.core.deciding.move_away import (
     MOST_MOVING,
     Place,
     elsewhere,
-    leave,
 )
-from berthmaster.control.resolver.core.deciding.reserves import Kept
+from berthmaster.control.resolver.core.deciding.preemptor import Sought, VictimSet
+from berthmaster.control.resolver.core.deciding.reservations import Active, owed_capacity
 from berthmaster.control.resolver.core.deciding.turns import Turn
 from berthmaster.control.resolver.core.known.knowledge import Knowledge
 from berthmaster.control.resolver.settings import Policy
+from berthmaster.lib.engine.fleet.needs import Shape
 from berthmaster.lib.engine.fleet.overlay import Overlay
-from berthmaster.lib.engine.queueing.leaving import best_at_s
-from berthmaster.lib.engine.queueing.making_room import Victim, loss_of
-from berthmaster.lib.engine.queueing.rebalancing import Beneficiary, Worth, may_move, worth_of
-from berthmaster.lib.engine.queueing.reservations import owed_room
+from berthmaster.lib.engine.queueing.eviction import ENDING_S, USUAL_GRACE_S, best_at_s
+from berthmaster.lib.engine.queueing.preemption import Floors, Victim, gpus_of, in_common, loss_of
+from berthmaster.lib.engine.queueing.tree import Path
 from berthmaster.lib.lifecycle.states import State
 from berthmaster.lib.lifecycle.workload import Key, Workload
 from berthmaster.lib.messages.placement import Rebalance, RebalanceMove
+from berthmaster.lib.messages.workload import JobRequest
 
 REBALANCED: Final = "it goes on in room that is free, so that a job fits that waits"
-LOOKS: Final = 2  # of one draft: each tries some sets in some clusters
-TRIES: Final = 6  # sets of one look
-_NODE_BYTES: Final = 60
+SEARCHES: Final = 2  # in one draft: each tries some sets in some clusters
+TRIES: Final = 6  # sets of one search
+_KEEPS_ALL: Final[tuple[str, Floors]] = ("rebalance", ())
+
+
+class Stuck(NamedTuple):
+    """A job that was passed over and may have others moved."""
+
+    turn: Turn
+    asked: JobRequest
+    shape: Shape
+
+
+class Beneficiary(NamedTuple):
+    """A waiting job, and the jobs that its queue may move for it."""
+
+    path: Path  # its queue, then the parents, the nearest first
+    priority: int
+    rebalances: str  # never, queue, all
+
+
+def may_move(job: Beneficiary, other: Path, priority: int) -> tuple[str, Floors] | None:
+    """Return the right to move a job of this queue and priority; None without one. All queues keep
+    what they have, so there is no floor."""
+    if job.rebalances == "never":
+        return None
+    if other[0].queue == job.path[0].queue:
+        return _KEEPS_ALL if priority <= job.priority else None
+    if job.rebalances != "all":
+        return None
+    common = in_common(job.path, other)
+    mine, theirs = job.path[: len(job.path) - common], other[: len(other) - common]
+    if not mine or not theirs:
+        return None  # a job that was in a queue before others came below it
+    return _KEEPS_ALL if theirs[-1].priority <= mine[-1].priority else None
+
+
+class Worth(NamedTuple):
+    """What the moves are worth to a waiting job."""
+
+    gpus: float
+    waited_s: float
+    saves_s: float
+
+    @property
+    def gain_gpu_s(self) -> float:
+        """The GPU seconds of waiting that are saved."""
+        return self.gpus * self.saves_s
+
+
+def worth_of(
+    request: JobRequest,
+    waited_s: float,
+    begins_in_s: float | None,
+    moved: Iterable[Workload],
+) -> Worth:
+    """Return the worth of moving some jobs. ``begins_in_s``: when the waiting job fits by the known
+    ends; None if unknown."""
+    left_s = waited_s if begins_in_s is None else begins_in_s
+    return Worth(gpus_of(request), waited_s, max(0.0, left_s - _goes_in_s(moved)))
+
+
+def _goes_in_s(moved: Iterable[Workload]) -> float:
+    graces = (w.request.grace_s for w in moved if w.request is not None)
+    return (
+        max((USUAL_GRACE_S if grace is None else grace for grace in graces), default=0.0) + ENDING_S
+    )
+
+
+# The search
 
 
 class Moves(NamedTuple):
-    """Who moves to where, the room of whom it is for, and what that is worth."""
+    """The moves for one job, where that job fits then, and what they are worth."""
 
     moved: tuple[tuple[Victim, Place], ...]
-    found: CheapestSet
+    found: VictimSet
     worth: Worth
 
 
 class Weighed(NamedTuple):
-    """A job that waits, and who would be moved for it or why nobody is."""
+    """A waiting job, and the moves for it or why there are none."""
 
     key: Key
     waited_s: float
@@ -66,17 +145,18 @@ class Weighed(NamedTuple):
     why_not: str
 
 
-def may_be_stuck(draft: Draft, turn: Turn) -> bool:
-    """Whether others may be moved at all for one that is passed over."""
-    if not draft.policy.rebalance_moves or turn.key in draft.know.derived.leaving:
+def may_rebalance(draft: Draft, turn: Turn) -> bool:
+    """Return whether others may move at all for a job that is passed over."""
+    know = draft.cycle.know
+    if not draft.cycle.policy.rebalance_moves or turn.key in know.derived.leaving:
         return False
-    setting = draft.know.queues.get(turn.line.queue)
+    setting = know.queues.get(turn.line.queue)
     return setting is not None and setting.via == "direct" and setting.rebalances != "never"
 
 
 def next_stuck_s(know: Knowledge, policy: Policy, after_s: float = float("-inf")) -> float:
-    """When the first of those has waited for long enough, or has. ``after_s``: of those who had
-    not by then."""
+    """Return when the first of those jobs has waited for long enough. ``after_s``: only of those
+    that had not by then."""
     soonest_s = float("inf")
     if not policy.rebalance_moves:
         return soonest_s
@@ -92,59 +172,73 @@ def next_stuck_s(know: Knowledge, policy: Policy, after_s: float = float("-inf")
     return soonest_s
 
 
-def rebalance(draft: Draft, most: int, *, looks: int = LOOKS) -> list[Weighed]:
-    """For so many jobs at most, in their order; what became of each that was looked at."""
-    weighed = []
-    for stuck in draft.stuck:
-        if looks <= 0 or len(draft.rebalances) >= most or draft.full:
+def rebalance(
+    draft: Draft,
+    stuck: Iterable[Stuck],
+    order: Mapping[Key, int],
+    most: int,
+    *,
+    searches: int = SEARCHES,
+) -> list[Weighed]:
+    """Move others for ``most`` jobs; return the result for each job that was weighed. ``order``:
+    the number of each candidate of this draft."""
+    weighed: list[Weighed] = []
+    moved = 0
+    for each in stuck:
+        if searches <= 0 or moved >= most or draft.full:
             break
-        waited_s = draft.now_s - draft.know.open[stuck.turn.key].changed_at_s
-        why_not = _too_early(draft, stuck.turn.key, waited_s)
+        name = each.turn.key
+        waited_s = draft.cycle.now_s - draft.cycle.know.open[name].changed_at_s
+        why_not = _too_early(draft, name, waited_s)
         moves: Moves | None = None
         if not why_not:
-            looks -= 1
-            moves, why_not = _look(draft, stuck, waited_s)
+            searches -= 1
+            moves, why_not = _search(draft, each, order, waited_s)
         if moves is not None:
-            _tell(draft, stuck, moves)
-        weighed.append(Weighed(stuck.turn.key, waited_s, moves, why_not))
+            _record(draft, name, moves, order)
+            moved += 1
+        weighed.append(Weighed(name, waited_s, moves, why_not))
     return weighed
 
 
 def _too_early(draft: Draft, name: Key, waited_s: float) -> str:
-    policy, reserves = draft.policy, draft.reserves
+    policy, reservations = draft.cycle.policy, draft.reservations
     if waited_s < policy.rebalance_after_s:
         return f"it has waited for {waited_s:.0f} s only, of {policy.rebalance_after_s:.0f}"
-    if draft.know.open[name].moves:
+    if draft.cycle.know.open[name].moves:
         return "it has made room itself"
-    if reserves.owed(name):
+    if reservations.is_owed(name):
         return "room is kept for it already"
-    if not reserves.may_owe or reserves.moving >= MOST_MOVING:
+    if not reservations.may_add_owed or reservations.moving >= MOST_MOVING:
         return "room is kept for as many as may be at a time"
     return ""
 
 
-def _look(draft: Draft, stuck: Stuck, waited_s: float) -> tuple[Moves | None, str]:
-    know, policy, reserves = draft.know, draft.policy, draft.reserves
+def _search(
+    draft: Draft, stuck: Stuck, order: Mapping[Key, int], waited_s: float
+) -> tuple[Moves | None, str]:
+    cycle, reservations = draft.cycle, draft.reservations
+    know, policy = cycle.know, cycle.policy
     turn, asked, shape = stuck
     line, name = turn.line, turn.key
     path = know.derived.path(line.queue)
-    for_ = Beneficiary(path, know.open[name].priority, know.queues[line.queue].rebalances)
-    may_go = partial(_may_go, draft)
-    sought = draft.sets.sought(asked, shape, partial(may_move, for_), may_go)
+    job = Beneficiary(path, know.open[name].priority, know.queues[line.queue].rebalances)
+    victims = draft.preemptor.victims
+    sought = victims.sought(asked, shape, partial(may_move, job), partial(_may_go, cycle))
     if sought is None:
         return None, "nobody may be moved for it now"
     sought = sought._replace(most=min(sought.most, policy.rebalance_moves))
-    best: tuple[CheapestSet, tuple[tuple[Victim, Place], ...]] | None = None
-    with reserves.aside(_standing(draft, name)):
-        for cluster in draft.sets.clusters(sought):
+    best: tuple[VictimSet, tuple[tuple[Victim, Place], ...]] | None = None
+    with reservations.only(_standing(draft, name, order)):
+        for cluster in victims.clusters(sought):
             found = _moved_in(draft, cluster, sought)
             if found is not None and (best is None or found[0].cost < best[0].cost):
                 best = found
     if best is None:
         jobs = "one job" if sought.most == 1 else f"{sought.most} jobs"
         return None, f"no {jobs} or fewer that have room elsewhere would make room for it"
-    begins_at_s = reserves.begins_at_s(line, name, asked, shape)
-    begins_in_s = None if begins_at_s is None else max(0.0, begins_at_s - draft.now_s)
+    begins_at_s = reservations.begins_at_s(line, name, asked, shape)
+    begins_in_s = None if begins_at_s is None else max(0.0, begins_at_s - cycle.now_s)
     moved = [know.open[victim.key] for victim, _ in best[1]]
     worth = worth_of(asked, waited_s, begins_in_s, moved)
     if worth.gain_gpu_s < policy.rebalance_gain * best[0].cost or not worth.saves_s:
@@ -155,19 +249,19 @@ def _look(draft: Draft, stuck: Stuck, waited_s: float) -> tuple[Moves | None, st
     return Moves(best[1], best[0], worth), ""
 
 
-def _standing(draft: Draft, name: Key) -> tuple[Kept, ...]:
-    """What is kept for others and does not give way to it: what is owed, and what those have whose
-    turn came before, or who had none."""
-    mine, turns = draft.turns[name], draft.turns
-    others = draft.reserves.others(name)
-    return tuple(k for k in others if k.reservation.owed or turns.get(k.key, -1) < mine)
+def _standing(draft: Draft, name: Key, order: Mapping[Key, int]) -> tuple[Active, ...]:
+    """Return the reservations that do not give way to a job: those that are owed, or whose job was
+    an earlier candidate or none."""
+    mine = order[name]
+    others = draft.reservations.others(name)
+    return tuple(each for each in others if each.reservation.owed or order.get(each.key, -1) < mine)
 
 
-def _may_go(draft: Draft, workload: Workload) -> bool:
-    policy, now_s = draft.policy, draft.now_s
+def _may_go(cycle: Cycle, workload: Workload) -> bool:
+    policy, now_s = cycle.policy, cycle.now_s
     return (
         workload.state is State.RUNNING
-        and workload.key not in draft.know.derived.parts  # all would have to go
+        and workload.key not in cycle.know.derived.parts  # all parts would have to go
         and now_s - workload.running_at_s >= policy.rebalance_after_s
         and workload.wished is None  # else it shrinks
         and workload.wish is None
@@ -178,28 +272,29 @@ def _may_go(draft: Draft, workload: Workload) -> bool:
 
 def _moved_in(
     draft: Draft, cluster: str, sought: Sought
-) -> tuple[CheapestSet, tuple[tuple[Victim, Place], ...]] | None:
-    """The cheapest in one cluster of whom each has room elsewhere."""
-    accounts, stay = draft.sets.accounts(), set[Key]()
+) -> tuple[VictimSet, tuple[tuple[Victim, Place], ...]] | None:
+    """Return the cheapest set of one cluster of which each job fits elsewhere."""
+    victims = draft.preemptor.victims
+    accounts, stay = victims.accounts(), set[Key]()
     for _ in range(TRIES):
-        found = draft.sets.cheapest_in(cluster, sought, accounts, stay)
+        found = victims.cheapest_in(cluster, sought, accounts, stay)
         if found is None:
             return None
-        places = _places(draft, found)
+        places = _places(draft.cycle, found)
         if not isinstance(places, str):
             return found, places
         stay.add(places)
     return None
 
 
-def _places(draft: Draft, found: CheapestSet) -> tuple[tuple[Victim, Place], ...] | Key:
-    """Room for each of them that is free now, the largest first; or who has none."""
-    know = draft.know
+def _places(cycle: Cycle, found: VictimSet) -> tuple[tuple[Victim, Place], ...] | Key:
+    """Return free capacity for each of them, the largest first; or a job that fits nowhere."""
+    know = cycle.know
     places = []
     with Overlay(know.fleet) as overlay:
         overlay.take("waits", found.bound.holdings)
         for victim in sorted(found.victims, key=lambda v: (-loss_of(know.open[v.key]).gpus, v.key)):
-            place = elsewhere(draft.cycle, know.open[victim.key], "", other=False)
+            place = elsewhere(cycle, know.open[victim.key], "", other=False)
             if place is None:
                 return victim.key
             overlay.take(victim.key, place.bound.holdings)
@@ -207,18 +302,18 @@ def _places(draft: Draft, found: CheapestSet) -> tuple[tuple[Victim, Place], ...
     return tuple(places)
 
 
-def _tell(draft: Draft, stuck: Stuck, moves: Moves) -> None:
-    know, name = draft.know, stuck.turn.key
-    waits, worth = know.open[name], moves.worth
-    taken = [*moves.found.bound.holdings]
+def _record(draft: Draft, name: Key, moves: Moves, order: Mapping[Key, int]) -> None:
+    """Record the moves for one job, and reserve the nodes of all."""
+    know, found, worth = draft.cycle.know, moves.found, moves.worth
+    waits, reservations = know.open[name], draft.reservations
+    taken = [*found.bound.holdings]
     taken += [held for _, place in moves.moved for held in place.bound.holdings]
-    standing = {kept.key for kept in _standing(draft, name)}
-    behind = [k for k in draft.reserves.others(name) if k.key not in standing]
-    draft.reserves.look_anew(behind, taken)
-    told = []
+    standing = {each.key for each in _standing(draft, name, order)}
+    reservations.drop_on([e for e in reservations.others(name) if e.key not in standing], taken)
+    orders = []
     for victim, place in moves.moved:
         workload = know.open[victim.key]
-        told.append(
+        orders.append(
             RebalanceMove(
                 tenant=workload.tenant,
                 id=workload.id,
@@ -228,25 +323,22 @@ def _tell(draft: Draft, stuck: Stuck, moves: Moves) -> None:
                 lost_gpu_s=round(victim.lost_gpu_s, 3),
             )
         )
-        leave(draft, workload, REBALANCED, place.cluster)
+        draft.evict(workload, REBALANCED, place.cluster)
         holdings = place.bound.holdings
-        room = owed_room(workload.tenant, workload.id, place.cluster, holdings, moving=True)
-        draft.reserves.keep_moving(victim.key, room)
-        draft.bytes += CHOICE_BYTES + _NODE_BYTES * len(room.held)
-    found = moves.found
-    room = owed_room(waits.tenant, waits.id, found.cluster, found.bound.holdings)
-    draft.reserves.owe(name, room)
-    draft.rebalances.append(
-        Rebalance(
-            tenant=waits.tenant,
-            id=waits.id,
-            cluster=found.cluster,
-            moves=tuple(told),
-            gpus=worth.gpus,
-            waited_s=round(worth.waited_s, 3),
-            saves_s=round(worth.saves_s, 3),
-            gain_gpu_s=round(worth.gain_gpu_s, 3),
-            cost_gpu_s=round(found.cost, 3),
-        )
+        room = owed_capacity(workload.tenant, workload.id, place.cluster, holdings, moving=True)
+        reservations.add_moving(victim.key, room)
+        draft.size += RECORD_BYTES + NODE_BYTES * len(room.held)
+    room = owed_capacity(waits.tenant, waits.id, found.cluster, found.bound.holdings)
+    reservations.add_owed(name, room)
+    record = Rebalance(
+        tenant=waits.tenant,
+        id=waits.id,
+        cluster=found.cluster,
+        moves=tuple(orders),
+        gpus=worth.gpus,
+        waited_s=round(worth.waited_s, 3),
+        saves_s=round(worth.saves_s, 3),
+        gain_gpu_s=round(worth.gain_gpu_s, 3),
+        cost_gpu_s=round(found.cost, 3),
     )
-    draft.bytes += CHOICE_BYTES + _NODE_BYTES * len(room.held)
+    draft.add(record, RECORD_BYTES + NODE_BYTES * len(room.held))

@@ -4,7 +4,7 @@ Rules of this file:
 
 - Before anybody is ended, those shrink that can: at the least cost, as few of them as do, and none
   below the least that its request names, nor its queue below what it keeps in any case
-  (lib/engine/queueing/making_room.py says who may lose for whom). Pods beyond those that a job
+  (lib/engine/queueing/preemption.py says who may lose for whom). Pods beyond those that a job
   wished for are lent: whoever waits and may run gets their room back.
 - Pods go in the order of their indices, the highest first: so does an Indexed Job let go of them.
 - The room is kept for the job that it is made for, and is its alone, as when others are ended.
@@ -28,6 +28,7 @@ from typing import Final, Literal, NamedTuple, TypeVar
 import msgspec
 
 from berthmaster.control.resolver.core.deciding.cycle import Cycle
+from berthmaster.control.resolver.core.deciding.reservations import MAX_HELD_NODES, owed_capacity
 from berthmaster.control.resolver.core.deciding.turns import Turn, right_of, within_right
 from berthmaster.control.resolver.core.deciding.worker_queue import Freed, others_wait
 from berthmaster.control.resolver.core.known.elastic import may_resize
@@ -37,15 +38,14 @@ from berthmaster.lib.engine.fleet.needs import Shape, shape_of
 from berthmaster.lib.engine.fleet.overlay import Overlay
 from berthmaster.lib.engine.fleetview.filters import BUSY
 from berthmaster.lib.engine.queueing.ledger import amounts_of
-from berthmaster.lib.engine.queueing.making_room import (
+from berthmaster.lib.engine.queueing.preemption import (
     Accounts,
-    Mover,
+    Beneficiary,
     RightName,
     floors_beside,
     lost_by_shrinking_gpu_s,
     right_over,
 )
-from berthmaster.lib.engine.queueing.reservations import MAX_HELD_NODES, owed_room
 from berthmaster.lib.kueue.quota import NO_QUOTA
 from berthmaster.lib.lifecycle.sizes import (
     at_step,
@@ -115,7 +115,7 @@ class Shrinker:
         self._accounts = accounts
         self._looks = 0
 
-    def look(self, turn: Turn, asked: JobRequest, shape: Shape) -> Shrinking | None:
+    def search(self, turn: Turn, asked: JobRequest, shape: Shape) -> Shrinking | None:
         """Whom to shrink for a job that does not fit; None if nobody may be, or it would not
         help."""
         know = self._know
@@ -128,7 +128,7 @@ class Shrinker:
             return None
         self._looks += 1
         workload = know.open[turn.key]
-        mover = Mover(
+        job = Beneficiary(
             turn.levels,
             workload.priority,
             setting.preempts if setting is not None else "never",
@@ -138,17 +138,17 @@ class Shrinker:
         for cluster in clusters:
             if not _is_full(filtered.get(cluster, BUSY), via):
                 continue
-            found = self._in_cluster(cluster, mover, via, asked, shape)
+            found = self._in_cluster(cluster, job, via, asked, shape)
             if found is not None and (
                 best is None or (found.cost, cluster) < (best.cost, best.cluster)
             ):
                 best = found
-        return self._told(workload, best, via) if best is not None else None
+        return self._shrinking(workload, best, via) if best is not None else None
 
     def _in_cluster(
-        self, cluster: str, mover: Mover, via: Via, asked: JobRequest, shape: Shape
+        self, cluster: str, job: Beneficiary, via: Via, asked: JobRequest, shape: Shape
     ) -> _Found | None:
-        losers = self._losers(cluster, mover, via)[:MOST_SHRUNK]
+        losers = self._losers(cluster, job, via)[:MOST_SHRUNK]
         if not losers:
             return None
         if via == "worker":  # the queues of others are not asked
@@ -208,7 +208,7 @@ class Shrinker:
         reports = (self._know.fleet.node(cluster, each.node) for each in pods)
         return [report.labels for report in reports if report is not None]
 
-    def _losers(self, cluster: str, mover: Mover, via: Via) -> list[_Loser]:
+    def _losers(self, cluster: str, job: Beneficiary, via: Via) -> list[_Loser]:
         """Those that may shrink, the cheapest first; together they take no queue below what it
         keeps."""
         know, policy = self._know, self._cycle.policy
@@ -221,7 +221,7 @@ class Shrinker:
             candidates.append((cost, -workload.submitted_sequence, name))
         accounts, found = self._accounts(), []
         for cost, before, name in sorted(candidates):
-            loser = self._loser(cost, before, know.open[name], mover, via, accounts)
+            loser = self._loser(cost, before, know.open[name], job, via, accounts)
             if loser is not None:
                 found.append(loser)
         return found
@@ -231,7 +231,7 @@ class Shrinker:
         cost: float,
         before: int,
         workload: Workload,
-        mover: Mover,
+        job: Beneficiary,
         via: Via,
         accounts: Accounts,
     ) -> _Loser | None:
@@ -240,9 +240,9 @@ class Shrinker:
         path = know.derived.path(request.queue)
         # Between what we govern and what Kueue does nobody has a right, but to what is lent.
         alike = workload.target.via == via
-        by = right_over(mover, path, workload.priority) if alike else None
+        by = right_over(job, path, workload.priority) if alike else None
         name: _Right = ""
-        low, floors = _wished(workload), floors_beside(mover, path)
+        low, floors = _wished(workload), floors_beside(job, path)
         if by is not None and request.preemptible:
             name, floors = by
             low = {pods.name: least(pods) for pods in request.pod_sets}
@@ -261,7 +261,7 @@ class Shrinker:
             lost = gone
         if len(sizes) == 1:
             return None
-        accounts.leaves(path, lost)
+        accounts.subtract(path, lost)
         return _Loser(cost, before, workload.key, name, tuple(sizes))
 
     def _amounts(self, workload: Workload, pods: tuple[PodBinding, ...]) -> Mapping[str, int]:
@@ -275,7 +275,7 @@ class Shrinker:
         pairs = zip(loser.sizes[0], held, strict=False)
         return [holding for each, holding in pairs if each.pod in names]
 
-    def _told(self, mover: Workload, found: _Found, via: Via) -> Shrinking:
+    def _shrinking(self, job: Workload, found: _Found, via: Via) -> Shrinking:
         know = self._know
         resizes, longest_s = [], 0.0
         for loser, kept in found.kept:
@@ -286,12 +286,12 @@ class Shrinker:
             order = msgspec.structs.replace(
                 order,
                 lost_gpu_s=round(loser.lost_gpu_s, 3),
-                for_tenant=mover.tenant,
-                for_id=mover.id,
+                for_tenant=job.tenant,
+                for_id=job.id,
                 right=loser.right,
             )
             resizes.append(Resize(order, kept))
-        room = owed_room(mover.tenant, mover.id, found.cluster, found.bound.holdings)
+        room = owed_capacity(job.tenant, job.id, found.cluster, found.bound.holdings)
         if via == "worker":
             until_s = self._cycle.now_s + longest_s + KEPT_S
             room = msgspec.structs.replace(room, expected_at_s=until_s)

@@ -4,9 +4,9 @@ The rules of order among queues are lib/engine/queueing/queues.py's; inside a qu
 first has the least order goes first. Where queues have parents (lib/engine/queueing/tree.py), the
 turn goes to a top queue, then to one of its children, and so on: at each step by the same rules. A
 queue's place depends on its own account and first job alone, so placing a job moves one queue of
-each step and no other. Lines that are known not to fit take their turns too: a job that waits for
-room is first in its queue, and reserves.py has to hear of it. Whom room is kept for has a turn of
-its own: others of its line, who must leave that room alone, may have come before it.
+each step and no other. Lines that are known not to fit take their turns too: a job that waits is
+first in its queue, and may get a reservation (reservations.py). A job with a reservation has a turn
+of its own: others of its line, which must leave that capacity alone, may have come before it.
 
 What goes on in room that is kept for it alone, as parts of a divided job and jobs that move do,
 goes before all others of its queue: that it may have so much was decided before, and nobody comes

@@ -15,7 +15,7 @@ from berthmaster.control.resolver.core.known.sets import JobSets
 from berthmaster.lib.engine.fleet.fleet import Fleet
 from berthmaster.lib.engine.fleet.needs import Shape, shape_of, wants_fraction
 from berthmaster.lib.engine.fleet.shares import Charges
-from berthmaster.lib.engine.fleetview.derived import FleetDerived
+from berthmaster.lib.engine.fleetview.view import FleetDerived
 from berthmaster.lib.engine.queueing.affordable import affordable
 from berthmaster.lib.engine.queueing.due_order import DueOrder, Saw
 from berthmaster.lib.engine.queueing.expectations import Expectations
@@ -198,8 +198,8 @@ class Derived(FleetDerived):
         """A workload changed. ``attempt_cluster``: where it stood before."""
         name, state, request = workload.key, workload.state, workload.request
         self._follow_admission(workload, attempt_cluster)
-        self.movable.follow(workload, frozen=frozen)
-        self.elastic.follow(workload, frozen=frozen)
+        if before in HELD or state in HELD:
+            self._follow_attempt(workload, frozen=frozen)
         if workload.live and workload.resizing:
             self.resizing[name] = None
         else:
@@ -261,6 +261,10 @@ class Derived(FleetDerived):
             if other is not workload:
                 self.due_order.follow(other, waits=True)
                 self.growth += 1
+
+    def _follow_attempt(self, workload: Workload, *, frozen: bool) -> None:
+        self.movable.follow(workload, frozen=frozen)
+        self.elastic.follow(workload, frozen=frozen)
 
     def _follow_admission(self, workload: Workload, attempt_cluster: str) -> None:
         waits = workload.state in (State.PLACED, State.CLAIMED) or workload.coming

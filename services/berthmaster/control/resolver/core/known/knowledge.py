@@ -24,11 +24,10 @@ from berthmaster.lib.engine.queueing.expectations import Expectations
 from berthmaster.lib.engine.queueing.learned import Learned
 from berthmaster.lib.engine.queueing.life_tables import LOOKED_AT
 from berthmaster.lib.engine.queueing.life_tables import is_due as is_lives_due
-from berthmaster.lib.engine.queueing.moved import Moved
 from berthmaster.lib.engine.queueing.order import gpu_share
-from berthmaster.lib.engine.scoring.mix import sampled_from
+from berthmaster.lib.engine.queueing.preemption import RecentEvictions
+from berthmaster.lib.engine.scoring.pod_mix import Sampled, sampled_from
 from berthmaster.lib.engine.scoring.pressure import is_due
-from berthmaster.lib.engine.scoring.sampled import Sampled
 from berthmaster.lib.lifecycle.decisions import Chain
 from berthmaster.lib.lifecycle.fold import Verdict
 from berthmaster.lib.lifecycle.known_workloads import OpenWorkloads
@@ -78,7 +77,7 @@ class Knowledge:
         self.suspended: frozenset[Key] = frozenset()  # see lifecycle.refusals
         self.retried: frozenset[Key] = frozenset()
         self.reservations: dict[Key, Reservation] = {}  # told by the newest decision that told any
-        self.moved = Moved()
+        self.recent_evictions = RecentEvictions()
         self.told_mix = Sampled()  # by the newest decision that told any
         self.told_pressure = Told()
         self.told_lives = ToldLives()
@@ -291,10 +290,10 @@ class Knowledge:
                 )
                 self.reservations = told
             for order in decision.evictions:
-                self._count_moved(key(order.tenant, order.id), decision.now_s)
+                self._count_evicted(key(order.tenant, order.id), decision.now_s)
             for rebalance in decision.rebalances:
                 for move in rebalance.moves:
-                    self._count_moved(key(move.tenant, move.id), decision.now_s)
+                    self._count_evicted(key(move.tenant, move.id), decision.now_s)
             if decision.mix is not None:
                 self.told_mix = sampled_from(decision.mix)
             self._press(decision)
@@ -321,11 +320,11 @@ class Knowledge:
             if self.clusters.peek(name).is_doubted(decision.now_s, avoid_s):
                 self.clusters.left_unclaimed(name, decision.now_s)
 
-    def _count_moved(self, name: Key, at_s: float) -> None:
+    def _count_evicted(self, name: Key, at_s: float) -> None:
         """Against the budgets, of the fleet and of its queue."""
         workload = self.open.get(name)
         request = workload.request if workload is not None else None
-        self.moved.take(at_s, request.queue if request is not None else "")
+        self.recent_evictions.add(at_s, request.queue if request is not None else "")
 
     def _left(self, name: Key, cluster: str) -> None:
         """An attempt is over, and another one is known at once."""
@@ -357,7 +356,8 @@ class Knowledge:
             self.clusters.left_unclaimed(workload.cluster, None)  # it claims again
             derived.growth += 1
         derived.follow(workload, before, attempt_cluster, frozen=name in self.frozen)
-        self.parts.follow(workload, before)
+        if State.DIVIDED in (before, state):
+            self.parts.follow(workload, before)
 
     def _follow_division(self, workload: Workload) -> None:
         """It is divided from now on, or is no more."""

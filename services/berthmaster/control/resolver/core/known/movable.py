@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from berthmaster.lib.engine.fleet.fleet import Fleet
 from berthmaster.lib.engine.queueing.held_parts import HeldParts, Takes
-from berthmaster.lib.engine.queueing.making_room import loss_of
+from berthmaster.lib.engine.queueing.preemption import loss_of
 from berthmaster.lib.lifecycle.attempt_owner import is_ours_to_end
 from berthmaster.lib.lifecycle.bindings import gpu_milli_of, pod_gpu_milli
 from berthmaster.lib.lifecycle.states import HELD

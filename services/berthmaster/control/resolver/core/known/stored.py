@@ -6,9 +6,8 @@ from berthmaster.control.resolver.core.known.knowledge import Knowledge
 from berthmaster.control.resolver.core.known.part_ends import PartEnd
 from berthmaster.control.resolver.core.known.told import Told, ToldLives
 from berthmaster.lib.engine.queueing.learned import Learned
-from berthmaster.lib.engine.queueing.moved import Moved
-from berthmaster.lib.engine.scoring.mix import Mix
-from berthmaster.lib.engine.scoring.sampled import MixState, Sampled
+from berthmaster.lib.engine.queueing.preemption import RecentEvictions
+from berthmaster.lib.engine.scoring.pod_mix import Mix, MixState, Sampled
 from berthmaster.lib.lifecycle.states import State
 from berthmaster.lib.lifecycle.workload import Key, Workload, key
 from berthmaster.lib.messages.placement import Reservation
@@ -55,7 +54,7 @@ def snapshot_of(know: Knowledge) -> Snapshot:
         frozen=dict(know.frozen),
         elsewhere=sorted(know.elsewhere),
         reservations=list(know.reservations.values()),
-        moved=know.moved.state(),
+        moved=know.recent_evictions.state(),
         divisions=dict(know.parts.numbers),
         part_ends=know.parts.state(),
         unclaimed={
@@ -82,6 +81,6 @@ def restore(know: Knowledge, snapshot: Snapshot) -> None:
     know.reservations = {key(r.tenant, r.id): r for r in snapshot.reservations}
     know.parts.restore(snapshot.part_ends)
     know.parts.numbers = dict(snapshot.divisions)
-    know.moved = Moved(snapshot.moved)
+    know.recent_evictions = RecentEvictions(snapshot.moved)
     for name, at_s in snapshot.unclaimed.items():
         know.clusters.left_unclaimed(name, at_s)

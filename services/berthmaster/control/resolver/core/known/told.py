@@ -5,8 +5,8 @@ from typing import NamedTuple
 import msgspec
 
 from berthmaster.lib.engine.queueing.life_tables import NO_LIVES
+from berthmaster.lib.engine.scoring.pod_mix import Sampled
 from berthmaster.lib.engine.scoring.pressure import NO_PRESSURE
-from berthmaster.lib.engine.scoring.sampled import Sampled
 from berthmaster.lib.messages.placement import Expected, Lives, Pressure, ToldOutlook
 
 

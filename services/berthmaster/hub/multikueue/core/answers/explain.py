@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from berthmaster.hub.multikueue.core.deciding import blind
 from berthmaster.hub.multikueue.core.deciding.committing import KEPT_FOR_IT
-from berthmaster.hub.multikueue.core.deciding.leaving import Stay, look
+from berthmaster.hub.multikueue.core.deciding.hub_evictions import decide_eviction
 from berthmaster.hub.multikueue.core.deciding.one_at_a_time import lingering
 from berthmaster.hub.multikueue.core.deciding.shortlist import shortlist_for
 from berthmaster.hub.multikueue.core.deciding.steps import Wait, elsewhere_words, next_step
@@ -19,8 +19,8 @@ from berthmaster.hub.multikueue.core.known.names_taken import NAME_TAKEN
 from berthmaster.hub.multikueue.core.known.requests import read_request
 from berthmaster.hub.multikueue.core.known.workload_view import Memo, WorkloadView
 from berthmaster.hub.multikueue.settings import HubPolicy
-from berthmaster.lib.engine.fleetview.unlisted import all_unlisted
-from berthmaster.lib.engine.queueing.leaving import said_by
+from berthmaster.lib.engine.fleetview.fleet_problems import all_unlisted
+from berthmaster.lib.engine.queueing.eviction import Stay, said_by
 from berthmaster.lib.kueue.contract import (
     UNRESERVED,
     deactivated,
@@ -87,7 +87,7 @@ def _summary(about: About, view: WorkloadView, bus: Workload) -> str:
     elif going := about.know.going_for(view.name):
         jobs = "1 job was told" if len(going) == 1 else f"{len(going)} jobs were told"
         parts.append(f"{jobs} to make room for it there")
-    elif isinstance(asked := look(about.know, view, about.policy, about.now_s), Stay):
+    elif isinstance(asked := decide_eviction(about.know, view, about.policy, about.now_s), Stay):
         parts.append(asked.why)
     if about.kueue_silence and bus.state not in (State.ADMITTED, State.RUNNING):
         parts.append(about.kueue_silence)

@@ -13,8 +13,8 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from berthmaster.hub.multikueue.core.deciding.leaving import Leave, event_of, look, order
-from berthmaster.hub.multikueue.core.deciding.make_room import WORDS, Made, RoomMaker, orders_of
+from berthmaster.hub.multikueue.core.deciding.hub_evictions import RESTART_S, decide_eviction
+from berthmaster.hub.multikueue.core.deciding.hub_preemptor import WORDS, HubPreemptor, VictimSet
 from berthmaster.hub.multikueue.core.deciding.shortlist import (
     NO_RANKING,
     HubShortlist,
@@ -30,8 +30,10 @@ from berthmaster.hub.multikueue.core.known.hub import Hub
 from berthmaster.hub.multikueue.core.known.rooms import Rooms
 from berthmaster.hub.multikueue.core.known.workload_view import WorkloadView
 from berthmaster.hub.multikueue.settings import ENGINE_VERSION, HubPolicy
-from berthmaster.lib.engine.scoring.parts.tier import FITS
-from berthmaster.lib.lifecycle.workload import Key, Workload, key
+from berthmaster.lib.engine.fleetview.components import FITS
+from berthmaster.lib.engine.queueing.eviction import Eviction, eviction_requested, move_order
+from berthmaster.lib.engine.queueing.preemption import eviction_order
+from berthmaster.lib.lifecycle.workload import Key, Workload
 from berthmaster.lib.messages.placement import (
     HUB_CELL,
     Choice,
@@ -70,7 +72,7 @@ class Chosen(NamedTuple):
     shortlist: HubShortlist
     note: str
     follows: str = ""  # why an earlier decision or Kueue had chosen already
-    room: Made | None = None  # jobs that leave to make room there
+    evicts: VictimSet | None = None  # the jobs that are evicted there
 
 
 class _Draft:
@@ -106,7 +108,7 @@ class _Draft:
 
 
 def choose(
-    know: BusState, want: ToPlace, policy: HubPolicy, now_s: float, rooms: RoomMaker
+    know: BusState, want: ToPlace, policy: HubPolicy, now_s: float, preemptor: HubPreemptor
 ) -> Chosen | None:
     """Return the cluster for one Workload, or None if no cluster has a place."""
     shortlist = shortlist_for(know, want.view, policy, now_s)
@@ -124,9 +126,9 @@ def choose(
     if found is None:
         return None
     if not any(each.tier == FITS and not each.last for each in shortlist.candidates):
-        made = rooms.best(want.view, shortlist)
-        if made is not None:
-            return Chosen(made.cluster, shortlist, MADE_FOR_IT, room=made)
+        victims = preemptor.best(want.view, shortlist)
+        if victims is not None:
+            return Chosen(victims.cluster, shortlist, MADE_FOR_IT, evicts=victims)
     return Chosen(found[0], shortlist, found[1])
 
 
@@ -147,13 +149,19 @@ def decide(
     """
     number = know.chain.number + 1
     made = _Draft(policy)
-    rooms = RoomMaker(know, hub, held, policy, now_s)
+    preemptor = HubPreemptor(know, hub, held, policy, now_s)
 
-    def end(room: Made, bus: Workload) -> None:
-        rooms.take(room)
-        for told in orders_of(room, bus, know):
-            goes = know.open[key(told.tenant, told.id)]
-            made.add(told, event_of(goes, WORDS[told.right], number, now_s, decider))
+    def evict(bus: Workload, reason: str, to: str = "") -> EvictionRequested:
+        return eviction_requested(
+            bus, reason, to, cell=HUB_CELL, decision=number, now_s=now_s, decider=decider
+        )
+
+    def preempt(victims: VictimSet, bus: Workload) -> None:
+        preemptor.take(victims)
+        for each in victims.victims:
+            victim = know.open[each.victim.key]
+            order = eviction_order(victim, bus, each.right, each.victim.lost_gpu_s)
+            made.add(order, evict(victim, WORDS[each.right]))
 
     unplaced: list[ToPlace] = []
     notes: dict[Key, str] = {}
@@ -161,7 +169,7 @@ def decide(
         for want in wants[: policy.commit_limit]:
             if made.full:
                 break
-            chosen = choose(know, want, policy, now_s, rooms)
+            chosen = choose(know, want, policy, now_s, preemptor)
             if chosen is None:
                 unplaced.append(want)
                 continue
@@ -170,26 +178,26 @@ def decide(
             notes[want.view.name] = f" ({chosen.note}){left_out(chosen.shortlist.filtered)}"
             assert want.view.bus is not None
             draft.place(want.view.bus, chosen.cluster, now_s)
-            if chosen.room is not None:
-                end(chosen.room, want.view.bus)
+            if chosen.evicts is not None:
+                preempt(chosen.evicts, want.view.bus)
         for view in cramped:
             if made.full:
                 break
             assert view.bus is not None
-            room = rooms.here(view)
-            if room is not None:
-                end(room, view.bus)
+            victims = preemptor.here(view)
+            if victims is not None:
+                preempt(victims, view.bus)
         for view in leavers[: policy.commit_limit]:
             if made.full:
                 break
-            leave = look(know, view, policy, now_s)
-            if not isinstance(leave, Leave) or rooms.has_taken(view.name):
+            eviction = decide_eviction(know, view, policy, now_s)
+            if not isinstance(eviction, Eviction) or preemptor.has_taken(view.name):
                 continue
             assert view.bus is not None
-            event = event_of(view.bus, leave.reason, number, now_s, decider, leave.to)
-            made.add(order(view.bus, leave, now_s), event)
-            if leave.to:
-                draft.place(view.bus, leave.to, now_s)
+            event = evict(view.bus, eviction.reason, eviction.to)
+            made.add(move_order(view.bus, eviction, now_s, RESTART_S), event)
+            if eviction.to:
+                draft.place(view.bus, eviction.to, now_s)
     if not made.events:
         return None, unplaced
     decision = Decision(

@@ -26,11 +26,11 @@ from berthmaster.hub.multikueue.core.known.workload_view import WorkloadView
 from berthmaster.hub.multikueue.settings import HubPolicy
 from berthmaster.lib.engine.fleet.clusters import SILENT, UNSCORED
 from berthmaster.lib.engine.fleet.needs import Shape, shape_of
-from berthmaster.lib.engine.fleetview.filters import filtered_for, why_unasked
+from berthmaster.lib.engine.fleetview.components import FITS
+from berthmaster.lib.engine.fleetview.filters import filtered_for, why_unsuitable
 from berthmaster.lib.engine.fleetview.shortlist import Shortlist, filter_and_rank
 from berthmaster.lib.engine.fleetview.snapshot import ClusterSnapshot
 from berthmaster.lib.engine.fleetview.weighting import Weighting
-from berthmaster.lib.engine.scoring.parts.tier import FITS
 from berthmaster.lib.messages.placement import RankedCluster
 from berthmaster.lib.messages.workload import JobRequest
 
@@ -49,7 +49,7 @@ class HubCandidate(NamedTuple):
     """A cluster that could take it."""
 
     ref: ClusterRef
-    tier: int  # one of lib/engine/scoring/parts/tier.py's
+    tier: int  # one of lib/engine/fleetview/components.py's
     headroom: float  # GPUs, or CPU cores for what asks for none
     note: str = ""  # which nodes are yet to come
     last: str = ""  # why it goes behind all others
@@ -136,7 +136,7 @@ def shortlist_for(
         elif ref.name not in best:
             why = gate.shut(ref.name)
             if not why:
-                why = why_unasked(know.view.clusters.peek(ref.name), shape.asks, gate.via)
+                why = why_unsuitable(know.view.clusters.peek(ref.name), shape, gate.via)
             if not why:
                 why = found.filtered.get(ref.name, "") or _unheard(know, ref.name, policy, now_s)
                 if why in UNKNOWN_FOR:
@@ -161,7 +161,7 @@ def why_out(
         return ""
     gate, clusters = asking.gate, asking.snapshot.clusters
     why = gate.shut(cluster)
-    why = why or why_unasked(know.view.clusters.peek(cluster), asking.shape.asks, gate.via)
+    why = why or why_unsuitable(know.view.clusters.peek(cluster), asking.shape, gate.via)
     if not why and cluster not in clusters:
         why = _unheard(know, cluster, policy, now_s)
     elif not why:

@@ -34,8 +34,8 @@ Steps, in the order of the questions::
 
 from typing import NamedTuple
 
+from berthmaster.hub.multikueue.core.deciding.hub_evictions import NO_CHECK, own_check
 from berthmaster.hub.multikueue.core.deciding.job_manifest import unmakeable
-from berthmaster.hub.multikueue.core.deciding.leaving import NO_CHECK, own_check
 from berthmaster.hub.multikueue.core.deciding.one_at_a_time import lingering, strayed
 from berthmaster.hub.multikueue.core.deciding.traps import busy
 from berthmaster.hub.multikueue.core.known.attention import RAN_OUT
@@ -43,7 +43,7 @@ from berthmaster.hub.multikueue.core.known.hub import ClusterRef
 from berthmaster.hub.multikueue.core.known.names_taken import NAME_TAKEN, taken_words
 from berthmaster.hub.multikueue.core.known.workload_view import Memo, WorkloadView
 from berthmaster.hub.multikueue.settings import HubPolicy
-from berthmaster.lib.engine.queueing.leaving import said_by
+from berthmaster.lib.engine.queueing.eviction import said_by
 from berthmaster.lib.kueue.contract import (
     eviction_words,
     forbidden,

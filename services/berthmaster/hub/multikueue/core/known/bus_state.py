@@ -17,7 +17,7 @@ from berthmaster.lib.engine.fleet.fleet import Holding
 from berthmaster.lib.engine.fleet.pieces import pieces_held
 from berthmaster.lib.engine.fleetview.snapshot import ClusterSnapshot
 from berthmaster.lib.engine.fleetview.view import FleetView
-from berthmaster.lib.engine.queueing.moved import Moved
+from berthmaster.lib.engine.queueing.preemption import RecentEvictions
 from berthmaster.lib.engine.scoring.pressure import NO_PRESSURE, is_due
 from berthmaster.lib.kueue.quota import Quotas, queue_of
 from berthmaster.lib.lifecycle.decisions import Chain
@@ -80,7 +80,7 @@ class BusState:
         # Reported to be gone -> Jobs of theirs that had completed.
         self.gone_copies: OrderedDict[tuple[str, str, str], int] = OrderedDict()
         self.on_the_way = OnTheWay(self.open, self.copies)
-        self.moved = Moved()
+        self.recent_evictions = RecentEvictions()
         self._goes_for: dict[Key, dict[Key, int]] = {}  # a beneficiary -> who goes, which attempt
         self.labelled = LabelledNodes()
         self.attention = Attention()
@@ -150,7 +150,9 @@ class BusState:
                 self._goes_for.setdefault(mover, {})[goes] = order.attempt
                 workload = self.open.get(goes)
                 request = workload.request if workload is not None else None
-                self.moved.take(decision.now_s, request.queue if request is not None else "")
+                self.recent_evictions.add(
+                    decision.now_s, request.queue if request is not None else ""
+                )
 
     def going_for(self, name: Key) -> list[Key]:
         """Who was told to make room for it, and still has it."""

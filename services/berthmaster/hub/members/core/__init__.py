@@ -1,0 +1,1 @@
+"""The decisions of the service, pure: the time is passed in, instructions come out."""

@@ -1,0 +1,336 @@
+"""What a hub knows of its clusters: ClusterProfile, ManagedCluster and KubeFleet's MemberCluster of
+one name, as one. Pure.
+
+All tell labels, properties and health; where they differ in a label or property the
+ManagedCluster's counts, which a ClusterProfile is mostly copied from, and over it the
+MemberCluster's. That one alone tells of room too (measures.py). Open Cluster Management's taints
+become ours: NoSelect and NoSelectIfNew keep new workloads away (what runs is never moved by a
+taint), PreferNoSelect keeps nobody away. Health is False as soon as one of them says so, and None
+where they say that they do not know: a cluster's own sign of life is better than a guess.
+
+Absurd properties are cut, and a property says how. What we have written there ourselves, as scores
+in properties and claims, is no news of a hub: told again, each score would stir the fleet twice.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from enum import Enum
+from typing import Any, Final, Literal, NamedTuple
+
+from berthmaster.hub.members.core.measures import measures
+from berthmaster.hub.members.core.objects import (
+    ClusterProfile,
+    ManagedCluster,
+    MemberCluster,
+    Property,
+)
+from berthmaster.lib.kube.bounds import MAX_TAINTS, bounded_labels
+from berthmaster.lib.kube.controller.problems import Problems, named
+from berthmaster.lib.kube.mirror import Added, Change, Deleted, Listed, Unreadable, Updated
+from berthmaster.lib.kube.objects import Condition, condition
+from berthmaster.lib.messages.fleet import FleetFact, HubRoom, Membership, Stamp, Taint
+from berthmaster.lib.nats import subjects
+
+MAX_PROPERTIES: Final = 200
+MAX_VALUE_CHARS: Final = 1024  # as the API's own schema has it
+MAX_PROPERTY_CHARS: Final = 64 * 1024  # all of a cluster's together
+MAX_REASON_CHARS: Final = 1024
+KEEP_GONE_S: Final = 7 * 86_400.0
+OURS: Final = "berthmaster.io"  # before a slash in properties, at the end of claims
+CUT: Final = f"{OURS}/cut"  # the property that says what was left out
+VERSION: Final = "kubernetes-version"
+_EFFECTS: Final[Mapping[str, Literal["NoSchedule", "PreferNoSchedule"]]] = {
+    "NoSelect": "NoSchedule",
+    "NoSelectIfNew": "NoSchedule",
+    "PreferNoSelect": "PreferNoSchedule",
+}
+Key = tuple[str, str]
+Told = tuple[FleetFact, float | None]
+
+
+class HubKind(Enum):
+    PROFILES = "clusterprofiles"
+    MANAGED = "managedclusters"
+    MEMBERS = "memberclusters"
+
+
+class ClusterRecord(NamedTuple):
+    labels: Mapping[str, str]
+    taints: tuple[Taint, ...]
+    properties: Mapping[str, str]
+    healthy: bool | None
+    reason: str
+    sources: tuple[str, ...]
+    room: HubRoom | None = None
+
+
+class HubMembership:
+    """The clusters of one hub. Satisfies the bus's ``Source`` of facts."""
+
+    def __init__(self) -> None:
+        self._profiles: dict[str, dict[Key, ClusterProfile]] = {}  # by the cluster's name
+        self._managed: dict[str, ManagedCluster] = {}
+        self._members: dict[str, MemberCluster] = {}
+        self._known: dict[str, ClusterRecord] = {}
+        self._listed: set[HubKind] = set()
+        self._earlier: set[str] = set()
+        self._dirty: dict[str, bool] = {}
+        self.problems = Problems()
+
+    def __len__(self) -> int:
+        return len(self._known)
+
+    # ---- what comes in
+
+    def take(self, kind: HubKind, change: Change[Any]) -> None:
+        match change:
+            case Added(object=found) | Updated(object=found):
+                self._set(kind, found)
+                self._work_out(found.metadata.name)
+            case Deleted(object=found):
+                self._drop(kind, found)
+                self._work_out(found.metadata.name)
+            case Unreadable(object=bad):
+                self.problems.doubt(kind.value, (bad.namespace, bad.name), bad.why)
+            case Listed():
+                self.listed(kind)
+
+    def unreadable(self, kind: HubKind, keys: Iterable[Key]) -> None:
+        """What of a kind cannot be read at present."""
+        self.problems.doubted(kind.value, keys)
+
+    def listed(self, kind: HubKind) -> None:
+        """All of a kind is known, or it is known that the hub has no such kind."""
+        self._listed.add(kind)
+        self._compare_with_earlier()
+
+    def _set(self, kind: HubKind, found: Any) -> None:
+        key = (found.metadata.namespace, found.metadata.name)
+        if kind is HubKind.MANAGED:
+            self._managed[key[1]] = found
+        elif kind is HubKind.MEMBERS:
+            self._members[key[1]] = found
+        else:
+            self._profiles.setdefault(key[1], {})[key] = found
+
+    def _drop(self, kind: HubKind, found: Any) -> None:
+        key = (found.metadata.namespace, found.metadata.name)
+        self.problems.set(kind.value, named(key), ())
+        if kind is HubKind.MANAGED:
+            self._managed.pop(key[1], None)
+        elif kind is HubKind.MEMBERS:
+            self._members.pop(key[1], None)
+        elif key[1] in self._profiles:
+            self._profiles[key[1]].pop(key, None)
+            if not self._profiles[key[1]]:
+                del self._profiles[key[1]]
+
+    def _work_out(self, cluster: str) -> None:
+        profiles = self._profiles.get(cluster, {})
+        managed = self._managed.get(cluster)
+        member = self._members.get(cluster)
+        profile: ClusterProfile | None = None
+        if profiles:
+            first, *others = sorted(profiles)
+            profile = profiles[first]
+            double = f"{len(others)} more of this name; only that in {first[0]} counts"
+            told = (double,) if others else ()
+            self.problems.set(HubKind.PROFILES.value, named(first), told)
+        now: ClusterRecord | None = None
+        if profile is not None or managed is not None or member is not None:
+            now, problems = _knowledge(profile, managed, member)
+            self.problems.set("cluster", cluster, problems)
+        else:
+            self.problems.set("cluster", cluster, ())
+        if now == self._known.get(cluster):
+            return
+        if now is None:
+            del self._known[cluster]
+        else:
+            self._known[cluster] = now
+        self._dirty[subjects.membership(cluster)] = True
+
+    # ---- what goes out
+
+    def changes(self) -> Mapping[str, bool]:
+        """Subjects that changed since the last call."""
+        changed, self._dirty = self._dirty, {}
+        return changed
+
+    def everything(self) -> Iterable[str]:
+        """Every subject with a fact."""
+        return [subjects.membership(cluster) for cluster in self._known]
+
+    def earlier(self, facts: Sequence[FleetFact]) -> None:
+        """What earlier lives left on the bus."""
+        self._earlier = {
+            fact.cluster for fact in facts if isinstance(fact, Membership) and not fact.gone
+        }
+        self._compare_with_earlier()
+
+    def _compare_with_earlier(self) -> None:
+        if len(self._listed) == len(HubKind):
+            for cluster in sorted(self._earlier - self._known.keys()):
+                self._dirty[subjects.membership(cluster)] = True
+            self._earlier = set()
+
+    def fact(self, subject: str, stamp: Stamp, now_s: float) -> Told | None:
+        """What the hub says of a cluster, or that it says nothing any more."""
+        cluster, _, _ = subjects.parse_fact(subject)
+        known = self._known.get(cluster)
+        if known is None:
+            gone = Membership(cluster=cluster, stamp=stamp, observed_at_s=now_s, gone=True)
+            return gone, KEEP_GONE_S
+        return Membership(
+            cluster=cluster,
+            stamp=stamp,
+            observed_at_s=now_s,
+            labels=dict(known.labels),
+            taints=known.taints,
+            properties=dict(known.properties),
+            healthy=known.healthy,
+            reason=known.reason,
+            sources=known.sources,
+            room=known.room,
+        ), None
+
+
+def _knowledge(
+    profile: ClusterProfile | None,
+    managed: ManagedCluster | None,
+    member: MemberCluster | None,
+) -> tuple[ClusterRecord, tuple[str, ...]]:
+    problems: list[str] = []
+    labels: dict[str, str] = {}
+    properties: list[Property] = []
+    taints: tuple[Taint, ...] = ()
+    sources: list[str] = []
+    verdicts: list[tuple[bool | None, str]] = []
+    if profile is not None:
+        sources.append("ClusterProfile")
+        labels |= profile.metadata.labels
+        properties += _version(profile.status.version.kubernetes)
+        properties += profile.status.properties
+        verdicts += _health_of_profile(profile)
+    if managed is not None:
+        sources.append("ManagedCluster")
+        labels |= managed.metadata.labels
+        properties += _version(managed.status.version.kubernetes)
+        properties += managed.status.cluster_claims
+        taints = _taints(managed, problems)
+        verdicts += _health_of_managed(managed)
+    room: HubRoom | None = None
+    if member is not None:
+        sources.append("MemberCluster")
+        labels |= member.metadata.labels
+        told = measures(member)
+        properties += told.properties
+        room = told.room
+        problems += told.problems
+        taints += _taints_of_member(member, problems)
+        verdicts += _health_of_member(member)
+    kept, left_out = bounded_labels(labels)
+    if left_out:
+        problems.append(f"{left_out} labels left out")
+    shown, cut = _bounded(properties)
+    if cut:
+        problems.append(cut)
+    bad = [reason for verdict, reason in verdicts if verdict is False]
+    unknown = [reason for verdict, reason in verdicts if verdict is None]
+    healthy = False if bad else True if any(verdict for verdict, _ in verdicts) else None
+    if unknown and not bad:
+        healthy = None
+    reason = "; ".join(bad or unknown)[:MAX_REASON_CHARS]
+    record = ClusterRecord(kept, taints, shown, healthy, reason, tuple(sources), room)
+    return record, tuple(problems)
+
+
+def _version(text: str) -> list[Property]:
+    return [Property(name=VERSION, value=text)] if text else []
+
+
+def _bounded(properties: Sequence[Property]) -> tuple[dict[str, str], str]:
+    """(what is kept, what was cut). Those that come later count where a name comes twice."""
+    wanted = {one.name: one.value for one in properties if one.name and not _ours(one.name)}
+    kept: dict[str, str] = {}
+    long = size = 0
+    for name in sorted(wanted, key=lambda name: (name != VERSION, name)):
+        value = wanted[name][:MAX_VALUE_CHARS]
+        size += len(name) + len(value)
+        if len(kept) == MAX_PROPERTIES or size > MAX_PROPERTY_CHARS:
+            break
+        kept[name] = value
+        long += len(wanted[name]) > MAX_VALUE_CHARS
+    told: list[str] = []
+    if len(kept) < len(wanted):
+        told.append(f"{len(wanted) - len(kept)} of {len(wanted)} properties left out")
+    if long:
+        told.append(f"{long} values cut to {MAX_VALUE_CHARS} characters")
+    if told:
+        kept[CUT] = "; ".join(told)
+    return dict(sorted(kept.items())), "; ".join(told)
+
+
+def _ours(name: str) -> bool:
+    return name.startswith(f"{OURS}/") or name.endswith(f".{OURS}")
+
+
+def _taints(managed: ManagedCluster, problems: list[str]) -> tuple[Taint, ...]:
+    known: list[Taint] = []
+    for taint in managed.spec.taints:
+        effect = _EFFECTS.get(taint.effect)
+        if effect is None:
+            problems.append(f"taint {taint.key[:80]}: unknown effect {taint.effect[:32]!r}")
+        elif len(known) == MAX_TAINTS:
+            problems.append(f"more than {MAX_TAINTS} taints")
+            break
+        else:
+            known.append(Taint(key=taint.key, value=taint.value, effect=effect))
+    return tuple(known)
+
+
+def _taints_of_member(member: MemberCluster, problems: list[str]) -> tuple[Taint, ...]:
+    known: list[Taint] = []
+    for taint in member.spec.taints or ():
+        if taint.effect != "NoSchedule":
+            problems.append(f"taint {taint.key[:80]}: unknown effect {taint.effect[:32]!r}")
+        elif len(known) == MAX_TAINTS:
+            problems.append(f"more than {MAX_TAINTS} taints")
+            break
+        else:
+            known.append(Taint(key=taint.key, value=taint.value))
+    return tuple(known)
+
+
+def _health_of_member(member: MemberCluster) -> list[tuple[bool | None, str]]:
+    verdicts: list[tuple[bool | None, str]] = []
+    if member.metadata.deletion_timestamp is not None:
+        verdicts.append((False, "it is leaving its fleet"))
+    conditions = member.status.conditions or ()
+    return [*verdicts, *_verdict(conditions, "Joined"), *_verdict(conditions, "Healthy")]
+
+
+def _health_of_profile(profile: ClusterProfile) -> list[tuple[bool | None, str]]:
+    conditions = profile.status.conditions
+    return [
+        *_verdict(conditions, "ControlPlaneHealthy"),
+        *_verdict(conditions, "Joined"),
+    ]
+
+
+def _health_of_managed(managed: ManagedCluster) -> list[tuple[bool | None, str]]:
+    verdicts: list[tuple[bool | None, str]] = []
+    if managed.metadata.deletion_timestamp is not None:
+        verdicts.append((False, "it is being removed from the hub"))
+    if not managed.spec.hub_accepts_client:
+        verdicts.append((False, "the hub has not accepted it"))
+    return [*verdicts, *_verdict(managed.status.conditions, "ManagedClusterConditionAvailable")]
+
+
+def _verdict(conditions: Iterable[Condition], kind: str) -> list[tuple[bool | None, str]]:
+    found = condition(conditions, kind)
+    if found is None:
+        return []
+    if found.true:
+        return [(True, "")]
+    said = found.message or found.reason or found.status
+    return [(False if found.status == "False" else None, f"{kind}: {said}")]

@@ -1,0 +1,89 @@
+"""The parts of objects that a hub's members are read from. Pure.
+
+Everything has a default, as the API omits what is empty. Quantities stay text until measures.py
+reads them.
+"""
+
+from berthmaster.lib.kube.objects import Condition, Object, Struct
+
+
+class ClusterTaint(Struct, frozen=True):
+    """A taint of a ManagedCluster, or of a MemberCluster, whose only effect is NoSchedule."""
+
+    key: str = ""
+    value: str = ""
+    effect: str = ""
+
+
+class Property(Struct, frozen=True):
+    """A property of a ClusterProfile, or a claim of a ManagedCluster."""
+
+    name: str = ""
+    value: str = ""
+
+
+class Version(Struct, frozen=True):
+    kubernetes: str = ""
+
+
+class ClusterProfileStatus(Struct, frozen=True):
+    version: Version = Version()
+    properties: tuple[Property, ...] = ()
+    conditions: tuple[Condition, ...] = ()
+
+
+class ClusterProfile(Object, frozen=True):
+    """A cluster as sig-multicluster's inventory shows it."""
+
+    status: ClusterProfileStatus = ClusterProfileStatus()
+
+
+class ManagedClusterSpec(Struct, frozen=True):
+    hub_accepts_client: bool = False
+    taints: tuple[ClusterTaint, ...] = ()
+
+
+class ManagedClusterStatus(Struct, frozen=True):
+    version: Version = Version()
+    cluster_claims: tuple[Property, ...] = ()
+    conditions: tuple[Condition, ...] = ()
+
+
+class ManagedCluster(Object, frozen=True):
+    spec: ManagedClusterSpec = ManagedClusterSpec()
+    status: ManagedClusterStatus = ManagedClusterStatus()
+
+
+class MemberClusterSpec(Struct, frozen=True):
+    """What people have decided about a cluster of KubeFleet's."""
+
+    taints: tuple[ClusterTaint, ...] | None = ()
+    heartbeat_period_seconds: int | None = None
+
+
+class MeasuredProperty(Struct, frozen=True):
+    """A property with the time at which it was so."""
+
+    value: str = ""
+    observation_time: str | None = None
+
+
+class ResourceUsage(Struct, frozen=True):
+    allocatable: dict[str, str | int] | None = None
+    available: dict[str, str | int] | None = None
+    observation_time: str | None = None
+
+
+class MemberClusterStatus(Struct, frozen=True):
+    """What KubeFleet's agent says of its cluster."""
+
+    conditions: tuple[Condition, ...] | None = ()
+    properties: dict[str, MeasuredProperty] | None = None
+    resource_usage: ResourceUsage | None = None
+
+
+class MemberCluster(Object, frozen=True):
+    """A cluster as KubeFleet knows it."""
+
+    spec: MemberClusterSpec = MemberClusterSpec()
+    status: MemberClusterStatus = MemberClusterStatus()

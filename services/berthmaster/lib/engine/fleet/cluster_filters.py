@@ -1,0 +1,78 @@
+"""Filters of clusters: why a cluster will not do for a request, whatever room it has. Pure.
+
+A filter is one row of FILTERS. Its ``reads`` names the fields of the request that it reads. The
+filter gets the values of those fields and nothing else of the request. Results are kept under a key
+that holds every field of READS (needs.py), so requests with equal keys have equal results.
+
+Example: a filter that reads ``tenant_zone`` is a function ``(cluster, via, tenant_zone) -> str``
+and the row ``ClusterFilter(("tenant_zone",), function)``. The key then holds that field too.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Final, NamedTuple
+
+from berthmaster.lib.engine.fleet.clusters import Cluster
+from berthmaster.lib.engine.fleet.taints import tolerates
+from berthmaster.lib.lifecycle.job_kinds import takes_pod_sets
+from berthmaster.lib.messages.placement import Via
+from berthmaster.lib.messages.workload import PodSet
+
+NOT_ASKED: Final = "not among the clusters asked for"
+NO_LABELS: Final = "lacks the labels asked for"
+TAINTED: Final = "is tainted"
+NO_JOB_SETS: Final = "makes no JobSets, which several pod sets need"
+
+
+def why_not_named(cluster: Cluster, _via: Via, clusters: tuple[str, ...]) -> str:
+    return NOT_ASKED if clusters and cluster.name not in clusters else ""
+
+
+def why_not_labelled(cluster: Cluster, _via: Via, cluster_labels: Mapping[str, str]) -> str:
+    lacks = cluster_labels and not cluster_labels.items() <= cluster.labels.items()
+    return NO_LABELS if lacks else ""
+
+
+def why_not_made(cluster: Cluster, via: Via, pod_sets: tuple[PodSet, ...]) -> str:
+    """Return why the cluster can have no object with as many pod sets. A plain Job has one.
+
+    With ``via`` hub the object exists already, of any kind, and the hub's Kueue copies it. With
+    ``via`` worker the cluster's own Kueue starts the object, and it knows no Jobs of Volcano's.
+    """
+    if via == "hub":
+        return ""
+    kinds = cluster.profile.job_kinds if cluster.profile is not None else None
+    if kinds is None or len(pod_sets) == 1:
+        return ""
+    return "" if any(takes_pod_sets(kind, pod_sets, via) for kind in kinds) else NO_JOB_SETS
+
+
+def why_not_tolerated(cluster: Cluster, _via: Via, pod_sets: tuple[PodSet, ...]) -> str:
+    for taint in cluster.taints:
+        if not all(tolerates(p.tolerations, taint) for p in pod_sets):
+            return f"{TAINTED} ({taint.key})"
+    return ""
+
+
+class ClusterFilter(NamedTuple):
+    """One reason to leave a cluster out."""
+
+    reads: tuple[str, ...]  # fields of JobRequest: the arguments behind cluster and via
+    why_not: Callable[..., str]  # "" = the cluster will do
+    passes_all: Callable[..., bool] = lambda *_: False
+    # Of the same fields: whether any cluster without taints will do. A shortcut; False is safe.
+
+
+FILTERS: Final = (
+    ClusterFilter(("clusters",), why_not_named, lambda clusters: not clusters),
+    ClusterFilter(("cluster_labels",), why_not_labelled, lambda labels: not labels),
+    ClusterFilter(("pod_sets",), why_not_made, lambda pod_sets: len(pod_sets) == 1),
+    ClusterFilter(("pod_sets",), why_not_tolerated, lambda _: True),
+)
+
+
+def fields_read(filters: tuple[ClusterFilter, ...]) -> tuple[str, ...]:
+    """Return what filters read of a request, behind ``pod_sets``, which nodes are chosen by."""
+    return tuple(dict.fromkeys(("pod_sets", *(name for each in filters for name in each.reads))))
+
+
+READS: Final = fields_read(FILTERS)

@@ -1,0 +1,105 @@
+"""What is broken, or not as it should be, in words: for the page and the terminal alike. Pure."""
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Final, Literal
+
+import msgspec
+
+from berthmaster.lib.engine.fleet.clusters import Cluster
+from berthmaster.lib.engine.fleetview.rows import ClusterRow
+from berthmaster.lib.messages.fleet import NodeReport
+
+Level = Literal["broken", "note"]
+SILENT_INTERVALS: Final = 3.0
+SILENT_LEAST_S: Final = 10.0
+PROBLEMS_A_CLUSTER: Final = 20  # of its nodes, that are told
+NODES_NAMED: Final = 3  # of those with one problem
+LETTERS_S: Final = 86_400.0  # age limit of letters here; `berth problems dead` has 30 days
+MOST_NAMED: Final = 3  # of kinds of objects that an API server cannot list
+_MINUTES_A_DAY: Final = 1440
+
+
+class Problem(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One line; those who see all are told ``detail`` too, which may name what is others'."""
+
+    level: Level
+    text: str
+    cluster: str = ""
+    since_s: float | None = None  # when it was, by the server's clock
+    detail: str = ""
+
+
+def of_cluster(row: ClusterRow, interval_s: float) -> Iterator[Problem]:
+    """``interval_s``: at which it gives signs of life; 0 = not known."""
+    limit_s = max(SILENT_LEAST_S, SILENT_INTERVALS * interval_s)
+    if row.lost is not None:
+        yield Problem("broken", f"declared lost: {row.lost}", row.cluster)
+    elif row.seen_s is None:
+        yield Problem("note", "has given no sign of life yet", row.cluster)
+    elif row.seen_s > limit_s:
+        yield Problem("broken", "is silent", row.cluster)
+    if row.same_as:
+        text = (
+            f"is the API server of cluster {row.same_as}, which counts: this one takes no jobs; "
+            f"stop its agent, or declare {row.same_as} lost if that is its old name"
+        )
+        yield Problem("broken", text, row.cluster)
+    for one in row.unlisted:
+        text = f"its API server cannot list {one.kind}, so what is known of them may be old"
+        yield Problem("broken", text, row.cluster, one.since_s, one.why)
+    if row.freshness in ("stale", "withdrawn"):
+        yield Problem("note", f"scores are {row.freshness}: {row.note}", row.cluster)
+    if row.cordoned is not None:
+        yield Problem("note", f"cordoned: {row.cordoned}", row.cluster)
+    if row.cordoned_nodes:
+        yield Problem("note", f"{many(row.cordoned_nodes, 'node')} cordoned", row.cluster)
+
+
+def of_nodes(cluster: str, reports: Iterable[NodeReport]) -> Iterator[Problem]:
+    """Yield what the inventory found wrong with nodes, one line for all nodes with the same
+    problem."""
+    nodes: dict[str, list[str]] = {}
+    for report in reports:
+        for text in report.problems:
+            nodes.setdefault(text, []).append(report.node)
+    by_number = sorted(nodes.items(), key=lambda one: (-len(one[1]), one[0]))
+    for text, names in by_number[:PROBLEMS_A_CLUSTER]:
+        named = ", ".join(sorted(names)[:NODES_NAMED])
+        more = f" and {len(names) - NODES_NAMED} more" if len(names) > NODES_NAMED else ""
+        yield Problem(
+            "note", f"{'node' if len(names) == 1 else 'nodes'} {named}{more}: {text}", cluster
+        )
+    if (left := len(by_number) - PROBLEMS_A_CLUSTER) > 0:
+        yield Problem("note", f"{many(left, 'other problem')} of nodes", cluster)
+
+
+def of_letters(newest: Mapping[str, tuple[float, str]], now_s: float) -> Iterator[Problem]:
+    """``newest``: of each service's dead letters, when it was stored and why it is one."""
+    for service, (at_s, reason) in sorted(newest.items()):
+        if now_s - at_s <= LETTERS_S:
+            what = "could not handle a message, or deliver a letter"
+            text = f"{service} {what} (see `berth problems dead`)"
+            yield Problem("note", text, "", at_s, reason)
+
+
+def many(count: int, noun: str) -> str:
+    """3 nodes, 1 node."""
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
+def unlisted_words(cluster: Cluster) -> str:
+    """Return a clause for people, such as "berlin cannot list resourceslices.resource.k8s.io since
+    12:03 UTC: what is known of them may be old"; "" where the cluster lists everything. The
+    server's own words are for operators (`berth problems`): they may name internal addresses."""
+    found = cluster.profile.unlisted if cluster.profile is not None else ()
+    if not found:
+        return ""
+    names = ", ".join(one.kind for one in found[:MOST_NAMED])
+    more = f" and {len(found) - MOST_NAMED} more kinds" if len(found) > MOST_NAMED else ""
+    minute = round(min(one.since_s for one in found) / 60) % _MINUTES_A_DAY
+    since = f"{minute // 60:02}:{minute % 60:02} UTC"
+    return f"{cluster.name} cannot list {names}{more} since {since}: what is known may be old"
+
+
+def all_unlisted(clusters: Iterable[Cluster]) -> list[str]:
+    return [words for cluster in clusters if (words := unlisted_words(cluster))]

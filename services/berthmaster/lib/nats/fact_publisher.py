@@ -1,0 +1,99 @@
+"""Reports facts while this replica holds the lease; others mirror and stand by.
+
+Each time the lease is gained a new life of the writer begins, with an epoch above all before: what
+a replica that stood still may yet send is then recognised as old.
+"""
+
+import asyncio
+import secrets
+import socket
+from collections.abc import Callable
+from typing import Any, Final
+
+from berthmaster.lib.messages.fleet import FleetFact
+from berthmaster.lib.nats.connection import Connection
+from berthmaster.lib.nats.reporting import FactReporter, Source, Writer
+from berthmaster.lib.runtime.lease import Lease
+from berthmaster.lib.runtime.periodic import stopped_within
+from berthmaster.lib.runtime.service import Context
+
+LOOK_S: Final = 0.05
+LEASE_TTL_S: Final = 1.5  # until a silent replica is replaced by one that stands by
+REPORT_INTERVAL_S: Final = 0.1  # between two reports of one thing, at least
+REPORTS_PER_S: Final = 500.0  # of nodes that only our own pods have changed, and of the hourly rest
+RELEASE_LIMIT_S: Final = 1.0
+
+
+class FactPublisher:
+    """The one writer of the facts in a scope."""
+
+    def __init__(
+        self,
+        ctx: Context[Any],
+        conn: Connection,
+        source: Source,
+        *,
+        lease: Callable[..., Lease],
+        writer: Writer,
+    ) -> None:
+        """``lease``: makes one of a holder's name and what to call when it comes and goes."""
+        self._ctx = ctx
+        self._reports = ctx.metrics.counter("reports", "Facts stored, by kind", ["fact"])
+        self._waited_s = ctx.metrics.histogram(
+            "report_seconds", "From the watch's event to its fact stored on the bus"
+        )
+        self._over = asyncio.Event()
+        self._over.set()
+        holder = f"{ctx.name}-{socket.gethostname()}-{secrets.token_hex(4)}"
+        self.lease = lease(
+            holder,
+            on_gained=lambda _: self._over.clear(),
+            on_lost=self._over.set,
+            ttl_s=LEASE_TTL_S,
+        )
+        self.reporter = FactReporter(
+            conn,
+            source,
+            writer,
+            interval_s=REPORT_INTERVAL_S,
+            rate_per_s=REPORTS_PER_S,
+            may_tell=lambda: self.lease.held,
+            on_told=self._count,
+        )
+
+    def _count(self, fact: FleetFact, waited_s: float | None) -> None:
+        self._reports.labels(type(fact).__name__).inc()
+        if waited_s is not None:
+            self._waited_s.observe(waited_s)
+
+    async def run(self, ready: Callable[[], bool]) -> None:
+        """Until the service stops; nothing is told before ``ready`` says that all was read."""
+        lease = self._ctx.spawn(self.lease.run(), name="lease")
+        stopping = self._ctx.stopping
+        try:
+            while not stopping.is_set():
+                if not (self.lease.held and ready()):
+                    await stopped_within(LOOK_S, stopping)
+                    continue
+                await self._live(stopping)
+        finally:
+            lease.cancel()
+            await asyncio.wait({lease}, timeout=RELEASE_LIMIT_S)
+
+    async def _live(self, stopping: asyncio.Event) -> None:
+        """One life, which ends with the lease or the service."""
+        over = asyncio.create_task(self._over.wait(), name="lease lost")
+        stop = asyncio.create_task(stopping.wait(), name="stopping")
+        until = asyncio.Event()
+        for task in (over, stop):
+            task.add_done_callback(lambda _: until.set())
+        try:
+            await self.reporter.run(until)
+        finally:
+            over.cancel()
+            stop.cancel()
+
+    def show(self) -> None:
+        """Readiness: somebody tells these facts."""
+        known = self.lease.held or bool(self.lease.seen_holder)
+        self._ctx.health.ready("lease", known, "nobody tells these facts")

@@ -1,0 +1,101 @@
+"""When something that is not as it should be is worth a write. Pure: time is passed in.
+
+Telemetry moves scores all the time, an API server wants few writes, and a reader wants neither old
+news nor none. Rules of this file:
+
+- A large difference (``points`` and more, or one of kind) is written at once.
+- A small one waits ``settle_s``, counted from when the two began to differ. If it goes away by
+  itself, as noise does, nothing is written.
+- A tiny one, less than half of ``points``, and what is equal, wait for the renewal.
+- Writes of one object cost a token each; ``burst`` are there, one comes back in ``refill_s``.
+  Whatever happens, an hour has at most burst + 3600 / refill_s of them.
+- So what is written differs from what should be for at most settle_s + refill_s, by a tiny bit for
+  at most renew_after_s + refill_s; failures apart.
+- A failure waits, and twice as long each time, up to ``longest_pause_s``.
+"""
+
+from math import inf
+from typing import Final
+
+import msgspec
+
+SMALL: Final = 1.0  # points of a difference that no number tells
+LARGE: Final = inf
+CONFLICTS: Final = 3  # in a row that are tried again at once
+
+
+class Rules(msgspec.Struct, frozen=True, kw_only=True):
+    """Times in seconds."""
+
+    points: float = 2.0  # 1 % of a score's range
+    settle_s: float = 30.0  # that a smaller difference lasts until it is written: half OCM's resync
+    burst: float = 6.0  # writes of one object that may follow each other at once
+    refill_s: float = 10.0  # until one more write is allowed: 360 an hour
+    validity_s: float = 86_400.0  # a day to bring this service back before OCM counts scores as 0
+    rest_s: float = 150.0
+    first_pause_s: float = 1.0
+    longest_pause_s: float = 300.0
+
+    @property
+    def renew_after_s(self) -> float:
+        """From a write to its renewal: what is tiny is put right then, too."""
+        return min(self.validity_s / 2, self.rest_s)
+
+
+class Pace:
+    def __init__(self, rules: Rules) -> None:
+        self._rules = rules
+        self._tokens = rules.burst
+        self._filled_at_s = -inf
+        self._since_s: float | None = None  # since when it is not as it should be
+        self._not_before_s = -inf
+        self.failures = 0  # in a row
+
+    def due_s(self, gap: float, renew_at_s: float, now_s: float) -> float:
+        """When to write, in the past or now for at once; infinite for never. ``gap``: the
+        difference in points, 0 = equal. ``renew_at_s``: when it must be written even so."""
+        if gap <= 0:
+            self._since_s = None
+            due_s = renew_at_s
+        else:
+            # A clock that was set back must not make it wait for longer.
+            self._since_s = now_s if self._since_s is None else min(self._since_s, now_s)
+            points = self._rules.points
+            wait_s = 0.0 if gap >= points else self._rules.settle_s if 2 * gap >= points else inf
+            due_s = min(self._since_s + wait_s, renew_at_s)
+        return max(due_s, self._not_before_s, self._token_at_s(now_s))
+
+    def _token_at_s(self, now_s: float) -> float:
+        missing = 1.0 - self._filled(now_s)
+        return -inf if missing <= 1e-9 else now_s + missing * self._rules.refill_s
+
+    def _filled(self, now_s: float) -> float:
+        passed_s = max(0.0, now_s - self._filled_at_s)
+        return min(self._rules.burst, self._tokens + passed_s / self._rules.refill_s)
+
+    def began(self, now_s: float) -> None:
+        """A write is on its way: it costs a token, whatever becomes of it."""
+        self._tokens = self._filled(now_s) - 1.0
+        self._filled_at_s = now_s
+
+    def wrote(self) -> None:
+        self._since_s = None
+        self._not_before_s = -inf
+        self.failures = 0
+
+    def conflicted(self, now_s: float) -> None:
+        """Somebody else wrote first: at once again, but not for ever."""
+        self.failures += 1
+        if self.failures > CONFLICTS:
+            self._wait(now_s, self.failures - CONFLICTS)
+
+    def failed(self, now_s: float) -> float:
+        """It could not be written; when it is tried again."""
+        self.failures += 1
+        return self._wait(now_s, self.failures)
+
+    def _wait(self, now_s: float, times: int) -> float:
+        rules = self._rules
+        pause_s = min(rules.first_pause_s * 2.0 ** min(times - 1, 30), rules.longest_pause_s)
+        self._not_before_s = now_s + pause_s
+        return self._not_before_s
