@@ -10,7 +10,7 @@ from berthmaster.lib.access.keys import creds_file
 from berthmaster.lib.access.permissions import inbox_prefix
 from berthmaster.lib.messages.families import encode
 from berthmaster.lib.messages.fleet import ClusterAlive, Stamp
-from berthmaster.lib.nats import batches
+from berthmaster.lib.nats import stream_reads
 from berthmaster.lib.nats.connection import Connection
 from berthmaster.lib.nats.fact_stamps import Seen
 from berthmaster.lib.nats.facts import FactMirror
@@ -50,7 +50,7 @@ def alive(cluster: str, counter: int) -> bytes:
 async def test_dashboard_reads_every_message_in_order(
     bus: tuple[Server, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(batches, "BATCH", 3)
+    monkeypatch.setattr(stream_reads, "BATCH", 3)
     async with (
         user(bus, "setup"),
         user(bus, "door") as door,
@@ -78,7 +78,7 @@ async def test_dashboard_reads_every_message_in_order(
 async def test_mirror_lists_last_values_and_notices_what_is_gone(
     bus: tuple[Server, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(batches, "BATCH", 3)
+    monkeypatch.setattr(stream_reads, "BATCH", 3)
     async with user(bus, "setup"), user(bus, "door") as door, user(bus, "dashboard") as dashboard:
         for counter in (1, 2):
             for cluster in ("a", "b", "c", "d", "e"):

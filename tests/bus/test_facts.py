@@ -6,7 +6,7 @@ import pytest
 
 from berthmaster.lib.messages.families import DEAD_LETTERS, encode
 from berthmaster.lib.messages.fleet import ClusterAlive, CopyReport, FleetFact, Stamp
-from berthmaster.lib.nats import facts, follow, subjects
+from berthmaster.lib.nats import facts, follower, subjects
 from berthmaster.lib.nats.connection import Connection
 from berthmaster.lib.nats.fact_stamps import Seen
 from berthmaster.lib.nats.facts import FactMirror, FactWriter, Overtaken
@@ -23,7 +23,7 @@ ALL = ["berth.fleet.>"]
 @pytest.fixture(autouse=True)
 def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is tested is what follows missed heartbeats, not how long they are waited for."""
-    monkeypatch.setattr(follow, "CHECK_S", 0.2)
+    monkeypatch.setattr(follower, "CHECK_S", 0.2)
 
 
 class Mirrored:

@@ -2,7 +2,7 @@
 
 import asyncio
 
-from berthmaster.lib.nats.service_connection import request_connections, service_connection
+from berthmaster.lib.nats.stream_connection import request_connections, stream_connection
 from berthmaster.lib.nats.streams import WORKLOADS
 from berthmaster.lib.runtime.service import Context
 from berthmaster.lib.runtime.settings import CommonSettings
@@ -15,7 +15,7 @@ async def test_it_is_ready_only_when_what_it_named_after_it_joined_is_there(serv
     ready: list[bool] = []
 
     async def main(ctx: Context[CommonSettings]) -> None:
-        async with service_connection(ctx, WORKLOADS) as conn:
+        async with stream_connection(ctx, WORKLOADS) as conn:
             assert conn is not None
             ready.append(ctx.health.readiness()[0])
             async with request_connections(ctx, conn, lanes=0):

@@ -20,7 +20,7 @@ from berthmaster.lib.nats import subjects
 from berthmaster.lib.nats.connection import Connection
 from berthmaster.lib.nats.errors import NoAnswer
 from berthmaster.lib.nats.facts import FactWriter
-from berthmaster.lib.nats.service_connection import RequestConnections
+from berthmaster.lib.nats.stream_connection import RequestConnections
 from berthmaster.lib.nats.stream_reads import next_message
 from berthmaster.lib.nats.streams import WORKLOADS, ensure_streams
 from berthmaster.lib.runtime.health import Health

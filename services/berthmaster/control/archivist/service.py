@@ -25,7 +25,7 @@ from berthmaster.lib.nats import subjects
 from berthmaster.lib.nats.connection import Connection
 from berthmaster.lib.nats.durables import ARCHIVED_DECISIONS, ARCHIVED_STORIES, TOMBSTONES, Durable
 from berthmaster.lib.nats.errors import StreamReplaced
-from berthmaster.lib.nats.service_connection import service_connection
+from berthmaster.lib.nats.stream_connection import stream_connection
 from berthmaster.lib.nats.stream_messages import Recorded
 from berthmaster.lib.nats.streams import ARCHIVE, WORKLOADS
 from berthmaster.lib.nats.worker import Handle, Later, Never, Worker
@@ -181,7 +181,7 @@ def _pace(per_s: float) -> Pace:
 
 async def main(ctx: Context[ArchivistSettings]) -> None:
     """Connect, wait for the streams, work."""
-    async with service_connection(ctx, WORKLOADS, ARCHIVE) as conn:
+    async with stream_connection(ctx, WORKLOADS, ARCHIVE) as conn:
         if conn is not None:
             ctx.log.info("working")
             await Shell(ctx, conn).run()

@@ -35,7 +35,7 @@ from berthmaster.lib.nats.facts import FactMirror
 from berthmaster.lib.nats.follower import Follower
 from berthmaster.lib.nats.message_subjects import ControlReader, decode_event
 from berthmaster.lib.nats.nats_py import Msg
-from berthmaster.lib.nats.service_connection import service_connection
+from berthmaster.lib.nats.stream_connection import stream_connection
 from berthmaster.lib.nats.stream_messages import Recorded
 from berthmaster.lib.nats.streams import CONTROL, DEAD, FLEET, LEASES, WORKLOADS
 from berthmaster.lib.runtime.errors import CannotStart
@@ -293,7 +293,7 @@ async def main(ctx: Context[DashboardSettings]) -> None:
     shell = Shell(ctx)
     await shell.serve()
     try:
-        async with service_connection(
+        async with stream_connection(
             ctx, FLEET, WORKLOADS, CONTROL, LEASES, round_s=TICK_S / 2
         ) as conn:
             if conn is not None:

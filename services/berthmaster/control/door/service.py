@@ -89,10 +89,10 @@ from berthmaster.lib.nats.dead_letters import store_dead_letter
 from berthmaster.lib.nats.endpoints import Endpoint, serve
 from berthmaster.lib.nats.errors import BusError, StreamReplaced
 from berthmaster.lib.nats.follower import Follower
-from berthmaster.lib.nats.service_connection import (
+from berthmaster.lib.nats.stream_connection import (
     RequestConnections,
     request_connections,
-    service_connection,
+    stream_connection,
 )
 from berthmaster.lib.nats.stream_lease import SubjectRecord
 from berthmaster.lib.nats.stream_messages import Recorded
@@ -748,7 +748,7 @@ def _kept_end(cluster: str, end: PodLogEnd) -> tuple[str, bytes]:
 
 async def main(ctx: Context[DoorSettings]) -> None:
     # Not WORKLOADS: where that is lost, agents report what they hold all the same.
-    async with service_connection(ctx, FLEET) as conn:
+    async with stream_connection(ctx, FLEET) as conn:
         if conn is None:
             return
         async with request_connections(ctx, conn) as heard:

@@ -63,10 +63,10 @@ from berthmaster.lib.nats.fair_queue import Share
 from berthmaster.lib.nats.follower import Follower
 from berthmaster.lib.nats.latest_figures import LatestFigures
 from berthmaster.lib.nats.message_subjects import ControlReader, decode_event
-from berthmaster.lib.nats.service_connection import (
+from berthmaster.lib.nats.stream_connection import (
     RequestConnections,
     request_connections,
-    service_connection,
+    stream_connection,
 )
 from berthmaster.lib.nats.stream_messages import Recorded
 from berthmaster.lib.nats.streams import ARCHIVE, CONTROL, WORKLOADS, stream_info
@@ -389,7 +389,7 @@ class Shell:
 
 
 async def main(ctx: Context[GatewaySettings]) -> None:
-    async with service_connection(ctx, WORKLOADS, CONTROL, ARCHIVE) as conn:
+    async with stream_connection(ctx, WORKLOADS, CONTROL, ARCHIVE) as conn:
         if conn is None:
             return
         async with request_connections(ctx, conn) as heard:

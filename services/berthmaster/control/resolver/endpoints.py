@@ -41,7 +41,7 @@ from berthmaster.lib.nats.errors import BusError
 from berthmaster.lib.nats.fair_lock import FairLock
 from berthmaster.lib.nats.fair_queue import PORTION, Share
 from berthmaster.lib.nats.latest_figures import LatestFigures
-from berthmaster.lib.nats.service_connection import RequestConnections
+from berthmaster.lib.nats.stream_connection import RequestConnections
 from berthmaster.lib.nats.stream_reads import last_message, next_message
 from berthmaster.lib.nats.streams import ARCHIVE, WORKLOADS
 from berthmaster.lib.requests.queues import NO_QUEUES, taken

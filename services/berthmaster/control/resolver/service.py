@@ -38,10 +38,10 @@ from berthmaster.lib.nats import subjects
 from berthmaster.lib.nats.connection import Connection
 from berthmaster.lib.nats.errors import BusError, TooLarge
 from berthmaster.lib.nats.nats_py import errors as nats_errors
-from berthmaster.lib.nats.service_connection import (
+from berthmaster.lib.nats.stream_connection import (
     RequestConnections,
     request_connections,
-    service_connection,
+    stream_connection,
 )
 from berthmaster.lib.nats.stream_lease import StreamLease
 from berthmaster.lib.nats.streams import CONTROL, FLEET, WORKLOADS, stream_info
@@ -357,7 +357,7 @@ async def main(context: Context[ResolverSettings]) -> None:
     """Connect and run until told to stop."""
     cell = context.settings.cell
     context.log.info("resolver", cell=cell, engine=ENGINE_VERSION, compiled=COMPILED)
-    async with service_connection(context, WORKLOADS, FLEET, CONTROL) as conn:
+    async with stream_connection(context, WORKLOADS, FLEET, CONTROL) as conn:
         if conn is None:
             return
         async with request_connections(context, conn, lanes=0) as heard_by:

@@ -31,7 +31,7 @@ from berthmaster.lib.nats.errors import BusError, StreamReplaced
 from berthmaster.lib.nats.fact_stamps import Seen
 from berthmaster.lib.nats.facts import FactMirror, FactWriter
 from berthmaster.lib.nats.follower import Follower
-from berthmaster.lib.nats.service_connection import service_connection
+from berthmaster.lib.nats.stream_connection import stream_connection
 from berthmaster.lib.nats.stream_lease import StreamLease
 from berthmaster.lib.nats.stream_messages import Recorded
 from berthmaster.lib.nats.streams import FLEET, WORKLOADS, stream_info
@@ -230,7 +230,7 @@ class Shell:
 
 
 async def main(ctx: Context[ScorerSettings]) -> None:
-    async with service_connection(ctx, FLEET, WORKLOADS) as conn:
+    async with stream_connection(ctx, FLEET, WORKLOADS) as conn:
         if conn is not None:
             await Shell(ctx, conn).run()
 

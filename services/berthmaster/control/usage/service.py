@@ -30,10 +30,10 @@ from berthmaster.lib.nats import subjects
 from berthmaster.lib.nats.connection import Connection
 from berthmaster.lib.nats.fact_stamps import Seen
 from berthmaster.lib.nats.facts import FactMirror
-from berthmaster.lib.nats.service_connection import (
+from berthmaster.lib.nats.stream_connection import (
     RequestConnections,
     request_connections,
-    service_connection,
+    stream_connection,
 )
 from berthmaster.lib.nats.streams import ARCHIVE, FLEET, WORKLOADS
 from berthmaster.lib.nats.worker import Worker
@@ -146,7 +146,7 @@ class Shell:
         self._notifying.file = self._webhooks.found
         self._figures.webhooks_wrong.set(bool(wrong))
         self._ctx.health.ready("webhooks", True, note=wrong)
-        buried = sum(worker.buried for worker in self._workers)
+        buried = sum(worker.dead_letters for worker in self._workers)
         self._figures.undelivered.inc(buried - self._buried)
         self._buried = buried
 
@@ -169,7 +169,7 @@ async def main(ctx: Context[UsageSettings]) -> None:
     settings, open_ = ctx.settings, opener(ctx.settings)
     prices = OperatorsFile("the prices", settings.prices_file, parse_prices)
     webhooks = OperatorsFile("the webhooks", settings.webhooks_file, parse_webhooks)
-    async with service_connection(ctx, WORKLOADS, ARCHIVE, FLEET, round_s=ROUND_S) as conn:
+    async with stream_connection(ctx, WORKLOADS, ARCHIVE, FLEET, round_s=ROUND_S) as conn:
         if conn is None:
             return
         async with request_connections(ctx, conn, lanes=0) as heard_by:

@@ -35,7 +35,7 @@ from berthmaster.lib.nats import subjects
 from berthmaster.lib.nats.connection import Connection
 from berthmaster.lib.nats.fact_stamps import Seen
 from berthmaster.lib.nats.facts import FactMirror
-from berthmaster.lib.nats.service_connection import service_connection
+from berthmaster.lib.nats.stream_connection import stream_connection
 from berthmaster.lib.nats.stream_lease import StreamLease
 from berthmaster.lib.nats.streams import FLEET
 from berthmaster.lib.runtime.service import Context, Service
@@ -135,7 +135,7 @@ async def main(ctx: Context[AdmissionSettings]) -> None:
     async with service_client(ctx, NAME) as client:
         controller = AdmissionController(ctx, client)
         controller.start()
-        async with service_connection(ctx, FLEET) as conn:
+        async with stream_connection(ctx, FLEET) as conn:
             if conn is not None:
                 await controller.run(conn)
 

@@ -37,7 +37,7 @@ from berthmaster.lib.lifecycle.instructions import Append, Outcome, Stored, Unkn
 from berthmaster.lib.nats import subjects
 from berthmaster.lib.nats.connection import Connection
 from berthmaster.lib.nats.errors import BusError
-from berthmaster.lib.nats.service_connection import service_connection
+from berthmaster.lib.nats.stream_connection import stream_connection
 from berthmaster.lib.nats.stream_lease import StreamLease
 from berthmaster.lib.nats.streams import CONTROL, FLEET, WORKLOADS
 from berthmaster.lib.runtime.service import Context, Service
@@ -141,7 +141,7 @@ async def main(ctx: Context[Any]) -> None:
     """Join the bus and the control plane, and act while the lease is ours."""
     async with (
         service_client(ctx, NAME) as client,
-        service_connection(ctx, WORKLOADS, FLEET, CONTROL) as conn,
+        stream_connection(ctx, WORKLOADS, FLEET, CONTROL) as conn,
     ):
         if conn is not None:
             await KarmadaController(ctx, client, conn).run()

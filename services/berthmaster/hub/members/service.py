@@ -23,7 +23,7 @@ from berthmaster.lib.nats import subjects
 from berthmaster.lib.nats.connection import Connection
 from berthmaster.lib.nats.fact_publisher import FactPublisher
 from berthmaster.lib.nats.facts import StreamFacts
-from berthmaster.lib.nats.service_connection import service_connection
+from berthmaster.lib.nats.stream_connection import stream_connection
 from berthmaster.lib.nats.stream_lease import StreamLease
 from berthmaster.lib.nats.streams import FLEET
 from berthmaster.lib.runtime.periodic import beats
@@ -82,7 +82,7 @@ class Members:
 
 async def main(ctx: Context[ProfileSettings]) -> None:
     """Connect to the API server and the bus, then report."""
-    async with service_client(ctx, NAME) as client, service_connection(ctx, FLEET) as conn:
+    async with service_client(ctx, NAME) as client, stream_connection(ctx, FLEET) as conn:
         if conn is not None:
             await Members(ctx, conn, client).run()
 

@@ -51,7 +51,7 @@ from berthmaster.lib.lifecycle.instructions import Append, Outcome, Stored, Unkn
 from berthmaster.lib.nats import subjects
 from berthmaster.lib.nats.connection import Connection
 from berthmaster.lib.nats.errors import BusError, TooLarge
-from berthmaster.lib.nats.service_connection import service_connection
+from berthmaster.lib.nats.stream_connection import stream_connection
 from berthmaster.lib.nats.stream_lease import StreamLease
 from berthmaster.lib.nats.streams import CONTROL, FLEET, WORKLOADS, stream_info
 from berthmaster.lib.runtime.service import Context, Service
@@ -368,7 +368,7 @@ async def main(ctx: Context[MultiKueueSettings]) -> None:
     async with service_client(ctx, NAME) as client:
         controller = HubController(ctx, client)
         controller.begin()
-        async with service_connection(ctx, WORKLOADS, FLEET, CONTROL) as conn:
+        async with stream_connection(ctx, WORKLOADS, FLEET, CONTROL) as conn:
             if conn is not None:
                 await controller.run(conn)
 

@@ -39,7 +39,7 @@ from berthmaster.lib.kube.resources import (
 from berthmaster.lib.kube.service_client import service_client
 from berthmaster.lib.nats import subjects
 from berthmaster.lib.nats.facts import FactMirror
-from berthmaster.lib.nats.service_connection import service_connection
+from berthmaster.lib.nats.stream_connection import stream_connection
 from berthmaster.lib.nats.stream_lease import StreamLease
 from berthmaster.lib.nats.streams import FLEET
 from berthmaster.lib.ocm.controller import ScoreController
@@ -119,7 +119,7 @@ async def main(ctx: Context[OcmSettings]) -> None:
             await _refuse_bound(client, home)
         controller = controller_of(ctx, client)
         controller.start()
-        async with service_connection(ctx, FLEET) as conn:
+        async with stream_connection(ctx, FLEET) as conn:
             if conn is not None:
                 scores = [subjects.fleet_facts("score")]
                 mirror = partial(FactMirror, conn, NAME, scores)

@@ -29,7 +29,7 @@ from berthmaster.lib.messages.fleet import (
     QueueReport,
 )
 from berthmaster.lib.nats.errors import BusError, NoAnswer, NotPermitted, TooLarge
-from berthmaster.lib.nats.facts import Seen, Stamps
+from berthmaster.lib.nats.fact_stamps import Seen, Stamps
 from berthmaster.lib.nats.message_subjects import fact_subject
 from berthmaster.lib.runtime.backoff import Backoff
 

@@ -7,7 +7,7 @@ from typing import Final, TypeVar
 from berthmaster.lib.door_client.client import DoorClient
 from berthmaster.lib.nats import subjects
 from berthmaster.lib.nats.errors import BusError
-from berthmaster.lib.nats.service_connection import service_connection
+from berthmaster.lib.nats.service_connection import connected
 from berthmaster.lib.runtime.periodic import stopped_within
 from berthmaster.lib.runtime.service import Context
 from berthmaster.lib.runtime.settings import CommonSettings
@@ -24,7 +24,7 @@ S = TypeVar("S", bound=CommonSettings)
 async def service_door(ctx: Context[S], cluster: str) -> AsyncIterator[DoorClient | None]:
     """A cluster's door once it answers; None if told to stop before. Raises CannotStart when the
     server will not have this user."""
-    async with service_connection(ctx, clock_subject=subjects.agent(cluster, "hello")) as conn:
+    async with connected(ctx, clock_subject=subjects.agent(cluster, "hello")) as conn:
         if conn is None:
             yield None
             return

@@ -18,7 +18,7 @@ from berthmaster.lib.messages.workload import WorkloadEvent
 from berthmaster.lib.nats import subjects
 from berthmaster.lib.nats.connection import Connection
 from berthmaster.lib.nats.dead_letters import store_dead_letter
-from berthmaster.lib.nats.facts import Seen
+from berthmaster.lib.nats.fact_stamps import Seen
 from berthmaster.lib.nats.message_subjects import ControlReader, decode_event
 from berthmaster.lib.nats.stream_messages import Recorded
 from berthmaster.lib.runtime.service import Context

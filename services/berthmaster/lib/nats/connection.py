@@ -42,6 +42,10 @@ class _ApiReply(msgspec.Struct):
 
 
 _API_REPLY: Final = msgspec.json.Decoder(_ApiReply)
+# A header of each stored message that DIRECT.GET brings. JetStream answers to any subject that a
+# request names: under an observation's subject, another service has led such a message there.
+OF_A_STREAM: Final = "Nats-Stream"
+_OF_A_STREAM: Final = OF_A_STREAM.encode()
 SERVER_CLOCK: Final = f"{JETSTREAM}STREAM.INFO.FLEET"  # JetStream's answers tell the server's time
 Handler = Callable[[str, bytes], None]
 
@@ -280,9 +284,12 @@ class Connection:
     async def subscribe(
         self, subject: str, handler: Handler, *, queue: str = "", pending_messages: int = 65_536
     ) -> Subscription:
-        """Subscribe; the handler is plain and quick. Messages beyond the bound are dropped."""
+        """Subscribe; the handler is plain and quick. Messages beyond the bound are dropped, and so
+        are answers of JetStream."""
 
         async def each(msg: Msg) -> None:
+            if msg.headers and OF_A_STREAM in msg.headers:
+                return
             try:
                 handler(msg.subject, msg.data)
             except Exception as error:  # noqa: BLE001 # one message must not end them all
@@ -317,7 +324,9 @@ class Connection:
         drop it before any other work. Raises NotConnected."""
 
         def take(name: bytes, reply: bytes, headers: bytes, body: bytes) -> None:
-            del reply, headers
+            del reply
+            if _OF_A_STREAM in headers:
+                return
             try:
                 handler(name.decode("utf-8", "replace"), body)
             except Exception as error:  # noqa: BLE001 # one message must not end them all

@@ -18,7 +18,8 @@ from berthmaster.lib.messages.families import FLEET_FACTS, UNREADABLE, encode
 from berthmaster.lib.messages.fleet import FleetFact, Stamp
 from berthmaster.lib.nats.connection import Connection
 from berthmaster.lib.nats.dead_letters import store_dead_letter
-from berthmaster.lib.nats.errors import ApiError, BusError
+from berthmaster.lib.nats.errors import ApiError, BusError, NoAnswer
+from berthmaster.lib.nats.fact_stamps import Seen, Stamps
 from berthmaster.lib.nats.follower import Follower
 from berthmaster.lib.nats.stream_messages import GUARD, WRONG_LAST_SEQUENCE, Message, Recorded
 from berthmaster.lib.nats.stream_reads import last_message
@@ -26,6 +27,7 @@ from berthmaster.lib.nats.streams import FLEET
 
 RELIST_S: Final = 600.0
 PUT_TIMEOUT_S: Final = 2.0
+LIST_LIMIT_S: Final = 10.0
 MAX_OF_CLUSTER: Final = 200_000  # subjects that one cluster may have here: some 1 KiB each
 IGNORED_EVERY_S: Final = 10.0
 MAX_LETTERS: Final = 1000  # undecodable facts that wait to be kept; beyond it they are only logged
@@ -45,26 +47,6 @@ class _AnyFact(msgspec.Struct):
 
 
 _ANY_FACT: Final = msgspec.json.Decoder(_AnyFact)
-
-
-class Stamps:
-    """One writer's lives: an epoch each, and a counter within it."""
-
-    def __init__(self) -> None:
-        self.epoch = 0
-        self._counter = 0
-
-    def new_life(self, earlier: int, now_s: float) -> int:
-        """An epoch above that of the newest fact there is, and above the clock in milliseconds."""
-        self.epoch = max(earlier, self.epoch, int(now_s * 1000)) + 1
-        self._counter = 0
-        return self.epoch
-
-    def stamp(self) -> Stamp:
-        if not self.epoch:
-            raise RuntimeError("a fact was stamped before the writer's life began")
-        self._counter += 1
-        return Stamp(epoch=self.epoch, counter=self._counter)
 
 
 class FactWriter(Stamps):
@@ -127,15 +109,6 @@ def _stamp_of(message: Message) -> _AnyStamp:
         return _ANY_FACT.decode(message.data).stamp or _AnyStamp()
     except UNREADABLE:
         return _AnyStamp()  # not one of ours, so it orders nothing
-
-
-class Seen(msgspec.Struct, frozen=True):
-    """One fact in a mirror."""
-
-    subject: str
-    sequence: int
-    stored_at_s: float
-    fact: FleetFact
 
 
 def _cluster_of(subject: str) -> str:
@@ -289,3 +262,40 @@ class FactMirror:
                 stream=FLEET,
                 sequence=recorded.sequence,
             )
+
+
+class StreamFacts:
+    """Writes facts to the stream itself, as reporting.py wants it."""
+
+    def __init__(self, conn: Connection, scope: str) -> None:
+        """``scope``: the subjects, as one pattern, whose facts this writer is the only one to
+        tell."""
+        self._conn = conn
+        self._scope = scope
+        self._writer = FactWriter(conn)
+
+    async def begin(self) -> list[FleetFact]:
+        await self._writer.begin(self._scope)
+        found: dict[str, FleetFact] = {}
+        listed = asyncio.Event()
+
+        def take(seen: Seen) -> None:
+            found[seen.subject] = seen.fact
+
+        mirror = FactMirror(self._conn, self._conn.name, [self._scope], on_fact=take)
+        listing = asyncio.create_task(mirror.run(caught_up=listed.set), name="earlier facts")
+        try:
+            async with asyncio.timeout(LIST_LIMIT_S):
+                await listed.wait()
+        except TimeoutError as error:
+            raise NoAnswer(f"{self._scope} was not listed in time") from error
+        finally:
+            listing.cancel()
+            await asyncio.wait({listing})
+        return list(found.values())
+
+    def stamp(self) -> Stamp:
+        return self._writer.stamp()
+
+    async def put(self, subject: str, fact: FleetFact, *, keep_s: float | None = None) -> int:
+        return await self._writer.put(subject, fact, keep_s=keep_s)

@@ -43,8 +43,11 @@ ANSWER_S: Final = 1.0
 LONGEST_ANSWER_S: Final = 8.0
 # The server's own headers stand behind those of the writer, who may use the same names.
 _MARK: Final = b"Nats-Stream: "
+# Only a publication ends in these: an answer of DIRECT.GET, which another service can lead here,
+# has no Nats-Last-Sequence, and one of several has Nats-Num-Pending before it.
 _STORED: Final = re.compile(
-    rb"Nats-Subject: (\S+)\r\nNats-Sequence: (\d+)\r\nNats-Time-Stamp: (\S+)\r\n"
+    rb"Nats-Stream: (\S+)\r\nNats-Subject: (\S+)\r\nNats-Sequence: (\d+)\r\n"
+    rb"Nats-Time-Stamp: (\S+)\r\nNats-Last-Sequence: \d+\r\n\r\n\Z"
 )
 Start = int | Literal["last-per-subject"]
 
@@ -156,6 +159,7 @@ class _Session:
         self._conn = follower._conn
         self._handle = handle
         self._caught_up = caught_up
+        self._stream = follower._stream.encode()
         self._batches = BatchReader(self._conn, follower._stream)
         self._look = asyncio.Event()  # something does not add up: look at the stream, or end
         self._why_ended = ""
@@ -253,12 +257,12 @@ class _Session:
         """A message that the stream has stored."""
         if self._is_over:
             return
+        found = _STORED.match(headers, headers.rfind(_MARK))
+        if found is None or found[1] != self._stream:
+            return  # this stream did not publish it
         self._has_received = True
         self._follower.last_heard_s = self._loop.time()
-        found = _STORED.search(headers, headers.rfind(_MARK))
-        if found is None:
-            return  # no stream published it
-        sequence = int(found[2])
+        sequence = int(found[3])
         if self._reads:
             self._newest = sequence
         elif not self._follower._is_whole:
@@ -315,4 +319,4 @@ class _Session:
 
 
 def _recorded(found: re.Match[bytes], sequence: int, body: bytes) -> Recorded:
-    return Recorded(found[1].decode(), sequence, parse_time_s(found[3].decode()), body, 0)
+    return Recorded(found[2].decode(), sequence, parse_time_s(found[4].decode()), body, 0)

@@ -29,7 +29,7 @@ from berthmaster.lib.messages.workload import (
 from berthmaster.lib.nats.connection import Connection
 from berthmaster.lib.nats.errors import NotConnected
 from berthmaster.lib.nats.message_subjects import event_subject
-from berthmaster.lib.nats.service_connection import RequestConnections
+from berthmaster.lib.nats.stream_connection import RequestConnections
 from berthmaster.lib.nats.stream_messages import Message
 from berthmaster.lib.runtime.health import Health
 from berthmaster.lib.runtime.metrics import Metrics

@@ -267,7 +267,7 @@ def test_server_that_answers_nothing_is_no_matter_of_a_kind() -> None:
             watch = await watched(stage, client, optional=True)
             await until(lambda: watch.ready)
             await stage.stop()
-            await until(lambda: all(one.trouble for one in watch.reflectors.values()), 30)
+            await until(lambda: all(one.faults.reason for one in watch.reflectors.values()), 30)
             await asyncio.sleep(0.5)
             assert watch.unlisted() == []
             assert watch.live()

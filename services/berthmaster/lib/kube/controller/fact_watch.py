@@ -1,19 +1,17 @@
-"""What an inventory watches of an API server, and what people are told of objects that are odd."""
+"""Watches the objects that facts are made of, and reports those that cannot be right."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any, Final
 
 from berthmaster.lib.kube.client import Client
 from berthmaster.lib.kube.controller.aside import Phase, SetAside
+from berthmaster.lib.kube.controller.problems import Problems, Unlisted
 from berthmaster.lib.kube.controller.watch import Watch, Watched, metadata_of
 from berthmaster.lib.kube.errors import Forbidden, TimedOut, Unreachable
 from berthmaster.lib.kube.mirror import Change, Key
 from berthmaster.lib.kube.reflector import SURE_S, Reflector
 from berthmaster.lib.runtime.service import Context
-from berthmaster.worker.inventory.core.kinds import Problems, Unlisted, WatchedKind
-from berthmaster.worker.inventory.settings import InventorySettings
 
-_KINDS: Final = frozenset(kind.value for kind in WatchedKind)
 ABSENT_S: Final = 30.0  # between two looks for a kind that is not served (Kueue's, DRA)
 # Without a word of the watches the cluster then counts as silent. Servers send a bookmark a minute,
 # so one may be missed.
@@ -28,15 +26,17 @@ class FactWatch(Watch):
 
     def __init__(
         self,
-        ctx: Context[InventorySettings],
+        ctx: Context[Any],
         client: Client,
         watched: tuple[Watched, ...],
         take: Callable[[str, Change[Any]], None],
+        *,
+        own_kinds: Collection[str] = (),
     ) -> None:
         """``take``: gets the kind of what changed, which is its plural unless the part of it that
-        is watched is a kind of its own, and the change."""
+        is watched is one of ``own_kinds``, and the change."""
         self._take = take
-        self._settings = ctx.settings
+        self._own_kinds = own_kinds
         super().__init__(ctx, client, watched, SetAside(), absent_s=ABSENT_S)
         metrics = ctx.metrics
         self._problems = metrics.gauge("problems", "Objects that cannot be right", ["kind"])
@@ -45,7 +45,10 @@ class FactWatch(Watch):
 
     def apply(self, one: Watched, change: Change[Any]) -> None:
         with self.aside.trying(Phase.HEARING, one.resource, metadata_of(change)):
-            self._take(_kind_of(one), change)
+            self._take(self._kind_of(one), change)
+
+    def _kind_of(self, one: Watched) -> str:
+        return one.part if one.part in self._own_kinds else one.resource.plural
 
     def lacks(self, name: str) -> bool:
         """Whether the server says that it has no such kind, or does not let us look, and need
@@ -66,7 +69,7 @@ class FactWatch(Watch):
         """Of each kind, what cannot be read at present."""
         found: dict[str, list[Key]] = {}
         for name, one in self.watched.items():
-            keys = found.setdefault(_kind_of(one), [])
+            keys = found.setdefault(self._kind_of(one), [])
             keys.extend(self.reflectors[name].unreadable)
         return found
 
@@ -74,7 +77,7 @@ class FactWatch(Watch):
     def absent(self) -> list[str]:
         """Kinds of what the server surely does not serve."""
         return [
-            _kind_of(one)
+            self._kind_of(one)
             for name, one in self.watched.items()
             if self.reflectors[name].faults.absent_for_s(self.now()) >= SURE_S
         ]
@@ -99,7 +102,7 @@ class FactWatch(Watch):
         now_s = self.now()
         well = [one.last_seen_s for one in self.reflectors.values() if not one.faults.reason]
         return [
-            Unlisted(_kind_of(one), shown(one), reflector.faults.reason, now_s - since_s)
+            Unlisted(self._kind_of(one), shown(one), reflector.faults.reason, now_s - since_s)
             for name, one in self.watched.items()
             if (since_s := (reflector := self.reflectors[name]).faults.since_s)
             and now_s - since_s >= UNLISTED_S
@@ -151,7 +154,3 @@ def shown(one: Watched) -> str:
 def _is_an_answer(reflector: Reflector[Any]) -> bool:
     """Whether the API server itself refused, so that it is there."""
     return not isinstance(reflector.faults.error, Unreachable | TimedOut)
-
-
-def _kind_of(one: Watched) -> str:
-    return one.part if one.part in _KINDS else one.resource.plural

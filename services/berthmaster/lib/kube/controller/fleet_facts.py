@@ -5,17 +5,24 @@ then.
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Coroutine
+from typing import Any, Protocol
 
-from berthmaster.lib.door_client.client import DoorClient
-from berthmaster.lib.door_client.door_facts import DoorMirror
-from berthmaster.lib.messages.door import FactKind
 from berthmaster.lib.nats.connection import Connection
-from berthmaster.lib.nats.facts import FactMirror, Seen
+from berthmaster.lib.nats.fact_stamps import Seen
 from berthmaster.lib.runtime.service import Context
 
 PART = "fleet"  # of health
+
+
+class FleetMirror(Protocol):
+    """A mirror of facts, read from the stream or asked of the door."""
+
+    @property
+    def last_heard_s(self) -> float:
+        """Event loop time of the last message or answer."""
+
+    def run(self, *, caught_up: Callable[[], None]) -> Coroutine[Any, Any, None]: ...
 
 
 class FleetFacts:
@@ -38,28 +45,19 @@ class FleetFacts:
         self._on_gone = on_gone
         self._on_change = on_change
         self._on_fault = on_fault
-        self._mirror: FactMirror | DoorMirror | None = None
+        self._mirror: FleetMirror | None = None
         self._now = asyncio.get_running_loop().time
         self._began_s = self._now()
         self.conn: Connection | None = None
         self.caught_up = False
 
-    def join(self, conn: Connection, subjects: Sequence[str]) -> None:
-        self._begin(
-            conn,
-            FactMirror(conn, self._ctx.name, subjects, on_fact=self._fact, on_gone=self._gone),
-        )
-
-    def join_door(self, door: DoorClient, kinds: Sequence[FactKind]) -> None:
-        """The door is there: mirror these of its cluster."""
-        mirror = DoorMirror(door, kinds, on_fact=self._fact, on_gone=self._gone)
-        self._begin(door.conn, mirror)
-
-    def _begin(self, conn: Connection, mirror: FactMirror | DoorMirror) -> None:
+    def join(self, conn: Connection, mirror: Callable[..., FleetMirror]) -> None:
+        """Begin to mirror. ``mirror``: FactMirror or DoorMirror, all but its callbacks given."""
         self.conn = conn
         self._ctx.health.ready(PART, False, "catching up")
-        self._mirror = mirror
-        self._ctx.spawn(mirror.run(caught_up=self._is_caught_up), name="mirror of the fleet")
+        self._mirror = mirror(on_fact=self._fact, on_gone=self._gone)
+        running = self._mirror.run(caught_up=self._is_caught_up)
+        self._ctx.spawn(running, name="mirror of the fleet")
 
     @property
     def silent(self) -> bool:
