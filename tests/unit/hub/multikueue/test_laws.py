@@ -17,6 +17,7 @@ import hypothesis.strategies as st
 from hypothesis import HealthCheck, settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from berthmaster.hub.multikueue.core.deciding.steps import REPORT_S
 from berthmaster.hub.multikueue.core.instructions import Nominate
 from berthmaster.hub.multikueue.core.known.rooms import Rooms
 from berthmaster.lib.kube.selector import parse_selector
@@ -369,7 +370,7 @@ class Contract(RuleBasedStateMachine):
     @precondition(lambda self: self.made)
     @rule()
     def the_log_follows_kueue(self) -> None:
-        self.world.wait(3.0, heard=CLUSTERS)
+        self.world.wait(REPORT_S + 1.0, heard=CLUSTERS)
         for name in self.made:
             hub = self.world.kueue(name)
             bus = self.as_logged(name)
