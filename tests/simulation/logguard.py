@@ -1,8 +1,9 @@
 """Compares the log with what is remembered of it, for one service: as lib/event_log/guard.py does,
 by the same comparison, in virtual time.
 
-Nothing happens to a log without its server beginning anew (bus.py). So the log is compared with the
-marks of all services at each connection and while something is wrong, and not each second.
+Nothing happens to a log without a restart of its server (bus.py), or another log in its place. So
+the log is compared with the marks of all services at each connection, while something is wrong, and
+when its incarnation is another one. The product compares each second.
 """
 
 from collections.abc import Callable
@@ -93,7 +94,10 @@ class LogGuard:
         if self._process.cut:
             self._again(FIRST_CHECKS_S)
             return
-        if self._wrong_since_s is not None or self._through != self._connection:
+        is_new = self._go_on is not None or (
+            self._own is not None and self._own.incarnation != self._bus.incarnation
+        )
+        if is_new or self._wrong_since_s is not None or self._through != self._connection:
             life = self._process.life
             self._compare()
             if self._process.life != life:
