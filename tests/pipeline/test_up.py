@@ -30,8 +30,8 @@ NAMES = [
     "usage",
     "door",
     "accounts",
-    "emulator",
     "dashboard",
+    "emulator",
 ]
 
 

@@ -213,7 +213,7 @@ class Bus:
         self.lost_bytes = int(named)
         if incarnation != self.incarnation:
             self.gone.append(self.incarnation)
-            self.incarnation = incarnation
+            self.incarnation, self.replaces = incarnation, frozenset()
         self.connections += 1
         self._index()
 
