@@ -35,7 +35,7 @@ TESTS: Final = ROOT / "tests"
 # far earlier, at the `timeout` in pyproject.toml.
 LIMIT_S: Final = 3600.0
 BACKGROUND_NICE: Final = 15
-BUILD: Final = (sys.executable, "-m", "tests.controlplane.build")
+BUILD: Final = (sys.executable, "-m", "berthmaster.lab.controlplane.build")
 NOTHING: Final[Mapping[str, str]] = {}
 NO_TESTS: Final = 5  # pytest's exit code when nothing was collected
 

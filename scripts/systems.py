@@ -16,8 +16,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Final
 
-from tests.controlplane.compiling import cache_root
-from tests.controlplane.projects import PROJECTS, handed_in
+from berthmaster.lab.controlplane.compiling import cache_root
+from berthmaster.lab.controlplane.projects import PROJECTS, handed_in
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 KUEUE: Final = "kueue"

@@ -1,6 +1,6 @@
 """Real API servers: quota to nomination, a node's change to its score, API calls, memory.
 
-A hub and three workers of tests/controlplane, a Kueue on each, and everything of ours as `berth up
+A hub and three workers of lab/controlplane, a Kueue on each, and everything of ours as `berth up
 --hub --worker` runs it on one machine. What is measured is seen by a client's own watches, and
 counted by the API servers' own audit logs. BERTH_BENCH_STEADY_S=600 watches the steady
 state for as long as the budget says.
@@ -24,19 +24,19 @@ from pathlib import Path
 from typing import Any, Final
 
 from berthmaster.client.client import Client
+from berthmaster.lab.controlplane.api import Unreachable
+from berthmaster.lab.controlplane.build import find
+from berthmaster.lab.controlplane.compiling import Unavailable
+from berthmaster.lab.controlplane.kueue import builders
+from berthmaster.lab.controlplane.kueue.managers import Options
+from berthmaster.lab.controlplane.kueue.setup import Kueue
+from berthmaster.lab.controlplane.nodes import gpu_node, make_nodes
+from berthmaster.lab.controlplane.plane import Plane
+from berthmaster.lab.controlplane.planes import Planes
+from berthmaster.lab.controlplane.projects import KUEUE, find_project
 from berthmaster.lib.access.permissions import inbox_prefix
 from berthmaster.lib.messages.fleet import ClusterScore, NodeReport
 from berthmaster.lib.runtime.process_setup import end_with_parent
-from tests.controlplane.api import Unreachable
-from tests.controlplane.build import find
-from tests.controlplane.compiling import Unavailable
-from tests.controlplane.kueue import builders
-from tests.controlplane.kueue.managers import Options
-from tests.controlplane.kueue.setup import Kueue
-from tests.controlplane.nodes import gpu_node, make_nodes
-from tests.controlplane.plane import Plane
-from tests.controlplane.planes import Planes
-from tests.controlplane.projects import KUEUE, find_project
 
 NAMESPACE: Final = "bench"
 WORKLOADS: Final = 500

@@ -1,6 +1,6 @@
 """Open Cluster Management: a node's change to its AddOnPlacementScore, and writes an hour.
 
-A real API server (tests/controlplane), a real nats-server that syncs every write, the scorer and
+A real API server (lab/controlplane), a real nats-server that syncs every write, the scorer and
 `berth serve ocm` as processes of their own, and this process, which speaks for 20 clusters: the
 telemetry of every node once a second, half of its GPUs working with noise, and the signs of life.
 Then one node after the other gets or loses all its GPUs, and a watch of the API server says when
@@ -24,6 +24,11 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final
 
+from berthmaster.lab.controlplane.api import Unreachable
+from berthmaster.lab.controlplane.build import find
+from berthmaster.lab.controlplane.compiling import Unavailable
+from berthmaster.lab.controlplane.plane import Plane
+from berthmaster.lab.controlplane.planes import Planes
 from berthmaster.lib.messages.families import encode
 from berthmaster.lib.messages.fleet import ClusterAlive
 from berthmaster.lib.nats import subjects
@@ -32,11 +37,6 @@ from berthmaster.lib.nats.facts import FactWriter
 from berthmaster.lib.nats.streams import ensure_streams
 from berthmaster.lib.supervisor.embedded import Server
 from scripts.benchmarks.scoring import connect, fact, percentile, process, rss_mib, telemetry
-from tests.controlplane.api import Unreachable
-from tests.controlplane.build import find
-from tests.controlplane.compiling import Unavailable
-from tests.controlplane.plane import Plane
-from tests.controlplane.planes import Planes
 
 CLUSTERS: Final = 20
 NODES: Final = 10  # of each cluster

@@ -17,11 +17,11 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
+from berthmaster.lab.controlplane.api import Unreachable
+from berthmaster.lab.controlplane.build import find
+from berthmaster.lab.controlplane.compiling import Unavailable
+from berthmaster.lab.controlplane.planes import Planes
 from tests.cluster.placementing import GROUP, Rig, rig
-from tests.controlplane.api import Unreachable
-from tests.controlplane.build import find
-from tests.controlplane.compiling import Unavailable
-from tests.controlplane.planes import Planes
 
 CLUSTERS: Final = 20
 CHANGES: Final = 40

@@ -27,6 +27,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
+from berthmaster.lab.controlplane.build import find
+from berthmaster.lab.controlplane.compiling import Unavailable
+from berthmaster.lab.controlplane.nodes import remove_nodes
+from berthmaster.lab.controlplane.plane import Plane
+from berthmaster.lab.controlplane.planes import Planes
 from berthmaster.lab.emulator.fleets import OPENB_NODES, NodeSpec, scale
 from berthmaster.lab.emulator.workloads import OPENB_PODS
 from berthmaster.lib.engine.fleet.fleet import Holding
@@ -40,11 +45,6 @@ from scripts.benchmarks.scheduler_cluster import (
     Pods,
     register,
 )
-from tests.controlplane.build import find
-from tests.controlplane.compiling import Unavailable
-from tests.controlplane.nodes import remove_nodes
-from tests.controlplane.plane import Plane
-from tests.controlplane.planes import Planes
 
 Settings = dict[str, Any]
 AHEAD: Final = 64  # pods sent before the first has a node, where nothing depends on the answer

@@ -18,6 +18,9 @@ from typing import Any, ClassVar, Final, NamedTuple, Self
 
 from msgspec.structs import replace
 
+from berthmaster.lab.controlplane.api import ApiError, Object, Unreachable
+from berthmaster.lab.controlplane.nodes import GPU, Node, make_nodes, wait_open
+from berthmaster.lab.controlplane.plane import ADMIN, ADMINS, Plane
 from berthmaster.lab.emulator.fleets import ClusterSpec, NodeSpec
 from berthmaster.lib.messages.placement import PodBinding
 from berthmaster.lib.messages.workload import JobRequest, PodSet, RunSpec
@@ -25,9 +28,6 @@ from berthmaster.worker.executor.core.cluster_protocol import Attempt, CreatePod
 from berthmaster.worker.executor.core.manifest import Style, document
 from berthmaster.worker.executor.core.offers import Offers
 from scripts.benchmarks.packers import WHOLE, report_of
-from tests.controlplane.api import ApiError, Object, Unreachable
-from tests.controlplane.nodes import GPU, Node, make_nodes, wait_open
-from tests.controlplane.plane import ADMIN, ADMINS, Plane
 from tests.support.patience import wait_until
 
 NAMESPACE: Final = "bench"

@@ -1,4 +1,4 @@
-"""The planes of tests/controlplane, which are themselves what is tested here."""
+"""The planes of berthmaster/lab/controlplane, which are themselves what is tested here."""
 
 from tests.controlplane.fixtures import _running, namespace, planes, programs
 

@@ -3,10 +3,9 @@
 import time
 from pathlib import Path
 
-from tests.controlplane.api import Api, ApiError
-from tests.controlplane.compiling import KUBERNETES_VERSION
-from tests.controlplane.jobs import gpu_job, jobs_path, pods_path, wait_condition
-from tests.controlplane.nodes import (
+from berthmaster.lab.controlplane.api import Api, ApiError
+from berthmaster.lab.controlplane.compiling import KUBERNETES_VERSION
+from berthmaster.lab.controlplane.nodes import (
     bring_back,
     cpu_node,
     gpu_node,
@@ -15,8 +14,9 @@ from tests.controlplane.nodes import (
     shared_node,
     take_down,
 )
-from tests.controlplane.plane import Plane
-from tests.controlplane.planes import Planes
+from berthmaster.lab.controlplane.plane import Plane
+from berthmaster.lab.controlplane.planes import Planes
+from tests.controlplane.jobs import gpu_job, jobs_path, pods_path, wait_condition
 from tests.support.patience import wait_until
 
 MEMORY_LIMIT_BYTES = 4 * 1024**3

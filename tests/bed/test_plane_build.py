@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.controlplane import build, compiling
-from tests.controlplane.build import MODULES, SOURCES
-from tests.controlplane.compiling import (
+from berthmaster.lab.controlplane import build, compiling
+from berthmaster.lab.controlplane.build import MODULES, SOURCES
+from berthmaster.lab.controlplane.compiling import (
     HERE,
     KUBERNETES_VERSION,
     LD_FLAGS,
@@ -19,7 +19,7 @@ from tests.controlplane.compiling import (
     cache_key,
     folder_of,
 )
-from tests.controlplane.projects import HELM, KUEUE, PROJECTS, build_project, find_project
+from berthmaster.lab.controlplane.projects import HELM, KUEUE, PROJECTS, build_project, find_project
 from tests.support.patience import hang_s, wait_until
 
 GO = """#!/bin/sh
@@ -73,7 +73,7 @@ def assets(tmp_path: Path, *names: str) -> str:
 
 def in_another_process(environment: dict[str, str], *more: str) -> subprocess.Popen[bytes]:
     return subprocess.Popen(
-        [sys.executable, "-m", "tests.controlplane.build", *more],
+        [sys.executable, "-m", "berthmaster.lab.controlplane.build", *more],
         env=environment,
         cwd=HERE.parent.parent,
         stdout=subprocess.PIPE,

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from tests.controlplane.api import ApiError
-from tests.controlplane.planes import Planes
+from berthmaster.lab.controlplane.api import ApiError
+from berthmaster.lab.controlplane.planes import Planes
 
 OCM = "cluster.open-cluster-management.io"
 INVENTORY = "multicluster.x-k8s.io/v1alpha1"

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.controlplane.api import Api, ApiError, Unreachable
+from berthmaster.lab.controlplane.api import Api, ApiError, Unreachable
+from berthmaster.lab.controlplane.nodes import gpu_node, make_nodes
+from berthmaster.lab.controlplane.plane import DEFINITIONS, Plane
+from berthmaster.lab.controlplane.planes import Planes
+from berthmaster.lab.controlplane.proxy import Proxy
 from tests.controlplane.jobs import gpu_job, jobs_path, pods_path, wait_condition
-from tests.controlplane.nodes import gpu_node, make_nodes
-from tests.controlplane.plane import DEFINITIONS, Plane
-from tests.controlplane.planes import Planes
-from tests.controlplane.proxy import Proxy
 from tests.support.patience import NEVER_S, hang_s, wait_until
 
 CONFIGMAPS = "/api/v1/namespaces/{}/configmaps"

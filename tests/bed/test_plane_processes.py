@@ -7,15 +7,15 @@ from pathlib import Path
 
 import pytest
 
+from berthmaster.lab.controlplane.build import Programs
+from berthmaster.lab.controlplane.compiling import HERE
+from berthmaster.lab.controlplane.processes import Failed, Process
 from berthmaster.lib.runtime.ports import free_ports
-from tests.controlplane.build import Programs
-from tests.controlplane.compiling import HERE
-from tests.controlplane.processes import Failed, Process
 from tests.support.patience import wait_until
 
 RUN = """
 import pathlib, sys, time
-from tests.controlplane.planes import Planes
+from berthmaster.lab.controlplane.planes import Planes
 with Planes(pathlib.Path(sys.argv[1]), hub=False, workers=1, crds=[]) as planes:
     parts = [planes.etcd.process, *planes.workers[0].parts.all()]
     print(*(part.pid for part in parts), flush=True)

@@ -12,16 +12,16 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final
 
+from berthmaster.lab.controlplane.api import Api, ApiError
+from berthmaster.lab.controlplane.kueue import builders
+from berthmaster.lab.controlplane.kueue.objects import condition_of, is_true
+from berthmaster.lab.controlplane.kueue.setup import API, SYSTEM, Kueue, Options
+from berthmaster.lab.controlplane.nodes import gpu_node, make_nodes
+from berthmaster.lab.controlplane.planes import Planes
 from berthmaster.lib.lifecycle.workload import Key
 from tests.cluster.multikueue_bus import Bus
 from tests.cluster.multikueue_workers import JOB_LABEL
 from tests.cluster.multikueueing import Rig
-from tests.controlplane.api import Api, ApiError
-from tests.controlplane.kueue import builders
-from tests.controlplane.kueue.objects import condition_of, is_true
-from tests.controlplane.kueue.setup import API, SYSTEM, Kueue, Options
-from tests.controlplane.nodes import gpu_node, make_nodes
-from tests.controlplane.planes import Planes
 from tests.support import warm
 from tests.support.chart import render
 from tests.support.patience import hang_s

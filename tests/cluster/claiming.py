@@ -7,6 +7,7 @@ from typing import Any, Final
 
 import msgspec
 
+from berthmaster.lab.controlplane.plane import Plane
 from berthmaster.lib.kube.controller.problems import Problems
 from berthmaster.lib.messages.fleet import NodeReport, Stamp
 from berthmaster.worker.inventory.core.node_index import NodeIndex
@@ -17,7 +18,6 @@ from berthmaster.worker.inventory.core.objects import (
     ResourceClaim,
     ResourceSlice,
 )
-from tests.controlplane.plane import Plane
 
 DRIVER: Final = "gpu.nvidia.com"
 API: Final = "/apis/resource.k8s.io/v1"

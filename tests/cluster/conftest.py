@@ -1,4 +1,4 @@
-"""The planes of tests/controlplane, which run once for the whole tier."""
+"""The planes of berthmaster/lab/controlplane, which run once for the whole tier."""
 
 from tests.controlplane.fixtures import _running, namespace, planes, programs
 

@@ -25,11 +25,11 @@ import yaml
 from berthmaster.hub.credentials.core import names
 from berthmaster.hub.credentials.core.rights import DEFAULT_FRAMEWORKS
 from berthmaster.hub.credentials.core.way_in import documents
+from berthmaster.lab.controlplane.api import Api, ApiError, Object, kubeconfig
+from berthmaster.lab.controlplane.plane import Plane
+from berthmaster.lab.controlplane.planes import Planes
+from berthmaster.lab.controlplane.proxy import Proxy
 from berthmaster.lib.runtime.ports import free_ports
-from tests.controlplane.api import Api, ApiError, Object, kubeconfig
-from tests.controlplane.plane import Plane
-from tests.controlplane.planes import Planes
-from tests.controlplane.proxy import Proxy
 from tests.support import warm
 from tests.support.chart import render
 from tests.support.patience import hang_s, wait_until

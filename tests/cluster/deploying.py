@@ -17,10 +17,10 @@ import yaml
 
 from berthmaster.cli.cluster.secret import EXECUTOR_ROLE, FIGURES_ROLE
 from berthmaster.cli.doctor.rights import AGENT_ACCOUNT, DISPATCHING_ROLE, HUB_ACCOUNT
+from berthmaster.lab.controlplane.api import ApiError
+from berthmaster.lab.controlplane.plane import Plane
+from berthmaster.lab.controlplane.planes import Planes
 from berthmaster.lib.supervisor.hub_folder import BUS_SECRET, KEYS_SECRET
-from tests.controlplane.api import ApiError
-from tests.controlplane.plane import Plane
-from tests.controlplane.planes import Planes
 from tests.pipeline.running import environment, run_berth
 from tests.support.chart import WITHOUT, Manifest, Values, pod_of, render
 from tests.support.containers import Pod, RunningBus, running, write_files, write_token

@@ -7,13 +7,13 @@ Nodes are told apart by a label that each request names, so that none gets anoth
 from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
+from berthmaster.lab.controlplane.nodes import Node, cpu_node, gpu_node, mig_node, shared_node
 from berthmaster.lib.accelerators.table import How
 from berthmaster.lib.engine.fitting.fit import Scratch, bind_gang
 from berthmaster.lib.engine.fleet.fleet import Fleet
 from berthmaster.lib.engine.fleet.needs import suitable_nodes
 from berthmaster.lib.messages.fleet import NodeReport
 from berthmaster.lib.messages.workload import PodSet
-from tests.controlplane.nodes import Node, cpu_node, gpu_node, mig_node, shared_node
 
 ROW: Final = "example.org/row"
 GKE: Final = "cloud.google.com/gke-"

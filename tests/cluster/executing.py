@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+from berthmaster.lab.controlplane.plane import Plane
+from berthmaster.lab.controlplane.proxy import Proxy
 from berthmaster.lib.event_log.workload_log import EventLog, decode_story
 from berthmaster.lib.jobs.kinds.job import JOB
 from berthmaster.lib.jobs.kinds.kind import JobKind
@@ -41,8 +43,6 @@ from berthmaster.worker.executor.core.cluster_protocol import Attempt
 from berthmaster.worker.executor.core.manifest import object_name
 from tests.bus.doors import with_door
 from tests.bus.tools import eventually
-from tests.controlplane.plane import Plane
-from tests.controlplane.proxy import Proxy
 from tests.support import warm
 from tests.support.patience import hang_s
 from tests.support.warm import Child

@@ -14,6 +14,7 @@ from typing import Any, Final, Literal, Self, TypeVar
 
 import msgspec
 
+from berthmaster.lab.controlplane.kueue.setup import Kueue
 from berthmaster.lib.event_log.workload_log import EventLog
 from berthmaster.lib.lifecycle.fold import Verdict, offer
 from berthmaster.lib.lifecycle.workload import Key, Workload, key
@@ -43,7 +44,6 @@ from berthmaster.lib.nats.stream_messages import Recorded
 from berthmaster.lib.nats.streams import WORKLOADS, ensure_streams
 from berthmaster.lib.supervisor.embedded import Server, ServerConfig
 from tests.bus.tools import Lines, Settings
-from tests.controlplane.kueue.setup import Kueue
 from tests.support.builders import node, profile
 from tests.support.patience import ANSWER_S, Patience, hang_s
 

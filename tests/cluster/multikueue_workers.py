@@ -11,13 +11,13 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
+from berthmaster.lab.controlplane.api import ApiError, Object, Unreachable
+from berthmaster.lab.controlplane.kueue.setup import Kueue
+from berthmaster.lab.controlplane.plane import Plane
 from berthmaster.lib.lifecycle.workload import Key, key
 from berthmaster.lib.messages.fleet import ClusterAlive, NodeReport, QueueReport
 from berthmaster.lib.messages.workload import Ending
 from tests.cluster.multikueueing import Rig
-from tests.controlplane.api import ApiError, Object, Unreachable
-from tests.controlplane.kueue.setup import Kueue
-from tests.controlplane.plane import Plane
 from tests.support import warm
 from tests.support.chart import rights
 from tests.support.patience import hang_s

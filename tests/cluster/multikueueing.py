@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import Any, Final
 
 from berthmaster.cli.doctor.rights import DISPATCHING_ROLE
+from berthmaster.lab.controlplane.kueue import builders
+from berthmaster.lab.controlplane.kueue.setup import API, Kueue
 from berthmaster.lib.kueue.podsets.reading import workload_id
 from berthmaster.lib.lifecycle.fold import Verdict
 from berthmaster.lib.lifecycle.workload import Key, key
 from tests.cluster.deploying import bind_in
 from tests.cluster.multikueue_bus import Bus
-from tests.controlplane.kueue import builders
-from tests.controlplane.kueue.setup import API, Kueue
 from tests.support import warm
 from tests.support.chart import Manifest, rights
 from tests.support.patience import hang_s, wait_until

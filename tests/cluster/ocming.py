@@ -12,6 +12,8 @@ from msgspec.structs import replace
 
 from berthmaster.hub.ocm.service import main
 from berthmaster.hub.ocm.settings import OcmSettings
+from berthmaster.lab.controlplane.api import Object
+from berthmaster.lab.controlplane.plane import Plane
 from berthmaster.lib.nats import subjects
 from berthmaster.lib.nats.connection import Connection
 from berthmaster.lib.nats.errors import BusError
@@ -24,8 +26,6 @@ from berthmaster.worker.claims import service as claims_service
 from berthmaster.worker.claims.settings import ClaimsSettings
 from tests.bus.doors import door
 from tests.bus.shells import client, running
-from tests.controlplane.api import Object
-from tests.controlplane.plane import Plane
 from tests.support.chart import rights
 from tests.support.patience import Patience
 from tests.unit.hub.ocm.builders import score

@@ -12,8 +12,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
-from tests.controlplane.api import Api, ApiError, Object
-from tests.controlplane.planes import Planes
+from berthmaster.lab.controlplane.api import Api, ApiError, Object
+from berthmaster.lab.controlplane.planes import Planes
 from tests.support import warm
 from tests.support.chart import render
 from tests.support.patience import hang_s, wait_until

@@ -14,15 +14,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Final
 
+from berthmaster.lab.controlplane import components
+from berthmaster.lab.controlplane.api import ApiError
+from berthmaster.lab.controlplane.build import find
+from berthmaster.lab.controlplane.certificates import LOOPBACK, Authority
+from berthmaster.lab.controlplane.nodes import Node, cpu_node
+from berthmaster.lab.controlplane.plane import ADMINS, Plane
+from berthmaster.lab.controlplane.processes import Process
 from berthmaster.lib.runtime.ports import free_ports
 from tests.cluster.real_admission import Admission, configuration
-from tests.controlplane import components
-from tests.controlplane.api import ApiError
-from tests.controlplane.build import find
-from tests.controlplane.certificates import LOOPBACK, Authority
-from tests.controlplane.nodes import Node, cpu_node
-from tests.controlplane.plane import ADMINS, Plane
-from tests.controlplane.processes import Process
 from tests.support.patience import hang_s, wait_until
 
 WHY_NOT: Final = "needs a real HAMi: set HAMI_BIN"

@@ -1,6 +1,6 @@
 """JobSet's own controller and admission in a plane, outside a cluster.
 
-tests/controlplane/projects.py has its program and definition: of the version of its go.mod, or
+lab/controlplane/projects.py has its program and definition: of the version of its go.mod, or
 those that JOBSET_BIN and JOBSET_CRDS (config/components/crd/bases of its source) name. It runs on
 loopback beside its API server, and its admission is registered by its paths, as its installer does
 it. Facts of reference: JobSet 0.12, config/components.
@@ -12,14 +12,14 @@ from typing import Final
 
 import yaml
 
+from berthmaster.lab.controlplane.api import documents
+from berthmaster.lab.controlplane.certificates import LOOPBACK, Authority
+from berthmaster.lab.controlplane.plane import Plane
+from berthmaster.lab.controlplane.planes import CRDS
+from berthmaster.lab.controlplane.processes import Process
+from berthmaster.lab.controlplane.projects import JOBSET, find_project
 from berthmaster.lib.runtime.ports import free_ports
 from tests.cluster.real_admission import Admission, configuration
-from tests.controlplane.api import documents
-from tests.controlplane.certificates import LOOPBACK, Authority
-from tests.controlplane.plane import Plane
-from tests.controlplane.planes import CRDS
-from tests.controlplane.processes import Process
-from tests.controlplane.projects import JOBSET, find_project
 
 _JOB_SETS: Final = "jobset.x-k8s.io/v1alpha2/jobsets"
 _PATH: Final = "jobset-x-k8s-io-v1alpha2-jobset"

@@ -15,13 +15,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
+from berthmaster.lab.controlplane.api import ApiError, documents
+from berthmaster.lab.controlplane.certificates import LOOPBACK, Authority
+from berthmaster.lab.controlplane.plane import Plane
+from berthmaster.lab.controlplane.processes import Process
 from berthmaster.lib.accelerators.written import KAI_GROUP
 from berthmaster.lib.runtime.ports import free_ports
 from tests.cluster.real_admission import Admission, configuration
-from tests.controlplane.api import ApiError, documents
-from tests.controlplane.certificates import LOOPBACK, Authority
-from tests.controlplane.plane import Plane
-from tests.controlplane.processes import Process
 from tests.support.patience import hang_s
 
 WHY_NOT: Final = "needs a real KAI: set KAI_BIN and KAI_CRDS"

@@ -1,6 +1,6 @@
 """Karmada's own controller manager, scheduler and admission, a plane being its control plane.
 
-tests/controlplane/projects.py has its programs and definitions: of the version of its go.mod, or
+lab/controlplane/projects.py has its programs and definitions: of the version of its go.mod, or
 those that KARMADA_BIN (a folder with karmada-controller-manager, karmada-scheduler and
 karmada-webhook) and KARMADA_CRDS (charts/karmada/_crds/bases of its source) name.
 The plane stands for Karmada's API server: Clusters are a definition of ours where Karmada's
@@ -14,13 +14,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
+from berthmaster.lab.controlplane.api import documents
+from berthmaster.lab.controlplane.certificates import LOOPBACK, Authority
+from berthmaster.lab.controlplane.plane import Plane
+from berthmaster.lab.controlplane.processes import Process
+from berthmaster.lab.controlplane.projects import KARMADA, find_project
 from berthmaster.lib.runtime.ports import free_ports
 from tests.cluster.real_admission import Admission, configuration
-from tests.controlplane.api import documents
-from tests.controlplane.certificates import LOOPBACK, Authority
-from tests.controlplane.plane import Plane
-from tests.controlplane.processes import Process
-from tests.controlplane.projects import KARMADA, find_project
 from tests.support.patience import wait_until
 
 CLUSTERS: Final = "/apis/cluster.karmada.io/v1alpha1/clusters"

@@ -1,7 +1,7 @@
 """Open Cluster Management's own Placement controller beside a plane's API server.
 
 OCM_BIN names the folder of its programs (``placement``; ``go build ./cmd/placement`` of its
-source). It reads the definitions of tests/controlplane/crds. Facts of reference: OCM 1.3 and main
+source). It reads the definitions of lab/controlplane/crds. Facts of reference: OCM 1.3 and main
 of August 2026.
 """
 
@@ -10,10 +10,10 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Final
 
+from berthmaster.lab.controlplane.certificates import LOOPBACK
+from berthmaster.lab.controlplane.plane import Plane
+from berthmaster.lab.controlplane.processes import Process
 from berthmaster.lib.runtime.ports import free_ports
-from tests.controlplane.certificates import LOOPBACK
-from tests.controlplane.plane import Plane
-from tests.controlplane.processes import Process
 
 WHY_NOT: Final = "needs a real Open Cluster Management: set OCM_BIN"
 

@@ -12,12 +12,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
+from berthmaster.lab.controlplane.api import documents
+from berthmaster.lab.controlplane.certificates import LOOPBACK, Authority
+from berthmaster.lab.controlplane.plane import Plane
+from berthmaster.lab.controlplane.processes import Process
 from berthmaster.lib.runtime.ports import free_ports
 from tests.cluster.real_admission import Admission, configuration
-from tests.controlplane.api import documents
-from tests.controlplane.certificates import LOOPBACK, Authority
-from tests.controlplane.plane import Plane
-from tests.controlplane.processes import Process
 from tests.support.patience import wait_until
 
 WHY_NOT: Final = "needs a real Volcano: set VOLCANO_BIN and VOLCANO_CRDS"

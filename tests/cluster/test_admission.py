@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
+from berthmaster.lab.controlplane.kueue import builders
+from berthmaster.lab.controlplane.kueue.setup import API, Kueue, Options
+from berthmaster.lab.controlplane.planes import Planes
 from tests.cluster.admitting import GPUS, Hall, bind, by_placement, hall, our_check
 from tests.cluster.multikueue_workers import Census, each_ends_once
 from tests.cluster.multikueueing import running_in
 from tests.cluster.placementing import rig as evaluator
-from tests.controlplane.kueue import builders
-from tests.controlplane.kueue.setup import API, Kueue, Options
-from tests.controlplane.planes import Planes
 
 ONE, TWO, THREE = "worker-1", "worker-2", "worker-3"
 WORKERS = (ONE, TWO, THREE)

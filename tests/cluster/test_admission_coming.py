@@ -6,6 +6,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from berthmaster.lab.controlplane.kueue import builders
+from berthmaster.lab.controlplane.kueue.setup import API, SYSTEM, USER, Options
+from berthmaster.lab.controlplane.planes import Planes
 from tests.cluster.admitting import (
     GPUS,
     OCM_CONTROLLER,
@@ -16,9 +19,6 @@ from tests.cluster.admitting import (
 )
 from tests.cluster.multikueue_workers import Census
 from tests.cluster.multikueueing import running_in
-from tests.controlplane.kueue import builders
-from tests.controlplane.kueue.setup import API, SYSTEM, USER, Options
-from tests.controlplane.planes import Planes
 
 ONE, TWO, THREE = "worker-1", "worker-2", "worker-3"
 WORKERS = (ONE, TWO, THREE)

@@ -6,6 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from berthmaster.lab.controlplane.api import Api
+from berthmaster.lab.controlplane.kueue import builders
+from berthmaster.lab.controlplane.kueue.cleaning import remove_all
+from berthmaster.lab.controlplane.kueue.setup import API, SYSTEM
+from berthmaster.lab.controlplane.planes import Planes
 from tests.cluster.admitting import (
     OCM,
     USER,
@@ -17,11 +22,6 @@ from tests.cluster.admitting import (
     our_check,
 )
 from tests.cluster.multikueue_bus import Bus
-from tests.controlplane.api import Api
-from tests.controlplane.kueue import builders
-from tests.controlplane.kueue.cleaning import remove_all
-from tests.controlplane.kueue.setup import API, SYSTEM
-from tests.controlplane.planes import Planes
 from tests.support.patience import Hung, wait_until
 
 REVIEWS = "/apis/authorization.k8s.io/v1/subjectaccessreviews"

@@ -9,6 +9,11 @@ from typing import Any
 import msgspec
 import pytest
 
+from berthmaster.lab.controlplane.kueue.objects import condition_of
+from berthmaster.lab.controlplane.kueue.setup import API, Options, kueue
+from berthmaster.lab.controlplane.nodes import cpu_node, make_nodes, wait_open
+from berthmaster.lab.controlplane.plane import Plane
+from berthmaster.lab.controlplane.planes import Planes
 from berthmaster.lib.kube.mirror import Added, Listed
 from berthmaster.lib.kueue.asks import asks_of, devices_of
 from berthmaster.lib.kueue.queues import ClusterQueue
@@ -23,11 +28,6 @@ from tests.bus.tools import eventually, story
 from tests.cluster.claiming import API as CLAIMS
 from tests.cluster.claiming import gpu, mig, offered, reported
 from tests.cluster.executing import job, site
-from tests.controlplane.kueue.objects import condition_of
-from tests.controlplane.kueue.setup import API, Options, kueue
-from tests.controlplane.nodes import cpu_node, make_nodes, wait_open
-from tests.controlplane.plane import Plane
-from tests.controlplane.planes import Planes
 
 STAMP = Stamp(epoch=1, counter=1)
 GPUS, SLICES = "example.com/gpus", "example.com/slices"

@@ -10,6 +10,9 @@ from typing import Any
 import msgspec
 import pytest
 
+from berthmaster.lab.controlplane.kueue.builders import cluster_queue
+from berthmaster.lab.controlplane.plane import Plane
+from berthmaster.lab.controlplane.planes import Planes
 from berthmaster.lib.kube.client import Client
 from berthmaster.lib.kube.config import from_kubeconfig, from_kubeconfig_bytes, in_cluster
 from berthmaster.lib.kube.errors import (
@@ -37,9 +40,6 @@ from berthmaster.lib.kube.resources import (
     Resource,
 )
 from berthmaster.lib.kube.retry import on_conflict
-from tests.controlplane.kueue.builders import cluster_queue
-from tests.controlplane.plane import Plane
-from tests.controlplane.planes import Planes
 from tests.unit.lib.kube.papers import V1, credential, encoded, kubeconfig, text
 from tests.unit.lib.kube.stage import Lines
 

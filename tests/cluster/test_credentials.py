@@ -7,9 +7,9 @@ from typing import Final
 import pytest
 
 from berthmaster.hub.credentials.core import names
+from berthmaster.lab.controlplane.api import Api, ApiError
+from berthmaster.lab.controlplane.planes import Planes
 from tests.cluster.credentialing import MULTIKUEUE_CLUSTERS, MULTIKUEUE_CONFIGS, Rig, calling, works
-from tests.controlplane.api import Api, ApiError
-from tests.controlplane.planes import Planes
 
 KUEUE: Final = "/apis/kueue.x-k8s.io/v1beta2"
 # (method, path): what MultiKueue does in a worker; {ns} is any namespace.

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from berthmaster.hub.credentials.core import names
+from berthmaster.lab.controlplane.api import kubeconfig
+from berthmaster.lab.controlplane.planes import Planes
 from tests.cluster.credentialing import RBAC, Rig, calling, works
-from tests.controlplane.api import kubeconfig
-from tests.controlplane.planes import Planes
 
 
 @pytest.fixture

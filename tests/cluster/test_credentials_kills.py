@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from berthmaster.lab.controlplane.planes import Planes
 from tests.cluster.credentialing import Rig, calling
-from tests.controlplane.planes import Planes
 from tests.support.patience import hang_s
 
 

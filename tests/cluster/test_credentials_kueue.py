@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from berthmaster.lab.controlplane.kueue.setup import SYSTEM, Kueue
+from berthmaster.lab.controlplane.nodes import gpu_node, make_nodes
+from berthmaster.lab.controlplane.planes import Planes
 from tests.cluster.credentialing import MULTIKUEUE_CLUSTERS, Rig
-from tests.controlplane.kueue.setup import SYSTEM, Kueue
-from tests.controlplane.nodes import gpu_node, make_nodes
-from tests.controlplane.planes import Planes
 
 ONE = "worker-1"
 

@@ -9,10 +9,10 @@ from typing import Any, Final
 import pytest
 
 from berthmaster.hub.credentials.core import names
+from berthmaster.lab.controlplane.api import kubeconfig
+from berthmaster.lab.controlplane.plane import Plane
+from berthmaster.lab.controlplane.planes import Planes
 from tests.cluster.credentialing import MULTIKUEUE_CLUSTERS, Rig, works
-from tests.controlplane.api import kubeconfig
-from tests.controlplane.plane import Plane
-from tests.controlplane.planes import Planes
 
 Spoil = Callable[[dict[str, Any], dict[str, Any]], None]
 

@@ -12,9 +12,9 @@ from typing import Any, Final
 import pytest
 
 from berthmaster.hub.credentials.core.index import ACCOUNT
+from berthmaster.lab.controlplane.plane import Plane
+from berthmaster.lab.controlplane.planes import Planes
 from tests.cluster.credentialing import MANAGED, RBAC, Rig, works
-from tests.controlplane.plane import Plane
-from tests.controlplane.planes import Planes
 
 ACCOUNTS: Final = "/apis/authentication.open-cluster-management.io/v1beta1/namespaces/{ns}"
 PERMISSIONS: Final = "/apis/rbac.open-cluster-management.io/v1alpha1/namespaces/{ns}"

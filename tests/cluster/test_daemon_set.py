@@ -3,9 +3,9 @@ written, one on each node with GPUs, none elsewhere, and in no namespace of a lo
 
 import pytest
 
-from tests.controlplane.api import ApiError
-from tests.controlplane.nodes import cpu_node, gpu_node, make_nodes, wait_open
-from tests.controlplane.planes import Planes
+from berthmaster.lab.controlplane.api import ApiError
+from berthmaster.lab.controlplane.nodes import cpu_node, gpu_node, make_nodes, wait_open
+from berthmaster.lab.controlplane.planes import Planes
 from tests.support.chart import render
 from tests.support.patience import wait_until
 

@@ -11,6 +11,10 @@ from typing import Any, Final
 
 from berthmaster.cli.doctor.facts import Mode, Right
 from berthmaster.cli.doctor.rights import AGENT_ACCOUNT, HUB_ACCOUNT, agent_rights, hub_rights
+from berthmaster.lab.controlplane.api import Api
+from berthmaster.lab.controlplane.kueue.setup import Kueue, Options
+from berthmaster.lab.controlplane.nodes import gpu_node, make_nodes
+from berthmaster.lab.controlplane.planes import Planes
 from berthmaster.lib.kube.resources import COSCHEDULING_POD_GROUPS, POD_GROUPS, SCHEDULING_WORKLOADS
 from tests.cluster.deploying import (
     ONE,
@@ -24,10 +28,6 @@ from tests.cluster.deploying import (
     remove,
     serving,
 )
-from tests.controlplane.api import Api
-from tests.controlplane.kueue.setup import Kueue, Options
-from tests.controlplane.nodes import gpu_node, make_nodes
-from tests.controlplane.planes import Planes
 from tests.support.chart import WITHOUT, Manifest, Values, render
 from tests.support.patience import wait_until
 

@@ -4,14 +4,14 @@ the executor asks by the right names, kube-scheduler binds the pod, and the node
 from pathlib import Path
 from typing import Any
 
+from berthmaster.lab.controlplane.nodes import make_nodes, wait_open
+from berthmaster.lab.controlplane.planes import Planes
 from berthmaster.lib.accelerators.table import TABLE, How
 from berthmaster.lib.messages.workload import Running
 from tests.bus.tools import story
 from tests.cluster.claiming import reported
 from tests.cluster.device_rows import ELSEWHERE, ROWS, devices_of, place_of, pod_set
 from tests.cluster.executing import job, site
-from tests.controlplane.nodes import make_nodes, wait_open
-from tests.controlplane.planes import Planes
 
 NOTHING: dict[str, Any] = {"gpus": (), "gpu_milli": 0, "tpus": 0, "pieces": {}}
 

@@ -7,15 +7,15 @@ from pathlib import Path
 
 import pytest
 
+from berthmaster.lab.controlplane.kueue.setup import Kueue, Options
+from berthmaster.lab.controlplane.nodes import cpu_node, make_nodes, wait_open
+from berthmaster.lab.controlplane.planes import Planes
 from berthmaster.lib.accelerators.table import How
 from tests.cluster import claiming
 from tests.cluster.device_rows import ROWS, quota
 from tests.cluster.multikueue_bus import Bus
 from tests.cluster.multikueue_workers import inventories
 from tests.cluster.multikueueing import Rig
-from tests.controlplane.kueue.setup import Kueue, Options
-from tests.controlplane.nodes import cpu_node, make_nodes, wait_open
-from tests.controlplane.planes import Planes
 
 ONE, TWO = "worker-1", "worker-2"
 CLAIMED = "claimed-gpus"  # the resource that Kueue counts claims as

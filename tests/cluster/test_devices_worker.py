@@ -4,6 +4,9 @@ asked for by are those of the Job, its Kueue counts them, and the pods run where
 import asyncio
 from pathlib import Path
 
+from berthmaster.lab.controlplane.kueue.setup import API, kueue
+from berthmaster.lab.controlplane.nodes import make_nodes, wait_open
+from berthmaster.lab.controlplane.planes import Planes
 from berthmaster.lib.kueue.asks import asks_of, devices_of
 from berthmaster.lib.messages.placement import Target
 from tests.bus.tools import eventually, story
@@ -11,9 +14,6 @@ from tests.cluster import device_rows
 from tests.cluster.claiming import reported
 from tests.cluster.device_rows import ROWS, place_of, pod_set
 from tests.cluster.executing import job, site
-from tests.controlplane.kueue.setup import API, kueue
-from tests.controlplane.nodes import make_nodes, wait_open
-from tests.controlplane.planes import Planes
 
 
 @story

@@ -17,13 +17,13 @@ from berthmaster.cli.doctor.facts import Mode, Without
 from berthmaster.cli.doctor.findings import Report
 from berthmaster.cli.doctor.nominations import MERGE_GATE
 from berthmaster.cli.doctor.reader import ClusterAccess, survey
+from berthmaster.lab.controlplane.kueue import builders
+from berthmaster.lab.controlplane.kueue.setup import API, Kueue, kueue
+from berthmaster.lab.controlplane.nodes import gpu_node, make_nodes
+from berthmaster.lab.controlplane.plane import Plane
+from berthmaster.lab.controlplane.planes import Planes
 from tests.cluster.deploying import apply, remove
 from tests.cluster.doctoring import type_in
-from tests.controlplane.kueue import builders
-from tests.controlplane.kueue.setup import API, Kueue, kueue
-from tests.controlplane.nodes import gpu_node, make_nodes
-from tests.controlplane.plane import Plane
-from tests.controlplane.planes import Planes
 from tests.support.patience import hang_s
 
 SYSTEM = "kueue-system"

@@ -6,10 +6,10 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Final
 
+from berthmaster.lab.controlplane.kueue.setup import API, Kueue
+from berthmaster.lab.controlplane.nodes import gpu_node, make_nodes
+from berthmaster.lab.controlplane.planes import Planes
 from tests.cluster.deploying import ONE, bind_executor, deployed, own_mounts, serving
-from tests.controlplane.kueue.setup import API, Kueue
-from tests.controlplane.nodes import gpu_node, make_nodes
-from tests.controlplane.planes import Planes
 
 GPUS: Final = 6  # what the worker's queue grants; its node has more
 

@@ -10,6 +10,9 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from berthmaster.lab.controlplane.api import Api
+from berthmaster.lab.controlplane.nodes import gpu_node, make_nodes
+from berthmaster.lab.controlplane.planes import Planes
 from berthmaster.lib.messages.placement import PodBinding
 from berthmaster.lib.messages.runtimes import (
     PodTemplate,
@@ -31,9 +34,6 @@ from berthmaster.lib.messages.workload import (
 from berthmaster.lib.requests.runtimes import filled_in
 from tests.bus.tools import eventually, story
 from tests.cluster.executing import job, site
-from tests.controlplane.api import Api
-from tests.controlplane.nodes import gpu_node, make_nodes
-from tests.controlplane.planes import Planes
 from tests.support.gangs import meet, pod_env
 from tests.support.patience import hang_s
 

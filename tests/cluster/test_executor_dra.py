@@ -4,14 +4,14 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
+from berthmaster.lab.controlplane.nodes import cpu_node, make_nodes
+from berthmaster.lab.controlplane.planes import Planes
 from berthmaster.lib.kube.resources import RESOURCE_CLAIM_TEMPLATES, RESOURCE_CLAIMS
 from berthmaster.lib.messages.workload import Evicted, PodSet, Running
 from tests.bus.tools import eventually, story
 from tests.cluster.claiming import API, DRIVER, gpu, mig, offered, reported
 from tests.cluster.executing import Site, job, site
 from tests.cluster.test_executor_rights import RBAC, with_its_role
-from tests.controlplane.nodes import cpu_node, make_nodes
-from tests.controlplane.planes import Planes
 
 
 def templates(berlin: Site) -> list[Any]:

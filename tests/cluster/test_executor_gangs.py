@@ -6,6 +6,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
+from berthmaster.lab.controlplane.api import documents
+from berthmaster.lab.controlplane.nodes import gpu_node, make_nodes
+from berthmaster.lab.controlplane.plane import DEFINITIONS, Plane
+from berthmaster.lab.controlplane.planes import Planes
 from berthmaster.lib.jobs.kinds.volcano_job import VOLCANO_JOB
 from berthmaster.lib.kube.resources import (
     COSCHEDULING_POD_GROUPS,
@@ -16,10 +20,6 @@ from berthmaster.lib.messages.workload import Admitted, Evicted, Running
 from tests.bus.tools import eventually, story
 from tests.cluster.executing import Site, job, site
 from tests.cluster.test_executor_rights import with_its_role
-from tests.controlplane.api import documents
-from tests.controlplane.nodes import gpu_node, make_nodes
-from tests.controlplane.plane import DEFINITIONS, Plane
-from tests.controlplane.planes import Planes
 from tests.support.patience import hang_s, wait_until
 
 CRD: Final = Path(__file__).parent / "crds" / "coscheduling.yaml"

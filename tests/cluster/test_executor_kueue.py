@@ -7,15 +7,15 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+from berthmaster.lab.controlplane.kueue import builders
+from berthmaster.lab.controlplane.kueue.setup import API, Kueue, kueue
+from berthmaster.lab.controlplane.nodes import gpu_node, make_nodes
+from berthmaster.lab.controlplane.planes import Planes
 from berthmaster.lib.messages.placement import PodBinding, Target
 from berthmaster.lib.messages.workload import Evicted, JobRequest, Placed
 from berthmaster.worker.executor.core.executor import BACK_IN_QUEUE
 from tests.bus.tools import eventually, story
 from tests.cluster.executing import CLUSTER, TENANT, Site, job, site
-from tests.controlplane.kueue import builders
-from tests.controlplane.kueue.setup import API, Kueue, kueue
-from tests.controlplane.nodes import gpu_node, make_nodes
-from tests.controlplane.planes import Planes
 
 QUIET_S = 2.5  # long enough for what must not happen
 GPUS = 4  # what the worker's queue grants; its node has twice as many

@@ -10,17 +10,17 @@ from typing import Any, Final
 
 import yaml
 
+from berthmaster.lab.controlplane.api import documents
+from berthmaster.lab.controlplane.kueue import builders
+from berthmaster.lab.controlplane.kueue.managers import Options
+from berthmaster.lab.controlplane.kueue.setup import API, ELASTIC_POLICY, Kueue, kueue
+from berthmaster.lab.controlplane.nodes import gpu_node, make_nodes
+from berthmaster.lab.controlplane.planes import Planes
 from berthmaster.lib.messages.placement import PodBinding, Target
 from berthmaster.lib.messages.workload import Admitted, Evicted, JobRequest, Resized
 from berthmaster.worker.executor.core.executor import BACK_IN_QUEUE
 from tests.bus.tools import eventually, story
 from tests.cluster.executing import Site, job, site
-from tests.controlplane.api import documents
-from tests.controlplane.kueue import builders
-from tests.controlplane.kueue.managers import Options
-from tests.controlplane.kueue.setup import API, ELASTIC_POLICY, Kueue, kueue
-from tests.controlplane.nodes import gpu_node, make_nodes
-from tests.controlplane.planes import Planes
 
 GPUS: Final = 4  # what the worker's queue grants; its node has twice as many
 ELASTIC: Final = "kueue.x-k8s.io/elastic-job"

@@ -4,11 +4,11 @@ the log hears of every end."""
 import asyncio
 from pathlib import Path
 
+from berthmaster.lab.controlplane.nodes import gpu_node, make_nodes
+from berthmaster.lab.controlplane.planes import Planes
 from berthmaster.lib.messages.workload import Cancelled
 from tests.bus.tools import story
 from tests.cluster.executing import Site, job, site
-from tests.controlplane.nodes import gpu_node, make_nodes
-from tests.controlplane.planes import Planes
 
 AWAY_S = 60.0
 

@@ -12,6 +12,10 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from berthmaster.lab.controlplane.compiling import Unavailable
+from berthmaster.lab.controlplane.nodes import gpu_node, make_nodes
+from berthmaster.lab.controlplane.plane import Plane
+from berthmaster.lab.controlplane.planes import Planes
 from berthmaster.lib.jobs.kinds.job import JOB
 from berthmaster.lib.jobs.kinds.ray_job import RAY_JOB
 from berthmaster.lib.messages.runtimes import Runtime
@@ -22,11 +26,7 @@ from berthmaster.worker.executor.core.manifest import Style, document
 from berthmaster.worker.executor.core.offers import Offers
 from tests.bus.tools import eventually, story
 from tests.cluster.executing import Site, job, site
-from tests.controlplane.compiling import Unavailable
 from tests.controlplane.frameworks import definitions
-from tests.controlplane.nodes import gpu_node, make_nodes
-from tests.controlplane.plane import Plane
-from tests.controlplane.planes import Planes
 from tests.support.patience import wait_until
 from tests.unit.worker.executor.test_ray import groups_of, order
 

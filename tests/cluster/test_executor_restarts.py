@@ -6,6 +6,8 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
+from berthmaster.lab.controlplane.nodes import gpu_node, make_nodes
+from berthmaster.lab.controlplane.planes import Planes
 from berthmaster.lib.jobs.kinds.job import JOB
 from berthmaster.lib.jobs.kinds.job_set import JOB_SET
 from berthmaster.lib.kube import labels
@@ -15,8 +17,6 @@ from berthmaster.worker.executor.core.cluster_protocol import Attempt
 from berthmaster.worker.executor.core.manifest import object_name
 from tests.bus.tools import eventually, story
 from tests.cluster.executing import Site, job, site
-from tests.controlplane.nodes import gpu_node, make_nodes
-from tests.controlplane.planes import Planes
 
 
 async def made_once(berlin: Site, attempt: Attempt, since: object) -> None:

@@ -6,15 +6,15 @@ from typing import Any, Final
 
 import aiohttp
 
+from berthmaster.lab.controlplane.api import Api, ApiError
+from berthmaster.lab.controlplane.nodes import gpu_node, make_nodes
+from berthmaster.lab.controlplane.plane import Plane
+from berthmaster.lab.controlplane.planes import Planes
 from berthmaster.lib.messages.placement import Target
 from berthmaster.lib.messages.workload import Evicted
 from berthmaster.lib.runtime.ports import free_ports
 from tests.bus.tools import eventually, story
 from tests.cluster.executing import job, site
-from tests.controlplane.api import Api, ApiError
-from tests.controlplane.nodes import gpu_node, make_nodes
-from tests.controlplane.plane import Plane
-from tests.controlplane.planes import Planes
 from tests.support.chart import render, rights
 from tests.support.patience import hang_s, until, wait_until
 

@@ -4,6 +4,9 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
+from berthmaster.lab.controlplane.kueue.setup import Kueue
+from berthmaster.lab.controlplane.nodes import gpu_node, make_nodes, shared_node
+from berthmaster.lab.controlplane.planes import Planes
 from berthmaster.lib.jobs.kinds.job import JOB
 from berthmaster.lib.jobs.kinds.job_set import JOB_SET
 from berthmaster.lib.messages.placement import PodBinding, Target
@@ -11,9 +14,6 @@ from berthmaster.lib.messages.workload import Evicted, Failed, PodSet, Running
 from berthmaster.worker.executor.core.manifest import object_name
 from tests.bus.tools import eventually, story
 from tests.cluster.executing import Site, job, site
-from tests.controlplane.kueue.setup import Kueue
-from tests.controlplane.nodes import gpu_node, make_nodes, shared_node
-from tests.controlplane.planes import Planes
 from tests.support.builders import node
 from tests.support.patience import until
 

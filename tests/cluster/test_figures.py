@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+from berthmaster.lab.controlplane.nodes import gpu_node, make_nodes, wait_open
+from berthmaster.lab.controlplane.planes import Planes
 from berthmaster.lib.door_client.client import DoorClient
 from berthmaster.lib.messages.families import JOB_FIGURES, encode
 from berthmaster.lib.messages.telemetry import GpuHolder, GpuReading, JobFigures, NodeTelemetry
@@ -20,8 +22,6 @@ from tests.bus.shells import running
 from tests.bus.tools import story
 from tests.cluster.inventorying import CLUSTER, bus
 from tests.controlplane.jobs import gpu_job
-from tests.controlplane.nodes import gpu_node, make_nodes, wait_open
-from tests.controlplane.planes import Planes
 
 CONFIG_MAP = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "top"}}
 

@@ -10,6 +10,8 @@ from typing import Any, Final
 import pytest
 
 from berthmaster.control.resolver.core.known.knowledge import holdings_of
+from berthmaster.lab.controlplane.nodes import gpu_node, make_nodes, remove_nodes, wait_open
+from berthmaster.lab.controlplane.planes import Planes
 from berthmaster.lib.accelerators.written import read_hami
 from berthmaster.lib.engine.fitting.fit import Scratch, bind_gang
 from berthmaster.lib.engine.fleet.fleet import Fleet
@@ -32,8 +34,6 @@ from tests.cluster.real_hami import (
     is_named,
     listed,
 )
-from tests.controlplane.nodes import gpu_node, make_nodes, remove_nodes, wait_open
-from tests.controlplane.planes import Planes
 
 pytestmark = [
     pytest.mark.skipif(not is_named(), reason=WHY_NOT),

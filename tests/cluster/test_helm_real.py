@@ -15,10 +15,10 @@ from typing import Any
 import pytest
 import yaml
 
+from berthmaster.lab.controlplane.nodes import cpu_node, make_nodes, wait_open
+from berthmaster.lab.controlplane.plane import Plane
+from berthmaster.lab.controlplane.planes import Planes
 from scripts.images import write_values
-from tests.controlplane.nodes import cpu_node, make_nodes, wait_open
-from tests.controlplane.plane import Plane
-from tests.controlplane.planes import Planes
 from tests.support.chart import CHART, helm
 from tests.support.patience import hang_s, wait_until
 

@@ -9,6 +9,10 @@ from typing import Any
 from unittest import mock
 
 from berthmaster.cli.doctor.reader import ClusterAccess, survey
+from berthmaster.lab.controlplane.api import ApiError, documents
+from berthmaster.lab.controlplane.nodes import Node, cpu_node, gpu_node, make_nodes, remove_nodes
+from berthmaster.lab.controlplane.plane import DEFINITIONS, Plane
+from berthmaster.lab.controlplane.planes import Planes
 from berthmaster.lib.kube.client import Client
 from berthmaster.lib.kube.config import Access, from_kubeconfig
 from berthmaster.lib.kube.resources import (
@@ -42,10 +46,6 @@ from berthmaster.lib.nats import subjects
 from tests.bus.shells import in_loop
 from tests.cluster.claiming import A100, API, DRIVER, gpu, offered
 from tests.cluster.inventorying import CLUSTER, Told, bus, inventory, members
-from tests.controlplane.api import ApiError, documents
-from tests.controlplane.nodes import Node, cpu_node, gpu_node, make_nodes, remove_nodes
-from tests.controlplane.plane import DEFINITIONS, Plane
-from tests.controlplane.planes import Planes
 from tests.support.chart import rights
 from tests.support.patience import wait_until
 from tests.unit.lib.kube.stage import Lines

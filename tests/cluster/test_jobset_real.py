@@ -8,15 +8,15 @@ from typing import Any, Final
 
 import pytest
 
+from berthmaster.lab.controlplane.nodes import gpu_node, make_nodes
+from berthmaster.lab.controlplane.plane import Plane
+from berthmaster.lab.controlplane.planes import Planes
+from berthmaster.lab.controlplane.projects import JOBSET, why_not
 from berthmaster.lib.jobs.kinds.job_set import JOB_SET
 from berthmaster.lib.messages.workload import Failed, JobRequest, PodSet, Running
 from tests.bus.tools import eventually, story
 from tests.cluster.executing import Site, job, site
 from tests.cluster.real_jobset import jobset
-from tests.controlplane.nodes import gpu_node, make_nodes
-from tests.controlplane.plane import Plane
-from tests.controlplane.planes import Planes
-from tests.controlplane.projects import JOBSET, why_not
 
 WHY_NOT: Final = why_not(JOBSET)
 pytestmark = pytest.mark.skipif(bool(WHY_NOT), reason=WHY_NOT)

@@ -11,6 +11,9 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
+from berthmaster.lab.controlplane.nodes import gpu_node, make_nodes, wait_open
+from berthmaster.lab.controlplane.plane import Plane
+from berthmaster.lab.controlplane.planes import Planes
 from berthmaster.lib.accelerators.written import kai_groups
 from berthmaster.lib.engine.fitting.fit import bind_one
 from berthmaster.lib.engine.fleet.fleet import Fleet, Holding
@@ -26,9 +29,6 @@ from tests.bus.tools import eventually, story
 from tests.cluster.executing import CLUSTER, Site, job, site
 from tests.cluster.real_kai import QUEUE, WHY_NOT, Kai, is_named, kai
 from tests.cluster.test_executor_rights import with_its_role
-from tests.controlplane.nodes import gpu_node, make_nodes, wait_open
-from tests.controlplane.plane import Plane
-from tests.controlplane.planes import Planes
 
 pytestmark = [
     pytest.mark.skipif(not is_named(), reason=WHY_NOT),

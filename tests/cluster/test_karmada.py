@@ -13,6 +13,9 @@ from typing import Any, Final
 import msgspec
 import pytest
 
+from berthmaster.lab.controlplane.api import ApiError, documents
+from berthmaster.lab.controlplane.compiling import Unavailable
+from berthmaster.lab.controlplane.planes import Planes
 from berthmaster.lib.kueue.podsets.reading import workload_id
 from berthmaster.lib.lifecycle.fold import Verdict
 from berthmaster.lib.lifecycle.states import State
@@ -21,9 +24,6 @@ from berthmaster.lib.messages.fleet import PodUse
 from berthmaster.lib.messages.placement import Target
 from tests.cluster.multikueue_bus import Bus
 from tests.controlplane import frameworks
-from tests.controlplane.api import ApiError, documents
-from tests.controlplane.compiling import Unavailable
-from tests.controlplane.planes import Planes
 from tests.support import warm
 from tests.support.builders import node, profile
 from tests.support.patience import hang_s, wait_until

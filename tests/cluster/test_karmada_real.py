@@ -9,6 +9,9 @@ from typing import Any, Final
 
 import pytest
 
+from berthmaster.lab.controlplane.nodes import gpu_node, make_nodes, wait_open
+from berthmaster.lab.controlplane.planes import Planes
+from berthmaster.lab.controlplane.projects import KARMADA, why_not
 from berthmaster.lib.kueue.podsets.reading import workload_id
 from berthmaster.lib.lifecycle.fold import Verdict
 from berthmaster.lib.lifecycle.states import State
@@ -18,9 +21,6 @@ from tests.cluster.multikueue_bus import Bus
 from tests.cluster.multikueue_workers import serving_inventory
 from tests.cluster.real_karmada import CLUSTERS, Karmada, karmada
 from tests.cluster.test_karmada import POLICY, Rig
-from tests.controlplane.nodes import gpu_node, make_nodes, wait_open
-from tests.controlplane.planes import Planes
-from tests.controlplane.projects import KARMADA, why_not
 
 WHY_NOT: Final = why_not(KARMADA)
 pytestmark = pytest.mark.skipif(bool(WHY_NOT), reason=WHY_NOT)

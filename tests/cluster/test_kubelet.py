@@ -1,6 +1,6 @@
 """A job's figures and its log from a real kubelet, real control groups and a device plugin: only
 the GPU is made up. Needs root, Debian's containerd and the kubelet that
-`python -m tests.controlplane.build kubelet` compiles; skipped with the reason elsewhere."""
+`python -m berthmaster.lab.controlplane.build kubelet` compiles. Elsewhere the tests are skipped."""
 
 import asyncio
 import os
@@ -14,6 +14,8 @@ from typing import Any
 import pytest
 
 from berthmaster.client import Client, RefusedError, lines_of
+from berthmaster.lab.controlplane.nodes import gpu_node, make_nodes
+from berthmaster.lab.controlplane.planes import Planes
 from berthmaster.lib.messages.families import TELEMETRY, encode
 from berthmaster.lib.messages.telemetry import GpuPodUse, NodeTelemetry
 from berthmaster.lib.messages.workload import Progressed
@@ -30,8 +32,6 @@ from tests.bus.tools import eventually, story
 from tests.cluster.executing import job, site
 from tests.controlplane import node as nodes
 from tests.controlplane.logs import reach
-from tests.controlplane.nodes import gpu_node, make_nodes
-from tests.controlplane.planes import Planes
 from tests.support.patience import ANSWER_S, wait_until
 from tests.unit.worker.telemetry.fake_driver import MIB, FakeDriver, FakeGpu
 

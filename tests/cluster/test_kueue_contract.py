@@ -12,13 +12,13 @@ from typing import Any
 import pytest
 import yaml
 
+from berthmaster.lab.controlplane.api import ApiError
+from berthmaster.lab.controlplane.kueue import builders
+from berthmaster.lab.controlplane.kueue.objects import condition_of
+from berthmaster.lab.controlplane.kueue.setup import API, Kueue, Options
+from berthmaster.lab.controlplane.nodes import cpu_node, make_nodes
+from berthmaster.lab.controlplane.planes import Planes
 from berthmaster.lib.kueue.reasons import Family, family_of
-from tests.controlplane.api import ApiError
-from tests.controlplane.kueue import builders
-from tests.controlplane.kueue.objects import condition_of
-from tests.controlplane.kueue.setup import API, Kueue, Options
-from tests.controlplane.nodes import cpu_node, make_nodes
-from tests.controlplane.planes import Planes
 
 OURS = "berthmaster.dev/dispatcher"
 ONE, TWO, THREE = "worker-1", "worker-2", "worker-3"

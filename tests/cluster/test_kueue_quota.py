@@ -13,10 +13,13 @@ from typing import Any
 
 import pytest
 
-from tests.controlplane.api import documents
-from tests.controlplane.kueue.cleaning import patiently, remove_all
-from tests.controlplane.kueue.managers import Options, manager
-from tests.controlplane.kueue.objects import condition_of, is_true
+from berthmaster.lab.controlplane.api import documents
+from berthmaster.lab.controlplane.kueue.cleaning import patiently, remove_all
+from berthmaster.lab.controlplane.kueue.managers import Options, manager
+from berthmaster.lab.controlplane.kueue.objects import condition_of, is_true
+from berthmaster.lab.controlplane.kueue.setup import API, HERE, SYSTEM
+from berthmaster.lab.controlplane.plane import Plane
+from berthmaster.lab.controlplane.planes import Planes
 from tests.controlplane.kueue.rows import (
     GPU,
     NEVER,
@@ -32,9 +35,6 @@ from tests.controlplane.kueue.rows import (
     only,
     quota,
 )
-from tests.controlplane.kueue.setup import API, HERE, SYSTEM
-from tests.controlplane.plane import Plane
-from tests.controlplane.planes import Planes
 from tests.support.patience import Hung, wait_until
 from tests.unit.lib.kueue.test_quota import answer_to, outcome, reports_of
 

@@ -14,9 +14,9 @@ from berthmaster.control.login.core.mapping import (
     stands_for,
 )
 from berthmaster.control.login.reviews import Reviewer
+from berthmaster.lab.controlplane.plane import Plane
+from berthmaster.lab.controlplane.planes import Planes
 from berthmaster.lib.runtime.log import Log
-from tests.controlplane.plane import Plane
-from tests.controlplane.planes import Planes
 from tests.support.chart import one, render
 
 RED = Wanted("", "red")

@@ -6,16 +6,16 @@ from pathlib import Path
 
 import pytest
 
+from berthmaster.lab.controlplane.api import ApiError
+from berthmaster.lab.controlplane.kueue.objects import condition_of
+from berthmaster.lab.controlplane.kueue.setup import API, Kueue, Options
+from berthmaster.lab.controlplane.nodes import gpu_node, make_nodes
+from berthmaster.lab.controlplane.planes import Planes
 from berthmaster.lib.lifecycle.digest import request_digest
 from berthmaster.lib.lifecycle.workload import key
 from berthmaster.lib.messages.control import Cordon, QueuePlace, QueueSetting
 from berthmaster.lib.messages.workload import JobRequest, PodSet, RunSpec, Submitted
 from tests.cluster.multikueueing import Bus, Rig, running_in
-from tests.controlplane.api import ApiError
-from tests.controlplane.kueue.objects import condition_of
-from tests.controlplane.kueue.setup import API, Kueue, Options
-from tests.controlplane.nodes import gpu_node, make_nodes
-from tests.controlplane.planes import Planes
 
 ONE, TWO, THREE = "worker-1", "worker-2", "worker-3"
 WORKERS = (ONE, TWO, THREE)

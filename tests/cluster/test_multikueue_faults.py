@@ -12,11 +12,11 @@ from pathlib import Path
 import pytest
 
 from berthmaster.hub.multikueue.core.deciding.traps import KUEUE_SILENT, NOT_CLEARED, SILENT_WORDS
+from berthmaster.lab.controlplane.api import ApiError
+from berthmaster.lab.controlplane.kueue.setup import API, Kueue, Options
+from berthmaster.lab.controlplane.nodes import gpu_node, make_nodes
+from berthmaster.lab.controlplane.planes import Planes
 from tests.cluster.multikueueing import USER, Bus, Rig, running_in
-from tests.controlplane.api import ApiError
-from tests.controlplane.kueue.setup import API, Kueue, Options
-from tests.controlplane.nodes import gpu_node, make_nodes
-from tests.controlplane.planes import Planes
 
 ONE, TWO, THREE = "worker-1", "worker-2", "worker-3"
 WORKERS = (ONE, TWO, THREE)

@@ -14,17 +14,17 @@ from typing import Any, Final
 import pytest
 
 from berthmaster.hub.credentials.core.rights import FRAMEWORKS, rules
+from berthmaster.lab.controlplane.api import Api, ApiError, Object, documents
+from berthmaster.lab.controlplane.compiling import Unavailable
+from berthmaster.lab.controlplane.kueue import builders
+from berthmaster.lab.controlplane.kueue.setup import API, USER, Kueue, Options
+from berthmaster.lab.controlplane.nodes import gpu_node, make_nodes
+from berthmaster.lab.controlplane.plane import Plane
+from berthmaster.lab.controlplane.planes import CRDS, Planes
 from berthmaster.lib.kueue.podsets.reading import workload_id
 from berthmaster.lib.lifecycle.workload import Key, key
 from tests.cluster.multikueueing import Bus, Rig
-from tests.controlplane.api import Api, ApiError, Object, documents
-from tests.controlplane.compiling import Unavailable
 from tests.controlplane.frameworks import SOURCES, definitions
-from tests.controlplane.kueue import builders
-from tests.controlplane.kueue.setup import API, USER, Kueue, Options
-from tests.controlplane.nodes import gpu_node, make_nodes
-from tests.controlplane.plane import Plane
-from tests.controlplane.planes import CRDS, Planes
 
 ONE, TWO, THREE = "worker-1", "worker-2", "worker-3"
 KINDS: Final = tuple(SOURCES)

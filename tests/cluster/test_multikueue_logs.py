@@ -11,14 +11,14 @@ import pytest
 
 from berthmaster.cli.cluster.secret import EXECUTOR_ROLE
 from berthmaster.client import RefusedError, SyncClient, lines_of
+from berthmaster.lab.controlplane.kueue.setup import Kueue, Options
+from berthmaster.lab.controlplane.nodes import gpu_node, make_nodes
+from berthmaster.lab.controlplane.plane import Plane
+from berthmaster.lab.controlplane.planes import Planes
 from berthmaster.lib.messages.workload import Checkpoint, Progress
 from tests.cluster.deploying import bind_in
 from tests.cluster.multikueueing import Bus, Rig
-from tests.controlplane.kueue.setup import Kueue, Options
 from tests.controlplane.logs import kubelet_logs, reach
-from tests.controlplane.nodes import gpu_node, make_nodes
-from tests.controlplane.plane import Plane
-from tests.controlplane.planes import Planes
 from tests.support import warm
 from tests.support.chart import rights
 from tests.support.patience import ANSWER_S

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
+from berthmaster.lab.controlplane.api import ApiError
+from berthmaster.lab.controlplane.kueue.setup import API, Kueue, Options
+from berthmaster.lab.controlplane.nodes import gpu_node, make_nodes
+from berthmaster.lab.controlplane.planes import Planes
 from tests.cluster.multikueue_workers import Census, each_ends_once
 from tests.cluster.multikueueing import USER, Bus, Rig
-from tests.controlplane.api import ApiError
-from tests.controlplane.kueue.setup import API, Kueue, Options
-from tests.controlplane.nodes import gpu_node, make_nodes
-from tests.controlplane.planes import Planes
 
 ONE, TWO, THREE = WORKERS = ("worker-1", "worker-2", "worker-3")
 OURS = "berthmaster.io/dispatcher"

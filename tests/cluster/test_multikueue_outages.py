@@ -16,6 +16,11 @@ import pytest
 
 from berthmaster.hub.multikueue.apiserver.watch import WATCHED
 from berthmaster.hub.multikueue.core.deciding.traps import NOT_CLEARED
+from berthmaster.lab.controlplane.api import ApiError
+from berthmaster.lab.controlplane.kueue import builders
+from berthmaster.lab.controlplane.kueue.setup import API, Kueue, Options
+from berthmaster.lab.controlplane.nodes import gpu_node, make_nodes
+from berthmaster.lab.controlplane.planes import Planes
 from berthmaster.lib.lifecycle.workload import Key
 from berthmaster.lib.messages.fleet import NodeReport
 from berthmaster.lib.nats import subjects
@@ -23,11 +28,6 @@ from berthmaster.lib.nats.errors import BusError
 from tests.cluster.multikueue_bus import Bus
 from tests.cluster.multikueue_workers import Census, each_ends_once, inventories
 from tests.cluster.multikueueing import USER, Rig
-from tests.controlplane.api import ApiError
-from tests.controlplane.kueue import builders
-from tests.controlplane.kueue.setup import API, Kueue, Options
-from tests.controlplane.nodes import gpu_node, make_nodes
-from tests.controlplane.planes import Planes
 
 ONE, TWO, THREE = "worker-1", "worker-2", "worker-3"
 OURS = "berthmaster.io/dispatcher"

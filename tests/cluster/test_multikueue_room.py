@@ -6,15 +6,15 @@ from pathlib import Path
 
 import pytest
 
+from berthmaster.lab.controlplane.kueue import builders
+from berthmaster.lab.controlplane.kueue.setup import API, Kueue, Options
+from berthmaster.lab.controlplane.nodes import Node, gpu_node, make_nodes
+from berthmaster.lab.controlplane.planes import Planes
 from berthmaster.lib.lifecycle.states import State
 from berthmaster.lib.messages.fleet import CopyReport, QueueReport
 from tests.cluster.multikueue_bus import Bus
 from tests.cluster.multikueue_workers import inventories
 from tests.cluster.multikueueing import Rig
-from tests.controlplane.kueue import builders
-from tests.controlplane.kueue.setup import API, Kueue, Options
-from tests.controlplane.nodes import Node, gpu_node, make_nodes
-from tests.controlplane.planes import Planes
 
 ONE, TWO = "worker-1", "worker-2"
 NVIDIA, AMD = "nvidia.com/gpu", "amd.com/gpu"

@@ -15,6 +15,15 @@ from berthmaster.cli.audit.report import audit
 from berthmaster.cli.doctor.core import diagnose
 from berthmaster.cli.doctor.nominations import MERGE_GATE
 from berthmaster.cli.doctor.reader import ClusterAccess, survey
+from berthmaster.lab.controlplane.api import documents
+from berthmaster.lab.controlplane.kueue import builders
+from berthmaster.lab.controlplane.kueue.managers import environment
+from berthmaster.lab.controlplane.kueue.objects import is_true
+from berthmaster.lab.controlplane.kueue.setup import API, QUOTAS, SYSTEM, Kueue, Options
+from berthmaster.lab.controlplane.nodes import gpu_node, make_nodes
+from berthmaster.lab.controlplane.plane import Plane
+from berthmaster.lab.controlplane.planes import Planes
+from berthmaster.lab.controlplane.processes import Process
 from berthmaster.lib.kueue.early_deletion import GATE, POLICY_FILE
 from berthmaster.lib.kueue.names import ORIGIN_LABEL
 from berthmaster.lib.lifecycle.workload import Key
@@ -23,15 +32,6 @@ from tests.cluster.doctoring import ROOT, type_in
 from tests.cluster.multikueue_bus import Bus
 from tests.cluster.multikueue_workers import ENDS, Census, each_ends_once, inventories
 from tests.cluster.multikueueing import Rig, running_in
-from tests.controlplane.api import documents
-from tests.controlplane.kueue import builders
-from tests.controlplane.kueue.managers import environment
-from tests.controlplane.kueue.objects import is_true
-from tests.controlplane.kueue.setup import API, QUOTAS, SYSTEM, Kueue, Options
-from tests.controlplane.nodes import gpu_node, make_nodes
-from tests.controlplane.plane import Plane
-from tests.controlplane.planes import Planes
-from tests.controlplane.processes import Process
 from tests.support.patience import wait_until
 
 ONE, TWO, THREE = "worker-1", "worker-2", "worker-3"

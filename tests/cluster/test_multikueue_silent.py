@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 
+from berthmaster.lab.controlplane.kueue.setup import Kueue, Options
+from berthmaster.lab.controlplane.nodes import gpu_node, make_nodes
+from berthmaster.lab.controlplane.planes import Planes
 from tests.cluster.multikueue_bus import Bus
 from tests.cluster.multikueue_workers import inventories
 from tests.cluster.multikueueing import Rig
-from tests.controlplane.kueue.setup import Kueue, Options
-from tests.controlplane.nodes import gpu_node, make_nodes
-from tests.controlplane.planes import Planes
 
 ONE, TWO, THREE = "worker-1", "worker-2", "worker-3"
 GPUS = {ONE: 8, TWO: 5, THREE: 3}

@@ -19,16 +19,16 @@ from typing import Final, Self
 
 import pytest
 
+from berthmaster.lab.controlplane.api import ApiError, Unreachable
+from berthmaster.lab.controlplane.kueue import builders
+from berthmaster.lab.controlplane.kueue.objects import GROUP, QUEUE_LABEL
+from berthmaster.lab.controlplane.kueue.setup import API, Kueue, Options
+from berthmaster.lab.controlplane.nodes import gpu_node, make_nodes
+from berthmaster.lab.controlplane.planes import Planes
 from berthmaster.lib.lifecycle.workload import Key
 from tests.cluster.multikueue_bus import Bus
 from tests.cluster.multikueue_workers import Census, inventories
 from tests.cluster.multikueueing import Rig
-from tests.controlplane.api import ApiError, Unreachable
-from tests.controlplane.kueue import builders
-from tests.controlplane.kueue.objects import GROUP, QUEUE_LABEL
-from tests.controlplane.kueue.setup import API, Kueue, Options
-from tests.controlplane.nodes import gpu_node, make_nodes
-from tests.controlplane.planes import Planes
 
 SEED: Final = int(os.environ.get("BERTH_STORM_SEED", "1"))
 JOBS: Final = int(os.environ.get("BERTH_STORM_JOBS", "24"))

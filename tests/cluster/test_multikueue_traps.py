@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from berthmaster.lab.controlplane.kueue.setup import Kueue, Options
+from berthmaster.lab.controlplane.nodes import gpu_node, make_nodes
+from berthmaster.lab.controlplane.planes import Planes
 from berthmaster.lib.runtime.ports import free_ports
 from tests.cluster.multikueue_bus import Bus
 from tests.cluster.multikueueing import Rig, running_in
-from tests.controlplane.kueue.setup import Kueue, Options
-from tests.controlplane.nodes import gpu_node, make_nodes
-from tests.controlplane.planes import Planes
 from tests.support.patience import hang_s
 
 ONE, TWO = "worker-1", "worker-2"

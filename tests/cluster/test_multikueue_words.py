@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
+from berthmaster.lab.controlplane.kueue.setup import Kueue, Options
+from berthmaster.lab.controlplane.nodes import gpu_node, make_nodes
+from berthmaster.lab.controlplane.planes import Planes
 from berthmaster.lib.kueue.podsets.reading import workload_id
 from berthmaster.lib.lifecycle.workload import key
 from tests.cluster.multikueue_bus import Bus
 from tests.cluster.multikueue_workers import inventories
 from tests.cluster.multikueueing import Rig
-from tests.controlplane.kueue.setup import Kueue, Options
-from tests.controlplane.nodes import gpu_node, make_nodes
-from tests.controlplane.planes import Planes
 
 ONE, TWO = "worker-1", "worker-2"
 

@@ -12,6 +12,9 @@ import pytest
 from berthmaster.control.scorer.service import main as scorer_main
 from berthmaster.control.scorer.settings import ScorerSettings
 from berthmaster.hub.ocm.core.scores import FIXED_NAMES
+from berthmaster.lab.controlplane.api import ApiError
+from berthmaster.lab.controlplane.nodes import gpu_node, make_nodes
+from berthmaster.lab.controlplane.planes import Planes
 from tests.bus.shells import in_loop, running
 from tests.cluster.inventorying import inventory
 from tests.cluster.ocming import (
@@ -31,9 +34,6 @@ from tests.cluster.ocming import (
     with_rights,
     written,
 )
-from tests.controlplane.api import ApiError
-from tests.controlplane.nodes import gpu_node, make_nodes
-from tests.controlplane.planes import Planes
 from tests.support.patience import hang_s
 
 # An API server's crash and return alone may take half a minute on a busy machine.

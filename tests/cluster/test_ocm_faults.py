@@ -10,6 +10,9 @@ from typing import Any
 
 import pytest
 
+from berthmaster.lab.controlplane.api import ApiError, Object, documents
+from berthmaster.lab.controlplane.plane import Plane
+from berthmaster.lab.controlplane.planes import CRDS, Planes
 from berthmaster.lib.nats.errors import BusError
 from berthmaster.lib.runtime.errors import SettingsError
 from tests.bus.shells import in_loop
@@ -35,9 +38,6 @@ from tests.cluster.ocming import (
     with_rights,
     written,
 )
-from tests.controlplane.api import ApiError, Object, documents
-from tests.controlplane.plane import Plane
-from tests.controlplane.planes import CRDS, Planes
 from tests.support.chart import DEPLOY
 from tests.support.patience import hang_s
 

@@ -11,11 +11,11 @@ from typing import Any, Final
 
 import pytest
 
+from berthmaster.lab.controlplane.planes import Planes
 from tests.bus.shells import in_loop
 from tests.cluster.ocming import NAME, bus, calling, ocm, with_rights
 from tests.cluster.placementing import CLUSTERS, GROUP, Rig, rig
 from tests.cluster.real_ocm import WHY_NOT, is_named, placement_controller
-from tests.controlplane.planes import Planes
 
 pytestmark = [
     pytest.mark.skipif(not is_named(), reason=WHY_NOT),

@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
+from berthmaster.lab.controlplane.api import Api, ApiError
+from berthmaster.lab.controlplane.planes import Planes
 from tests.cluster.placementing import CLUSTERS, GROUP, LEASE, Rig, rig
-from tests.controlplane.api import Api, ApiError
-from tests.controlplane.planes import Planes
 
 T4 = {
     "requiredClusterSelector": {

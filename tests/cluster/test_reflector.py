@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 
+from berthmaster.lab.controlplane.planes import Planes
 from berthmaster.lib.kube.client import Client
 from berthmaster.lib.kube.config import from_kubeconfig
 from berthmaster.lib.kube.objects import Object
@@ -21,7 +22,6 @@ from berthmaster.lib.kube.reflector import (
     Updated,
 )
 from berthmaster.lib.kube.resources import CONFIG_MAPS, Resource
-from tests.controlplane.planes import Planes
 from tests.support.patience import hang_s, until
 from tests.unit.lib.kube.stage import Lines
 

@@ -10,6 +10,9 @@ from typing import Any
 
 import pytest
 
+from berthmaster.lab.controlplane.nodes import GPU, gpu_node, make_nodes, wait_open
+from berthmaster.lab.controlplane.plane import Plane
+from berthmaster.lab.controlplane.planes import Planes
 from berthmaster.lib.messages.placement import PodBinding
 from berthmaster.lib.messages.workload import Running
 from berthmaster.worker.executor.core.cluster_protocol import Attempt, CreatePods
@@ -18,9 +21,6 @@ from berthmaster.worker.executor.core.offers import Offers
 from tests.bus.tools import story
 from tests.cluster.executing import Site, job, site
 from tests.controlplane.jobs import pods_path
-from tests.controlplane.nodes import GPU, gpu_node, make_nodes, wait_open
-from tests.controlplane.plane import Plane
-from tests.controlplane.planes import Planes
 from tests.support.patience import wait_until
 
 

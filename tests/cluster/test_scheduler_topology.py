@@ -3,12 +3,12 @@ whatever nodes were preferred and however it likes to spread pods."""
 
 from pathlib import Path
 
+from berthmaster.lab.controlplane.nodes import gpu_node, make_nodes, wait_open
+from berthmaster.lab.controlplane.plane import Plane
+from berthmaster.lab.controlplane.planes import Planes
 from berthmaster.lib.messages.workload import Running, Topology
 from tests.bus.tools import story
 from tests.cluster.executing import Site, job, site
-from tests.controlplane.nodes import gpu_node, make_nodes, wait_open
-from tests.controlplane.plane import Plane
-from tests.controlplane.planes import Planes
 
 RACK = "example.org/rack"
 

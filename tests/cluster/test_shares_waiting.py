@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
+from berthmaster.lab.controlplane.planes import Planes
 from tests.cluster.sharing import MILLI, Place, containers, env_of
 from tests.controlplane import node as nodes
-from tests.controlplane.planes import Planes
 from tests.support.patience import wait_until
 
 pytestmark = pytest.mark.skipif(bool(nodes.why_not()), reason=nodes.why_not())

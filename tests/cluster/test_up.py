@@ -17,12 +17,12 @@ from typing import Any
 import pytest
 import yaml
 
+from berthmaster.lab.controlplane.kueue import builders
+from berthmaster.lab.controlplane.kueue.setup import Kueue, Options
+from berthmaster.lab.controlplane.nodes import gpu_node, make_nodes
+from berthmaster.lab.controlplane.planes import Planes
 from berthmaster.lib.kube import labels
 from tests.controlplane.jobs import RUN
-from tests.controlplane.kueue import builders
-from tests.controlplane.kueue.setup import Kueue, Options
-from tests.controlplane.nodes import gpu_node, make_nodes
-from tests.controlplane.planes import Planes
 from tests.support.patience import Hung, hang_s, wait_until
 
 ROOT = Path(__file__).parents[2]

@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from berthmaster.lab.controlplane.nodes import gpu_node, make_nodes, wait_open
+from berthmaster.lab.controlplane.planes import Planes
 from berthmaster.lib.jobs.kinds.volcano_job import VOLCANO_JOB
 from berthmaster.lib.kube.resources import JOBS, VOLCANO_JOBS, VOLCANO_POD_GROUPS, Resource
 from berthmaster.lib.messages.workload import Evicted, Failed, PodSet, Running
@@ -17,8 +19,6 @@ from tests.bus.tools import eventually, story
 from tests.cluster.executing import Site, job, site
 from tests.cluster.real_volcano import WHY_NOT, Volcano, is_named, volcano
 from tests.cluster.test_executor_rights import with_its_role
-from tests.controlplane.nodes import gpu_node, make_nodes, wait_open
-from tests.controlplane.planes import Planes
 
 pytestmark = [
     pytest.mark.skipif(not is_named(), reason=WHY_NOT),

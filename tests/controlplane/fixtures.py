@@ -9,10 +9,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.controlplane.build import Programs, find
-from tests.controlplane.compiling import Unavailable
-from tests.controlplane.nodes import remove_nodes
-from tests.controlplane.planes import Planes
+from berthmaster.lab.controlplane.build import Programs, find
+from berthmaster.lab.controlplane.compiling import Unavailable
+from berthmaster.lab.controlplane.nodes import remove_nodes
+from berthmaster.lab.controlplane.planes import Planes
 
 
 @pytest.fixture(scope="session")

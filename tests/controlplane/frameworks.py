@@ -11,8 +11,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from tests.controlplane.api import Object, documents
-from tests.controlplane.compiling import Unavailable
+from berthmaster.lab.controlplane.api import Object, documents
+from berthmaster.lab.controlplane.compiling import Unavailable
 from tests.support.patience import hang_s
 
 

@@ -3,9 +3,9 @@
 from collections.abc import Mapping
 from typing import Any, Final
 
-from tests.controlplane.api import Object
-from tests.controlplane.nodes import GPU
-from tests.controlplane.plane import Plane
+from berthmaster.lab.controlplane.api import Object
+from berthmaster.lab.controlplane.nodes import GPU
+from berthmaster.lab.controlplane.plane import Plane
 from tests.support.patience import wait_until
 
 RUN: Final = "berth.test/run-s"  # stages/pods.yaml

@@ -7,8 +7,8 @@ from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
-from tests.controlplane.api import Api
-from tests.controlplane.certificates import LOOPBACK, Authority
+from berthmaster.lab.controlplane.api import Api
+from berthmaster.lab.controlplane.certificates import LOOPBACK, Authority
 
 WRITTEN = "/containerLogs/"
 

@@ -28,10 +28,10 @@ from h2.config import H2Configuration
 from h2.connection import H2Connection
 from h2.events import DataReceived, RequestReceived, StreamEnded
 
+from berthmaster.lab.controlplane.build import cannot_run_a_kubelet, find_kubelet
+from berthmaster.lab.controlplane.compiling import Unavailable
 from berthmaster.lib.runtime.process_setup import end_with_parent
 from berthmaster.lib.runtime.protobuf import field
-from tests.controlplane.build import cannot_run_a_kubelet, find_kubelet
-from tests.controlplane.compiling import Unavailable
 from tests.support.patience import hang_s, wait_until
 
 PLUGINS: Final = Path("/var/lib/kubelet/device-plugins")

@@ -10,8 +10,8 @@ from typing import Any, Final
 import pytest
 import yaml
 
-from tests.controlplane.compiling import KUBERNETES_VERSION, Unavailable
-from tests.controlplane.projects import HELM, find_project
+from berthmaster.lab.controlplane.compiling import KUBERNETES_VERSION, Unavailable
+from berthmaster.lab.controlplane.projects import HELM, find_project
 from tests.support.patience import hang_s
 
 Manifest = dict[str, Any]

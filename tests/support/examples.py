@@ -16,7 +16,7 @@ from typing import Final
 
 import pytest
 
-from tests.controlplane.compiling import cache_root
+from berthmaster.lab.controlplane.compiling import cache_root
 
 FOLDER: Final = Path(__file__).parents[2] / "docs" / "examples"
 BUILD_LIMIT_S: Final = 150

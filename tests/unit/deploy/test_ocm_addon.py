@@ -5,10 +5,10 @@ from typing import Any
 import yaml
 
 from berthmaster.hub.ocm.core.policy import DEFAULT_NAME
+from berthmaster.lab.controlplane.api import documents
 from berthmaster.lib.kube.resources import ADD_ON_PLACEMENT_SCORES, CLUSTER_CLAIMS, Resource
 from berthmaster.worker.claims.core.claims import NAMES
 from scripts import addon
-from tests.controlplane.api import documents
 from tests.support.chart import DEPLOY, Manifest, render, rights
 
 OCM = DEPLOY / "ocm"

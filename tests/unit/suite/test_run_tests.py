@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
+from berthmaster.lab.controlplane.projects import PROJECTS
 from scripts import run_tests, systems
 from scripts.outcomes import Outcomes
 from scripts.run_tests import Row, Step, Tier, run_tier, summarize, tier_row
-from tests.controlplane.projects import PROJECTS
 from tests.support.patience import wait_until
 
 TESTS = """

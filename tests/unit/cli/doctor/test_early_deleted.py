@@ -10,10 +10,10 @@ from berthmaster.cli.doctor import objects
 from berthmaster.cli.doctor.core import diagnose
 from berthmaster.cli.doctor.facts import EarlyDeleted, FoundPolicy, ManagerConfig, Survey
 from berthmaster.cli.doctor.findings import Finding
+from berthmaster.lab.controlplane.api import documents
 from berthmaster.lib.kueue.early_deletion import GATE, POLICY_FILE
 from berthmaster.lib.kueue.jobs import HubJob
 from berthmaster.lib.kueue.names import MULTIKUEUE
-from tests.controlplane.api import documents
 from tests.unit.cli.doctor.surveys import hub, worker
 
 JOBS = tuple(EarlyDeleted("Job", "ml", f"train-{n}", 0) for n in range(4))

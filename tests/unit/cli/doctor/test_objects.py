@@ -9,11 +9,11 @@ from berthmaster.cli.doctor import facts, objects
 from berthmaster.cli.doctor.facts import ManagerConfig, State
 from berthmaster.cli.doctor.gates import find_argument
 from berthmaster.cli.doctor.nominations import POLICY, POLICY_FILE
+from berthmaster.lab.controlplane.api import documents
 from berthmaster.lib.kueue.jobs import HubJob
 from berthmaster.lib.kueue.names import MULTIKUEUE, QUEUE_LABEL
 from berthmaster.lib.kueue.queues import ClusterQueue, LocalQueue
 from berthmaster.lib.kueue.workloads import Workload
-from tests.controlplane.api import documents
 
 CONFIG = """
 apiVersion: config.kueue.x-k8s.io/v1beta2

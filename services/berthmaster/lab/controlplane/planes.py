@@ -15,10 +15,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
-from tests.controlplane.api import Object, documents
-from tests.controlplane.build import Programs, find
-from tests.controlplane.plane import Etcd, Plane, Role
-from tests.controlplane.processes import Failed
+from berthmaster.lab.controlplane.api import Object, documents
+from berthmaster.lab.controlplane.build import Programs, find
+from berthmaster.lab.controlplane.plane import Etcd, Plane, Role
+from berthmaster.lab.controlplane.processes import Failed
 
 CRDS: Final = Path(__file__).resolve().parent / "crds"  # of other projects than Kueue
 HUB: Final = "hub"

@@ -16,10 +16,10 @@ from pathlib import Path
 
 import yaml
 
+from berthmaster.lab.controlplane.certificates import Authority
+from berthmaster.lab.controlplane.plane import Plane
+from berthmaster.lab.controlplane.processes import Process
 from berthmaster.lib.runtime.ports import free_ports
-from tests.controlplane.certificates import Authority
-from tests.controlplane.plane import Plane
-from tests.controlplane.processes import Process
 
 METRICS_CERTIFICATES = Path("/etc/kueue/metrics/certs")
 LOOPBACK = "127.0.0.1"

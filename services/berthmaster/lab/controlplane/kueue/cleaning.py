@@ -6,8 +6,8 @@ import contextlib
 import http
 from collections.abc import Callable
 
-from tests.controlplane.api import Api, ApiError
-from tests.support.patience import wait_until
+from berthmaster.lab.controlplane.api import Api, ApiError
+from berthmaster.lab.controlplane.patience import wait_until
 
 
 def patiently(work: Callable[[], None]) -> None:

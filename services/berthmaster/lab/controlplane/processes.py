@@ -14,8 +14,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Final, Generic, TypeVar
 
+from berthmaster.lab.controlplane.patience import HANG_S, Hung, hang_s, wait_until
 from berthmaster.lib.runtime.process_setup import end_with_parent
-from tests.support.patience import HANG_S, Hung, hang_s, wait_until
 
 _LAST_LINES: Final = 6
 _LAST_BYTES: Final = 32 * 1024

@@ -14,9 +14,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final, Literal
 
-from berthmaster.lib.runtime.ports import PortClaims
-from tests.controlplane import components
-from tests.controlplane.api import (
+from berthmaster.lab.controlplane import components
+from berthmaster.lab.controlplane.api import (
     CALL_LIMIT_S,
     Api,
     ApiError,
@@ -25,12 +24,13 @@ from tests.controlplane.api import (
     kubeconfig,
     wait_served,
 )
-from tests.controlplane.audit import AuditLog
-from tests.controlplane.build import Programs
-from tests.controlplane.certificates import Authority, Pair, service_account_key
-from tests.controlplane.processes import Failed, Process
-from tests.controlplane.proxy import Proxy
-from tests.support.patience import hang_s, wait_until
+from berthmaster.lab.controlplane.audit import AuditLog
+from berthmaster.lab.controlplane.build import Programs
+from berthmaster.lab.controlplane.certificates import Authority, Pair, service_account_key
+from berthmaster.lab.controlplane.patience import hang_s, wait_until
+from berthmaster.lab.controlplane.processes import Failed, Process
+from berthmaster.lab.controlplane.proxy import Proxy
+from berthmaster.lib.runtime.ports import PortClaims
 
 ADMIN: Final = "admin"
 ADMINS: Final = ("system:masters",)

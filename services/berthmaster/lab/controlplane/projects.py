@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from tests.controlplane.compiling import (
+from berthmaster.lab.controlplane.compiling import (
     HERE,
     MISSING,
     ONE_BUILD_LIMIT_S,
@@ -33,7 +33,7 @@ from tests.controlplane.compiling import (
     present,
 )
 
-BUILD_COMMAND: Final = "python -m tests.controlplane.build"
+BUILD_COMMAND: Final = "python -m berthmaster.lab.controlplane.build"
 
 
 @dataclass(frozen=True, kw_only=True)

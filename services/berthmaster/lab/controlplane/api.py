@@ -19,12 +19,12 @@ from typing import Any, Final
 
 import yaml
 
-from tests.controlplane.certificates import Pair
-from tests.support.patience import Patience
+from berthmaster.lab.controlplane.certificates import Pair
+from berthmaster.lab.controlplane.patience import Patience
 
 CALL_LIMIT_S: Final = 30.0
-FIELD_MANAGER: Final = "tests"
-USER_AGENT: Final = "tests.controlplane"
+FIELD_MANAGER: Final = "berth-lab"
+USER_AGENT: Final = "berth-lab"
 _JSON: Final = "application/json"
 _DISCOVERY: Final = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList"
 _MERGE: Final = "application/merge-patch+json"

@@ -13,8 +13,8 @@ from collections.abc import Callable, Coroutine
 from types import TracebackType
 from typing import Any, Final, Self, TypeVar
 
+from berthmaster.lab.controlplane.patience import hang_s
 from berthmaster.lib.runtime.ports import PortClaims
-from tests.support.patience import hang_s
 
 ANSWER_LIMIT_S: Final = 10.0
 _APPLICATION_DATA: Final = (
@@ -159,7 +159,7 @@ class Proxy:
             await answers.drain()
 
     async def _hearing(self) -> None:
-        while self._deaf:
+        while self._deaf:  # noqa: ASYNC110 # another thread ends it
             await asyncio.sleep(0.05)
 
     def __enter__(self) -> Self:

@@ -2,13 +2,13 @@
 
 Compiling takes some 17 minutes on two cores and nothing afterwards (compiling.py).
 
-    python -m tests.controlplane.build
+    python -m berthmaster.lab.controlplane.build
         builds what is missing, and the kubelet too where it can be run
-    python -m tests.controlplane.build kubelet
+    python -m berthmaster.lab.controlplane.build kubelet
         builds the kubelet alone, which takes root and containerd to run: 5 minutes more
-    python -m tests.controlplane.build NAME…
+    python -m berthmaster.lab.controlplane.build NAME…
         builds other projects of projects.py alone
-    python -m tests.controlplane.build [NAME…] -- COMMAND…
+    python -m berthmaster.lab.controlplane.build [NAME…] -- COMMAND…
         builds what is missing, or those projects alone, then runs COMMAND; where nothing can be
         built it runs too, the reason in BERTH_CONTROLPLANE_MISSING (set beforehand, nothing is
         built and that is the reason)
@@ -26,7 +26,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from tests.controlplane.compiling import (
+from berthmaster.lab.controlplane.compiling import (
     MISSING,
     BuildFailed,
     Sources,
@@ -39,7 +39,7 @@ from tests.controlplane.compiling import (
     present,
     say,
 )
-from tests.controlplane.projects import (
+from berthmaster.lab.controlplane.projects import (
     BUILD_COMMAND,
     HELM,
     KUEUE,
@@ -142,8 +142,7 @@ def main(argv: list[str]) -> int:
     names, command = argv[:cut], argv[cut + 1 :]
     if unknown := [name for name in names if name not in (*PROJECTS, "kubelet")]:
         known = " | ".join(("kubelet", *PROJECTS))
-        print(f"no program {unknown[0]!r}\nusage: {BUILD_COMMAND} [{known}]…", file=sys.stderr)
-        print(f"       {BUILD_COMMAND} [NAME…] -- COMMAND…", file=sys.stderr)
+        say(f"no program {unknown[0]!r}; right is {BUILD_COMMAND} [{known}]… [-- COMMAND…]")
         return 2
     whole = not names
     try:

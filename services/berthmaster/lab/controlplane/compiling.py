@@ -193,4 +193,5 @@ def _only_one(path: Path) -> Iterator[None]:
 
 
 def say(text: str) -> None:
-    print(f"controlplane: {text}", file=sys.stderr, flush=True)
+    sys.stderr.write(f"controlplane: {text}\n")
+    sys.stderr.flush()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from tests.controlplane.kueue.objects import API_VERSION, MULTIKUEUE, QUEUE_LABEL, Obj
+from berthmaster.lab.controlplane.kueue.objects import API_VERSION, MULTIKUEUE, QUEUE_LABEL, Obj
 
 RUN_FOREVER = "forever"
 

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from tests.controlplane.plane import Plane
-from tests.support.patience import wait_until
+from berthmaster.lab.controlplane.patience import wait_until
+from berthmaster.lab.controlplane.plane import Plane
 
 DOWN: Final = "berth.test/down"  # stages/nodes.yaml
 GPU: Final = "nvidia.com/gpu"

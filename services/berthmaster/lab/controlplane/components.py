@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from tests.controlplane.build import Programs
-from tests.controlplane.certificates import Pair, SigningKey
+from berthmaster.lab.controlplane.build import Programs
+from berthmaster.lab.controlplane.certificates import Pair, SigningKey
 
 HERE: Final = Path(__file__).resolve().parent
 LOOPBACK: Final = "127.0.0.1"

@@ -23,21 +23,21 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from tests.controlplane.api import ApiError, documents
-from tests.controlplane.kueue import builders
-from tests.controlplane.kueue.cleaning import patiently, remove_all
-from tests.controlplane.kueue.managers import Options, manager
-from tests.controlplane.kueue.objects import GROUP, Obj, condition_of, is_true
-from tests.controlplane.plane import Plane
-from tests.controlplane.planes import Planes
-from tests.controlplane.processes import Process
-from tests.support.patience import Hung, wait_until
+from berthmaster.lab.controlplane.api import ApiError, documents
+from berthmaster.lab.controlplane.kueue import builders
+from berthmaster.lab.controlplane.kueue.cleaning import patiently, remove_all
+from berthmaster.lab.controlplane.kueue.managers import Options, manager
+from berthmaster.lab.controlplane.kueue.objects import GROUP, Obj, condition_of, is_true
+from berthmaster.lab.controlplane.patience import Hung, wait_until
+from berthmaster.lab.controlplane.plane import Plane
+from berthmaster.lab.controlplane.planes import Planes
+from berthmaster.lab.controlplane.processes import Process
 
 __all__ = ["Kueue", "Options", "kueue"]
 
 HERE = Path(__file__).resolve().parent
 ELASTIC_POLICY = HERE / "elastic.yaml"
-POLICY = HERE.parents[2] / "deploy" / "policies" / "nominations.yaml"
+POLICY = HERE / "nominations.yaml"
 API = f"/apis/{GROUP}/v1beta2"
 SYSTEM = "kueue-system"
 QUOTAS = {"default": {"cpu": "100", "memory": "1Ti", "nvidia.com/gpu": "100"}}
