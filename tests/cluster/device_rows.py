@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple
 
 from berthmaster.lab.controlplane.nodes import Node, cpu_node, gpu_node, mig_node, shared_node
 from berthmaster.lib.accelerators.table import How
-from berthmaster.lib.engine.fitting.fit import Scratch, bind_gang
+from berthmaster.lib.engine.fitting.fit import bind_gang
 from berthmaster.lib.engine.fleet.fleet import Fleet
 from berthmaster.lib.engine.fleet.needs import suitable_nodes
 from berthmaster.lib.messages.fleet import NodeReport
@@ -165,7 +165,7 @@ def place_of(reports: list[NodeReport], pods: PodSet) -> str:
         fleet.put_node(report)
     fleet.arrange()
     suitable = suitable_nodes(fleet, pods)
-    bound = bind_gang(fleet, 0, (pods,), (suitable,), Scratch(fleet))
+    bound = bind_gang(fleet, 0, (pods,), (suitable,))
     assert bound is not None, (pods, suitable.why_not)
     return bound.bindings[0].node
 

@@ -13,7 +13,7 @@ from berthmaster.control.resolver.core.known.knowledge import holdings_of
 from berthmaster.lab.controlplane.nodes import gpu_node, make_nodes, remove_nodes, wait_open
 from berthmaster.lab.controlplane.planes import Planes
 from berthmaster.lib.accelerators.written import read_hami
-from berthmaster.lib.engine.fitting.fit import Scratch, bind_gang
+from berthmaster.lib.engine.fitting.fit import bind_gang
 from berthmaster.lib.engine.fleet.fleet import Fleet
 from berthmaster.lib.engine.fleet.needs import suitable_nodes
 from berthmaster.lib.engine.fleet.shares import part_of, share_for, takes_milli
@@ -102,7 +102,7 @@ class Believer:
     def place_of(self, pods: PodSet) -> PodBinding | None:
         """Where a pod would be put; None if there is no room."""
         suitable = suitable_nodes(self.fleet, pods)
-        bound = bind_gang(self.fleet, 0, (pods,), (suitable,), Scratch(self.fleet))
+        bound = bind_gang(self.fleet, 0, (pods,), (suitable,))
         return bound.bindings[0] if bound is not None else None
 
     def hold(self, request: JobRequest, pods: tuple[PodBinding, ...]) -> None:

@@ -105,7 +105,7 @@ async def move(session: Session, workload: str, to: str, reason: str, as_operato
 async def _must_fit(berth: Client, workload: str, to: str) -> None:
     """Refuse a move to a cluster whose filters exclude the job. A move waits where only free
     capacity is missing."""
-    from berthmaster.lib.engine.fleetview.filters import BUSY, LESS_LIKED
+    from berthmaster.lib.engine.fleetview.shortlist import BUSY, LESS_LIKED
 
     try:
         request = (await berth.get(workload)).request

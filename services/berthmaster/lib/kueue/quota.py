@@ -31,8 +31,8 @@ from typing import Final, NamedTuple, NewType
 import msgspec
 
 from berthmaster.lib.accelerators.labels import names_in
+from berthmaster.lib.engine.fleet.cluster_filters import tolerates
 from berthmaster.lib.engine.fleet.models import is_one_of
-from berthmaster.lib.engine.fleet.taints import tolerates
 from berthmaster.lib.messages.fleet import FlavorQuota, LocalQueueReport, QueueReport, QuotaAmount
 from berthmaster.lib.messages.workload import PodSet
 

@@ -6,7 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from berthmaster.control.resolver.replay import replay
-from berthmaster.lib.engine.fleetview.filters import LESS_LIKED
+from berthmaster.lib.engine.fleetview.shortlist import LESS_LIKED
 from berthmaster.lib.messages.api import WhyReply
 from berthmaster.lib.messages.fleet import NodeReport, Share
 from berthmaster.lib.messages.placement import Choice

@@ -14,14 +14,14 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from berthmaster.control.resolver.core.answers.fork import fork
-from berthmaster.lib.engine.fitting.fit import Scratch, bind_gang, bind_one
+from berthmaster.lib.engine.fitting.fit import bind_gang, bind_one
 from berthmaster.lib.engine.fleet.fleet import WHOLE, Fleet, Holding
 from berthmaster.lib.engine.fleet.needs import kind_of, suitable_nodes
 from berthmaster.lib.engine.scoring.compiled import COMPILED, cards, nodes_of
-from berthmaster.lib.engine.scoring.pod_capacity import PodCapacity
 from berthmaster.lib.engine.scoring.pod_mix import PodType, Sample
 from berthmaster.lib.engine.scoring.pressure import LARGEST_BLOCK, Dear, useful_room
 from berthmaster.lib.engine.scoring.score_cache import (
+    PodCapacity,
     ScoreCache,
     Scorecard,
     ask_of,
@@ -220,9 +220,9 @@ def test_gang_gets_equal_seats_in_c(seed: int, drawn: list[PodSet], sample: Samp
     before = all_of(fleet)
     for cluster in range(len(fleet.clusters)):
         if can_seat(fleet, cluster, sets, of_sets):
-            ours = bind_gang(fleet, cluster, sets, suitables, Scratch(fleet), worth, of_sets)
+            ours = bind_gang(fleet, cluster, sets, suitables, worth, of_sets)
             assert all_of(fleet) == before
-            twin = bind_gang(fleet, cluster, sets, suitables, Scratch(fleet), worth, None)
+            twin = bind_gang(fleet, cluster, sets, suitables, worth, None)
             assert ours == twin
 
 
@@ -251,7 +251,7 @@ def test_a_gang_of_several_sets_is_seated_by_c() -> None:
         for pods, suitable in zip(sets, suitables, strict=True)
     ]
     assert [can_seat(fleet, cluster, sets, of_sets) for cluster in range(3)] == [True] * 3
-    bound = bind_gang(fleet, 0, sets, suitables, Scratch(fleet), worth, of_sets)
+    bound = bind_gang(fleet, 0, sets, suitables, worth, of_sets)
     assert bound is not None
     assert [binding.pod for binding in bound.bindings] == [
         *(f"w-{n}" for n in range(6)),

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from berthmaster.lib.engine.fleet.needs import wants_fraction
+from berthmaster.lib.engine.fleet.shares import wants_fraction
 from berthmaster.lib.engine.fleetview.components import (
     BUSY,
     FITS,
@@ -28,7 +28,7 @@ from berthmaster.lib.engine.fleetview.components import (
     score_tier,
     score_wait,
 )
-from berthmaster.lib.engine.fleetview.weighting import BY_NODES
+from berthmaster.lib.engine.fleetview.ranking import BY_NODES
 from berthmaster.lib.engine.scoring.cluster_scores import (
     UNKNOWN,
     Floats,

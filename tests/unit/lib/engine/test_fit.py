@@ -1,4 +1,4 @@
-"""The fast fit against its slow, obviously right twin."""
+"""Fitting against its slow, obviously right twin."""
 
 import math
 
@@ -6,11 +6,12 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from berthmaster.lib.engine.fitting.fit import Scratch, bind_gang, pods_that_fit, tightness
+from berthmaster.lib.engine.fitting.fit import bind_gang
+from berthmaster.lib.engine.fleet.cluster_filters import tolerates
 from berthmaster.lib.engine.fleet.fleet import Fleet, Holding
 from berthmaster.lib.engine.fleet.needs import suitable_nodes
-from berthmaster.lib.engine.fleet.taints import tolerates
-from berthmaster.lib.engine.scoring.value import pick_gpus, worth_of
+from berthmaster.lib.engine.scoring.score_cache import room_of
+from berthmaster.lib.engine.scoring.value import NOT_HERE, pick_gpus, score_all, worth_of
 from berthmaster.lib.lifecycle.workload import key
 from berthmaster.lib.messages.fleet import NodeReport, Taint
 from berthmaster.lib.messages.workload import PodSet, Toleration
@@ -59,8 +60,8 @@ def pods(draw: st.DrawFn) -> PodSet:
     )
 
 
-def slow_tightness(report: NodeReport, used: list[Holding], need: PodSet) -> float:
-    """The rule of fit.py, read aloud for one node."""
+def has_room(report: NodeReport, used: list[Holding], need: PodSet) -> bool:
+    """Return whether one more pod of the set fits on a node."""
     free = {
         g.index: 1000
         - g.foreign_milli
@@ -77,11 +78,11 @@ def slow_tightness(report: NodeReport, used: list[Holding], need: PodSet) -> flo
     cpu = report.allocatable.cpu_milli - report.foreign.cpu_milli - sum(h.cpu_milli for h in used)
     memory = report.allocatable.memory_mib - sum(h.memory_mib for h in used)
     if not (report.ready and report.schedulable) or cpu < need.cpu_milli:
-        return math.inf
+        return False
     if memory < need.memory_mib or not need.node_labels.items() <= report.labels.items():
-        return math.inf
+        return False
     if not all(tolerates(need.tolerations, taint) for taint in report.taints):
-        return math.inf
+        return False
     acceptable = {
         g.index: free[g.index]
         for g in report.gpus
@@ -90,38 +91,30 @@ def slow_tightness(report: NodeReport, used: list[Holding], need: PodSet) -> flo
         and g.memory_mib >= need.gpu_memory_mib
     }
     if not need.gpus:
-        left = 1e9 if free else 0.0
-    elif need.gpu_milli < 1000:
+        return True
+    if need.gpu_milli < 1000:
         # A part is as large as its memory asks for, if that is more.
         memories = [g.memory_mib for g in report.gpus if g.memory_mib >= need.gpu_memory_mib]
         part = need.gpu_milli
         if need.gpu_memory_mib and memories:
             part = max(part, math.ceil(1000 * need.gpu_memory_mib / min(memories)))
-        enough = [milli for milli in acceptable.values() if milli >= part]
-        if not enough:
-            return math.inf
-        left = float(min(enough) - part)
-    else:
-        whole = sum(milli >= 1000 for milli in acceptable.values())
-        if whole < need.gpus:
-            return math.inf
-        left = (whole - need.gpus) * 1000.0
-    return left + 0.01 * sum(max(0, milli) for milli in free.values()) + 1e-7 * cpu
+        return any(milli >= part for milli in acceptable.values())
+    return sum(milli >= 1000 for milli in acceptable.values()) >= need.gpus
 
 
 @UNHURRIED
 @given(fleets(), pods())
-def test_tightness_is_what_the_rule_says_for_every_node(fleet: Fleet, need: PodSet) -> None:
-    fast = tightness(fleet, need, suitable_nodes(fleet, need))
-    slow = [slow_tightness(report, [], need) for report in fleet.reports()]
-    np.testing.assert_allclose(fast, slow)
+def test_score_all_scores_the_nodes_that_have_room(fleet: Fleet, need: PodSet) -> None:
+    scores = score_all(fleet, need, suitable_nodes(fleet, need), worth_of(()))
+    room = [has_room(report, [], need) for report in fleet.reports()]
+    assert (scores > NOT_HERE).tolist() == room
 
 
 @UNHURRIED
 @given(fleets(), pods())
 def test_chosen_gpus_are_acceptable_and_have_the_room(fleet: Fleet, need: PodSet) -> None:
     suitable = suitable_nodes(fleet, need)
-    for slot in np.flatnonzero(np.isfinite(tightness(fleet, need, suitable))):
+    for slot in np.flatnonzero(score_all(fleet, need, suitable, worth_of(())) > NOT_HERE):
         chosen = pick_gpus(fleet, int(slot), need, suitable, worth_of(()))
         devices = {g.index: g for g in fleet.report_at(int(slot)).gpus}
         assert len(chosen) == len(set(chosen)) == need.gpus
@@ -142,9 +135,9 @@ def test_gang_is_seated_whole_or_untraced(fleet: Fleet, need: PodSet, count: int
         fleet.arrays.whole.copy(),
     )
     suitable = suitable_nodes(fleet, need)
-    bound = pods_that_fit(fleet, need, suitable, tightness(fleet, need, suitable))
+    bound = room_of(fleet, need, suitable, slice(None))
     for number in range(len(fleet.clusters)):
-        seating = bind_gang(fleet, number, [need], [suitable], Scratch(fleet))
+        seating = bind_gang(fleet, number, [need], [suitable])
         np.testing.assert_array_equal(fleet.arrays.cpu, before[0])
         np.testing.assert_array_equal(fleet.arrays.memory, before[1])
         np.testing.assert_array_equal(fleet.arrays.gpu, before[2])
@@ -158,7 +151,7 @@ def test_gang_is_seated_whole_or_untraced(fleet: Fleet, need: PodSet, count: int
             report = fleet.node(held.cluster, held.node)
             assert report is not None
             mine = used.setdefault(held.node, [])
-            assert slow_tightness(report, mine, need) < math.inf
+            assert has_room(report, mine, need)
             mine.append(held)
 
 

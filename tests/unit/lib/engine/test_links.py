@@ -7,11 +7,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from berthmaster.lib.engine.fitting.fit import Scratch, bind_gang
+from berthmaster.lib.engine.fitting.fit import bind_gang
 from berthmaster.lib.engine.fleet.fleet import Fleet
 from berthmaster.lib.engine.fleet.links import UNKNOWN, Links, levels_of, links_of, pick
 from berthmaster.lib.engine.fleet.needs import suitable_nodes
-from berthmaster.lib.engine.scoring.pod_capacity import room_of
+from berthmaster.lib.engine.scoring.score_cache import room_of
 from berthmaster.lib.engine.scoring.value import NOT_HERE, pick_gpus, score_all, worth_of
 from berthmaster.lib.messages.fleet import NodeReport
 from berthmaster.lib.messages.workload import PodSet, Topology
@@ -108,12 +108,12 @@ def test_a_gang_that_requires_domains_is_counted_by_domains() -> None:
     assert room_of(fleet, pods, suitable_nodes(fleet, pods), slice(None)).tolist() == [2, 2]
     pods = replace(pods, gpus=4)
     assert room_of(fleet, pods, suitable_nodes(fleet, pods), slice(None)).tolist() == [1, 2]
-    found = bind_gang(fleet, 0, [pods], [suitable_nodes(fleet, pods)], Scratch(fleet))
+    found = bind_gang(fleet, 0, [pods], [suitable_nodes(fleet, pods)])
     assert found is not None
     groups = sorted((b.node, b.gpus) for b in found.bindings)
     assert groups == [("n1", (4, 5, 6, 7)), ("n2", (0, 1, 2, 3)), ("n2", (4, 5, 6, 7))]
     pods = replace(pods, count=4)
-    assert bind_gang(fleet, 0, [pods], [suitable_nodes(fleet, pods)], Scratch(fleet)) is None
+    assert bind_gang(fleet, 0, [pods], [suitable_nodes(fleet, pods)]) is None
 
 
 # Law

@@ -5,11 +5,11 @@ from typing import Any
 import numpy as np
 from msgspec.structs import replace
 
-from berthmaster.lib.engine.fitting.fit import Bound, Scratch, bind_gang, holding
+from berthmaster.lib.engine.fitting.fit import Bound, bind_gang, holding
 from berthmaster.lib.engine.fitting.topology import never
 from berthmaster.lib.engine.fleet.fleet import Fleet
 from berthmaster.lib.engine.fleet.needs import suitable_nodes
-from berthmaster.lib.engine.scoring.pod_capacity import room_of
+from berthmaster.lib.engine.scoring.score_cache import room_of
 from berthmaster.lib.jobs.pods import pod_spec
 from berthmaster.lib.lifecycle.workload import key
 from berthmaster.lib.messages.fleet import Amounts, NodeReport, Taint
@@ -63,7 +63,7 @@ def why_not(fleet: Fleet, **fields: Any) -> str:
 
 
 def seat(fleet: Fleet, *sets: PodSet) -> Bound | None:
-    return bind_gang(fleet, 0, sets, [suitable_nodes(fleet, p) for p in sets], Scratch(fleet))
+    return bind_gang(fleet, 0, sets, [suitable_nodes(fleet, p) for p in sets])
 
 
 def nodes_of(bound: Bound | None) -> dict[str, str]:

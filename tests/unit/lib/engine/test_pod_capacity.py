@@ -7,10 +7,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from berthmaster.lib.engine.fitting.fit import Scratch, bind_gang
+from berthmaster.lib.engine.fitting.fit import bind_gang
 from berthmaster.lib.engine.fleet.fleet import Fleet
 from berthmaster.lib.engine.fleet.needs import suitable_nodes
-from berthmaster.lib.engine.scoring.pod_capacity import room_of
+from berthmaster.lib.engine.scoring.score_cache import room_of
 from berthmaster.lib.messages.workload import PodSet
 from tests.support.builders import node, pod_set
 from tests.unit.lib.engine.fleets import UNHURRIED, fleets, pods
@@ -62,7 +62,7 @@ def test_cluster_seats_pods_up_to_room(fleet: Fleet, need: PodSet) -> None:
             if count > 40:  # pods that need nothing
                 continue
             gang = replace(need, count=count)
-            seating = bind_gang(fleet, number, [gang], [suitable], Scratch(fleet))
+            seating = bind_gang(fleet, number, [gang], [suitable])
             assert (seating is not None) == (count <= most)
 
 

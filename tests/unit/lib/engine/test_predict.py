@@ -9,8 +9,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from berthmaster.lib.engine.queueing import predict
-from berthmaster.lib.engine.queueing.learned import Ending
-from berthmaster.lib.engine.queueing.learned import LearnedDurations as Learned
 from berthmaster.lib.engine.queueing.predict import (
     ENOUGH,
     FIRST_GUESS_S,
@@ -19,11 +17,13 @@ from berthmaster.lib.engine.queueing.predict import (
     SIZES_ENOUGH,
     SIZES_KEPT,
     Durations,
+    Ending,
     Sizes,
     expected_from,
     left_s,
     neighbours,
 )
+from berthmaster.lib.engine.queueing.predict import LearnedDurations as Learned
 from berthmaster.lib.messages.workload import JobRequest
 from tests.support.builders import job
 

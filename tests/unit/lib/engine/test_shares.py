@@ -1,17 +1,13 @@
 """Parts of GPUs as nodes offer them: what a pod takes, what that costs, how many there are."""
 
-import numpy as np
 import pytest
 from msgspec.structs import replace
 
 from berthmaster.lib.engine.fitting.fit import (
-    Scratch,
     assumed_gpus,
     bind_gang,
     bind_one,
     holding,
-    pods_that_fit,
-    tightness,
 )
 from berthmaster.lib.engine.fleet.fleet import Fleet
 from berthmaster.lib.engine.fleet.needs import Shape, Suitable, Suitables, suitable_nodes
@@ -23,6 +19,7 @@ from berthmaster.lib.engine.fleet.shares import (
     takes_milli,
 )
 from berthmaster.lib.engine.scoring.pod_mix import PodType
+from berthmaster.lib.engine.scoring.score_cache import room_of
 from berthmaster.lib.engine.scoring.value import worth_of
 from berthmaster.lib.lifecycle.workload import key
 from berthmaster.lib.messages.fleet import DeviceClaim, NodeReport, Share
@@ -52,7 +49,8 @@ def fleet_of(*reports: NodeReport) -> Fleet:
 
 def room(fleet: Fleet, pods: PodSet) -> list[int]:
     suitable = suitable_nodes(fleet, pods)
-    return [int(n) for n in pods_that_fit(fleet, pods, suitable, tightness(fleet, pods, suitable))]
+    found = room_of(fleet, pods, suitable, slice(None))
+    return [min(int(number), pods.count) for number in found]
 
 
 def part(milli: int, memory_mib: int = 0, count: int = 1, **fields: object) -> PodSet:
@@ -92,12 +90,11 @@ def test_a_piece_costs_all_of_it_and_there_are_only_so_many() -> None:
 
 def test_a_gpu_with_room_but_without_a_piece_is_no_place() -> None:
     fleet = fleet_of(sliced())
-    suitable = suitable_nodes(fleet, part(100))
-    assert np.isfinite(tightness(fleet, part(100), suitable)).all()
+    assert room(fleet, part(100)) == [1]
     bound = tuple(PodBinding(pod=f"main-{at}", node="n1", gpus=(0,)) for at in range(4))
     fleet.hold(key("a", "small"), [holding("c1", binding, part(100)) for binding in bound])
     assert int(fleet.arrays.gpu[0, 0]) == 428  # three small ones by milli, but all four are taken
-    assert np.isinf(tightness(fleet, part(100), suitable)).all()
+    assert room(fleet, part(100)) == [0]
 
 
 def test_what_suits_a_part_is_not_taken_for_what_suits_a_whole_gpu() -> None:
@@ -135,7 +132,7 @@ def test_a_gang_of_parts_takes_pieces_until_there_are_none() -> None:
     for count, fits in ((8, True), (9, True), (10, True), (11, False)):
         pods = part(100, count=count)
         suitable = suitable_nodes(fleet, pods)
-        seating = bind_gang(fleet, 0, [pods], [suitable], Scratch(fleet))
+        seating = bind_gang(fleet, 0, [pods], [suitable])
         # A small part takes a small slice; none is left for the ninth, though a large one is.
         assert (seating is not None) is (fits and count <= 8)
     assert room(fleet, part(100, count=9)) == [4, 4]  # all was given back
@@ -148,7 +145,7 @@ def test_the_last_replica_of_a_gpu_can_be_had_too() -> None:
     assert room(fleet, part(250, count=9)) == [4]
     for number in range(4):
         suitable = suitable_nodes(fleet, part(250))
-        seating = bind_gang(fleet, 0, [part(250)], [suitable], Scratch(fleet))
+        seating = bind_gang(fleet, 0, [part(250)], [suitable])
         assert seating is not None, number
         fleet.hold(key("team-a", f"job-{number}"), seating.holdings)
     assert room(fleet, part(100)) == [0]
@@ -188,7 +185,7 @@ def test_where_kai_divides_a_part_is_on_the_fullest_gpu_with_room() -> None:
     got = []
     for pods in asked:
         binding, held = bind_one(fleet, 0, pods, suitable_nodes(fleet, pods), mix)
-        Scratch(fleet).take(held)
+        fleet.lend((held,), +1)
         got.append(binding.gpus)
     assert got == [(0,), (0,), (0,), (0,), (1,), (0,), (2,), (2,), ()]
     assert fleet.arrays.gpu[0].tolist() == [0, 500, 210]
@@ -201,7 +198,7 @@ def test_hami_is_told_to_pack_and_is_taken_to_have_done_so() -> None:
     fleet = fleet_of(replace(node(gpus=2), shares=(HAMI,)))
     pods = part(300)
     _, held = bind_one(fleet, 0, pods, suitable_nodes(fleet, pods))
-    Scratch(fleet).take(held)
+    fleet.lend((held,), +1)
     assert fleet.arrays.gpu[0].tolist() == [700, 1000]
     unsaid = [assumed_gpus(fleet, "c1", "n1", part(milli)) for milli in (100, 800)]
     assert unsaid == [(0,), (1,)]
@@ -212,7 +209,7 @@ def test_our_device_plugin_packs_thousandths() -> None:
     fleet = fleet_of(replace(node(gpus=2), shares=(thousandths,)))
     pods = part(333)
     _, held = bind_one(fleet, 0, pods, suitable_nodes(fleet, pods))
-    Scratch(fleet).take(held)
+    fleet.lend((held,), +1)
     assert fleet.arrays.gpu[0].tolist() == [667, 1000]
     unsaid = [assumed_gpus(fleet, "c1", "n1", part(milli)) for milli in (667, 668)]
     assert unsaid == [(0,), (1,)]
@@ -265,7 +262,7 @@ def test_a_placed_part_is_charged_to_the_offer_whose_limit_it_accepted() -> None
     fleet = fleet_of(report)
     assert [fleet.kinds[0].shares, room(fleet, part(200, count=9))] == [report.shares, [4]]
     pods = part(200, isolation="memory")
-    seating = bind_gang(fleet, 0, [pods], [suitable_nodes(fleet, pods)], Scratch(fleet))
+    seating = bind_gang(fleet, 0, [pods], [suitable_nodes(fleet, pods)])
     assert seating is not None
     fleet.hold(key("team-a", "hard"), seating.holdings)
     assert fleet.arrays.gpu[0].tolist() == [1000 - 499]
@@ -330,10 +327,10 @@ def test_a_small_profile_leaves_the_large_one_alone_where_milli_would_not() -> N
     fleet = fleet_of(sliced("n1"), sliced("n2"))
     for count, fits in ((8, True), (9, False)):
         pods = profile("1g.5gb", count=count)
-        seating = bind_gang(fleet, 0, [pods], [suitable_nodes(fleet, pods)], Scratch(fleet))
+        seating = bind_gang(fleet, 0, [pods], [suitable_nodes(fleet, pods)])
         assert (seating is not None) is fits
     large = profile("3g.20gb", 428)
-    seating = bind_gang(fleet, 0, [large], [suitable_nodes(fleet, large)], Scratch(fleet))
+    seating = bind_gang(fleet, 0, [large], [suitable_nodes(fleet, large)])
     assert seating is not None
     fleet.hold(key("a", "large"), seating.holdings)
     assert sorted(fleet.arrays.pieces[LARGE.resource].tolist()) == [0, 1]
@@ -404,7 +401,7 @@ def test_a_gang_of_parts_by_memory_shares_gpus_as_far_as_their_memory_goes() -> 
     fleet = fleet_of(node(name="n1", gpus=2), node(name="n2", gpus=1))
     for count, fits in ((6, True), (7, False)):
         pods = part(1, 8192, count=count)
-        seating = bind_gang(fleet, 0, [pods], [suitable_nodes(fleet, pods)], Scratch(fleet))
+        seating = bind_gang(fleet, 0, [pods], [suitable_nodes(fleet, pods)])
         assert (seating is not None) is fits
         if seating is not None:
             places = [(b.node, b.gpus) for b in seating.bindings]

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from berthmaster.lib.engine.fitting.fit import Bound, Scratch, bind_gang
+from berthmaster.lib.engine.fitting.fit import Bound, bind_gang
 from berthmaster.lib.engine.fleet.fleet import Fleet
 from berthmaster.lib.engine.fleet.needs import suitable_nodes
 from berthmaster.lib.messages.fleet import NodeReport
@@ -56,7 +56,7 @@ def cpus(count: int, each: int, **topology: object) -> PodSet:
 def seated(fleet: Fleet, *sets: PodSet) -> Bound | None:
     before = [fleet.arrays.cpu.copy(), fleet.arrays.gpu.copy(), fleet.arrays.milli.copy()]
     suitables = [suitable_nodes(fleet, pods) for pods in sets]
-    found = bind_gang(fleet, 0, sets, suitables, Scratch(fleet))
+    found = bind_gang(fleet, 0, sets, suitables)
     for array, was in zip(
         (fleet.arrays.cpu, fleet.arrays.gpu, fleet.arrays.milli), before, strict=True
     ):

@@ -3,8 +3,7 @@
 import msgspec
 import pytest
 
-from berthmaster.lib.engine.fleet.clusters import Clusters
-from berthmaster.lib.engine.fleet.twins import Twins
+from berthmaster.lib.engine.fleet.clusters import Clusters, Twins
 from berthmaster.lib.engine.scoring.cluster_table import ClusterTable
 from berthmaster.lib.messages.fleet import ClusterProfile
 from tests.support.builders import profile

@@ -7,13 +7,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from berthmaster.lib.engine.fitting.fit import NOT_HERE as NO_ROOM
-from berthmaster.lib.engine.fitting.fit import tightness
 from berthmaster.lib.engine.fleet.fleet import Fleet
 from berthmaster.lib.engine.fleet.needs import suitable_nodes
 from berthmaster.lib.engine.fleet.pieces import foreign_pieces, pieces_of, pieces_on
 from berthmaster.lib.engine.fleet.shares import Part, enough, takes_milli
 from berthmaster.lib.engine.scoring.pod_mix import Mix, PodType, Sample
+from berthmaster.lib.engine.scoring.score_cache import room_of
 from berthmaster.lib.engine.scoring.value import (
     CPU_SHARE,
     NOT_HERE,
@@ -81,7 +80,7 @@ def test_score_follows_rule_for_every_node(fleet: Fleet, need: PodSet, sample: S
     worth, suitable = worth_of(sample), suitable_nodes(fleet, need)
     scores = score_all(fleet, need, suitable, worth)
     assert scores.dtype == np.float32
-    fits = np.isfinite(tightness(fleet, need, suitable))
+    fits = room_of(fleet, need, suitable, slice(None)) > 0
     np.testing.assert_array_equal(scores > NOT_HERE, fits)
     for slot in np.flatnonzero(fits).tolist():
         report = fleet.report_at(slot)
@@ -230,5 +229,3 @@ def test_a_fleet_without_nodes_or_gpus_has_scores_too() -> None:
     assert score_all(bare, need, suitable_nodes(bare, need), worth).tolist() == [-math.inf]
     plain = pod_set(gpus=0)
     assert math.isfinite(score_all(bare, plain, suitable_nodes(bare, plain), worth)[0])
-    assert np.isinf(tightness(bare, need, suitable_nodes(bare, need))).all()
-    assert NO_ROOM > 0  # tightness counts the other way

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from berthmaster.lib.engine.fitting.fit import Scratch, bind_gang
+from berthmaster.lib.engine.fitting.fit import bind_gang
 from berthmaster.lib.engine.fleet.fleet import Fleet
 from berthmaster.lib.engine.fleet.needs import suitable_nodes
 from berthmaster.lib.kueue.asks import asks_of, devices_of
@@ -84,7 +84,7 @@ def test_request_is_refused_or_met_by_name(asked: dict[str, Any], share: Share |
         fleet.put_node(report)
     fleet.arrange()
     suitable = suitable_nodes(fleet, pods)
-    bound = bind_gang(fleet, 0, (pods,), (suitable,), Scratch(fleet))
+    bound = bind_gang(fleet, 0, (pods,), (suitable,))
     if bound is None:
         assert not suitable.nodes.any() or pods.count > 1
         return

@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from berthmaster.lib.engine.fleet.twins import Twins
+from berthmaster.lib.engine.fleet.clusters import Twins
 from berthmaster.lib.messages.families import UNREADABLE
 from berthmaster.lib.messages.fleet import ClusterProfile, Stamp
 from berthmaster.lib.nats.subjects import SubjectError, parse_fact, profile

@@ -17,7 +17,7 @@ from berthmaster.control.scorer.core.ocm import (
 )
 from berthmaster.control.scorer.core.rules import RESOURCES, Amount, ScoringRules
 from berthmaster.control.scorer.core.totals import Totals
-from berthmaster.lib.engine.fleet.twins import TWIN
+from berthmaster.lib.engine.fleet.clusters import TWIN
 from berthmaster.lib.messages.fleet import (
     Amounts,
     ClusterScore,

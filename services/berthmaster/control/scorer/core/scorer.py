@@ -46,7 +46,7 @@ from berthmaster.control.scorer.core.score import (
     idle_moved,
     scales,
 )
-from berthmaster.lib.engine.fleet.twins import Twins
+from berthmaster.lib.engine.fleet.clusters import Twins
 from berthmaster.lib.messages.fleet import (
     ClusterAlive,
     ClusterProfile,

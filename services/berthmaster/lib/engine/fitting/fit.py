@@ -1,78 +1,26 @@
-"""Where pods fit: the choice of nodes and GPUs inside a cluster, one pod after another by value.py.
+"""Where pods fit: the choice of nodes and GPUs inside a cluster, one pod after another.
 
-And how tightly, for who knows no mix of pods, by best fit: a pod goes where it leaves least behind.
-Tightness (lower is better) is, in GPU milli,
-what stays free on the GPUs that it could have had (of whole-GPU pods: on the other free GPUs of
-the node; of a fraction: on its GPU), then 1 % of all that is free on the node, then a trace of its
-free CPU. Ties go to the first node by name. Pods without GPUs go to nodes without, then to the
-tightest CPU.
+value.py says where a pod costs least. A gang is bound whole or not at all.
 """
 
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from berthmaster.lib.engine.fitting.topology import Chooser, Mask, choices, shaped
 from berthmaster.lib.engine.fleet.fleet import WHOLE, Fleet, Holding
-from berthmaster.lib.engine.fleet.needs import (
-    Suitable,
-    gpus_for,
-    isolation_at,
-    named_gpus,
-    wants_fraction,
-)
+from berthmaster.lib.engine.fleet.needs import Suitable, gpus_for, isolation_at, named_gpus
+from berthmaster.lib.engine.fleet.overlay import Overlay
 from berthmaster.lib.engine.fleet.pieces import pieces_of
-from berthmaster.lib.engine.fleet.shares import charged_milli, is_packed, part_of
-from berthmaster.lib.engine.scoring.pod_capacity import room_of
+from berthmaster.lib.engine.fleet.shares import charged_milli, is_packed, part_of, wants_fraction
 from berthmaster.lib.engine.scoring.score_cache import Scorecard, can_seat, seat_of_one, seats
-from berthmaster.lib.engine.scoring.value import NOT_HERE as NO_SCORE
-from berthmaster.lib.engine.scoring.value import Worth, pick_gpus, score_nodes, worth_of
+from berthmaster.lib.engine.scoring.value import NOT_HERE, Worth, pick_gpus, score_nodes, worth_of
 from berthmaster.lib.messages.fleet import GpuDevice, NodeReport
 from berthmaster.lib.messages.placement import PodBinding
 from berthmaster.lib.messages.workload import Isolation, PodSet
 
-NOT_HERE: Final = np.inf
-_NODE_SHARE: Final = 0.01
-_CPU_SHARE: Final = 1e-7
 _NOTHING_LEARNED: Final = worth_of(())
-_HAS_GPUS: Final = 1e9  # a pod without GPUs on a node with some: after every node without
-
-
-def tightness(
-    fleet: Fleet, pods: PodSet, suitable: Suitable, among: slice | None = None
-) -> NDArray[np.float64]:
-    """How tightly one pod of the set would sit on each node (of a slice), or NOT_HERE."""
-    at = among if among is not None else slice(None)
-    cpu = fleet.arrays.cpu[at]
-    fits = suitable.nodes[at] & fleet.arrays.open[at] & (cpu >= pods.cpu_milli)
-    fits &= fleet.arrays.memory[at] >= pods.memory_mib
-    if suitable.pieces:
-        fits &= suitable.pods_by_pieces(fleet, at) > 0
-    milli = fleet.arrays.milli[at]
-    if not pods.gpus:
-        left = np.where(fleet.arrays.capacity_milli[at] > 0, _HAS_GPUS, 0.0)
-    elif wants_fraction(pods):
-        gpu = fleet.arrays.gpu[at]
-        need: int | NDArray[np.int64] = pods.gpu_milli
-        enough = gpu >= need
-        if suitable.offered is not None:
-            need = suitable.offered[at]
-            enough = gpu >= need[:, np.newaxis]
-        if suitable.gpus is not None:
-            enough &= suitable.gpus[at]
-        best = np.where(enough, gpu, 2 * WHOLE).min(axis=1, initial=2 * WHOLE)
-        fits &= best <= WHOLE
-        left = (best - need).astype(np.float64)
-    else:
-        whole = fleet.arrays.whole[at]
-        if suitable.gpus is not None:
-            whole = ((fleet.arrays.gpu[at] >= WHOLE) & suitable.gpus[at]).sum(axis=1)
-        fits &= whole >= pods.gpus
-        left = (whole - pods.gpus) * float(WHOLE)
-    rest = left + _NODE_SHARE * milli + _CPU_SHARE * cpu
-    return np.where(fits, rest, NOT_HERE).astype(np.float64, copy=False)
 
 
 class Bound(NamedTuple):
@@ -162,36 +110,26 @@ def _charged(
     return milli if milli != pods.gpu_milli else 0
 
 
-def pods_that_fit(
-    fleet: Fleet, pods: PodSet, suitable: Suitable, fits: NDArray[np.floating]
-) -> NDArray[np.int64]:
-    """Return how many pods of the set fit on each node (pod_capacity.py). ``fits``: finite for all
-    nodes where one does, as tightness and scores are."""
-    room = np.minimum(room_of(fleet, pods, suitable, slice(None)), pods.count)
-    return np.where(np.isfinite(fits), room, 0)
-
-
 def bind_gang(
     fleet: Fleet,
     cluster: int,
     pod_sets: Sequence[PodSet],
     suitables: Sequence[Suitable],
-    scratch: "Scratch",
     worth: Worth = _NOTHING_LEARNED,
     cards: Sequence[Scorecard] | None = None,
 ) -> Bound | None:
     """Places for all pods in one cluster, or None: one after another, each where it costs least.
     Sets that ask for most are seated first. ``cards``: up to date, if there are any.
 
-    Uses ``scratch`` to take room while it looks; all of it is given back.
+    It takes room of the fleet while it looks, and gives all of it back.
     """
     if cards is not None and can_seat(fleet, cluster, pod_sets, cards):
         return _seat_compiled(fleet, cluster, pod_sets, cards)
     if not shaped(pod_sets):
         within: tuple[Mask | None, ...] = (None,) * len(pod_sets)
-        return _seat_within(fleet, cluster, pod_sets, suitables, scratch, worth, cards, within)
+        return _seat_within(fleet, cluster, pod_sets, suitables, worth, cards, within)
     for within in choices(fleet, cluster, pod_sets, suitables, worth):
-        found = _seat_within(fleet, cluster, pod_sets, suitables, scratch, worth, cards, within)
+        found = _seat_within(fleet, cluster, pod_sets, suitables, worth, cards, within)
         if found is not None:
             return found
     return None
@@ -202,7 +140,6 @@ def _seat_within(
     cluster: int,
     pod_sets: Sequence[PodSet],
     suitables: Sequence[Suitable],
-    scratch: "Scratch",
     worth: Worth,
     cards: Sequence[Scorecard] | None,
     within: Sequence[Mask | None],
@@ -212,7 +149,7 @@ def _seat_within(
     order = _largest_first(pod_sets)
     bindings: dict[int, list[PodBinding]] = {i: [] for i in range(len(pod_sets))}
     holdings: list[Holding] = []
-    try:
+    with Overlay(fleet) as taken:
         for i in order:
             pods, suitable = pod_sets[i], suitables[i]
             if cards is not None and cards[i].seen == fleet.touched.end:
@@ -226,12 +163,10 @@ def _seat_within(
                     return None
                 binding, held = bind_one(fleet, first + best, pods, suitable, worth, index)
                 bindings[i].append(binding)
+                taken.take(len(holdings), (held,))
                 holdings.append(held)
-                scratch.take(held)
                 if index + 1 < pods.count:
                     chooser.took(best, _score_now(fleet, first + best, pods, suitable, worth))
-    finally:
-        scratch.give_back()
     return Bound(tuple(b for i in range(len(pod_sets)) for b in bindings[i]), tuple(holdings))
 
 
@@ -269,22 +204,6 @@ def _score_now(
 ) -> np.float32 | float:
     """Of one node, as ``score_nodes`` has it; where the GPUs are gone, without looking further."""
     if pods.gpus and pods.gpu_milli == WHOLE and fleet.arrays.whole[slot] < pods.gpus:
-        return NO_SCORE
+        return NOT_HERE
     found: np.float32 = score_nodes(fleet, pods, suitable, worth, slice(slot, slot + 1))[0]
     return found
-
-
-class Scratch:
-    """Room taken for as long as a gang is being seated."""
-
-    def __init__(self, fleet: Fleet) -> None:
-        self._fleet = fleet
-        self._taken: list[Holding] = []
-
-    def take(self, held: Holding) -> None:
-        self._taken.append(held)
-        self._fleet.lend((held,), +1)
-
-    def give_back(self) -> None:
-        self._fleet.lend(self._taken, -1)
-        self._taken = []

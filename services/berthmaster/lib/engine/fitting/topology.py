@@ -21,10 +21,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from berthmaster.lib.engine.fleet.fleet import WHOLE, Fleet
-from berthmaster.lib.engine.fleet.needs import NO_PLACE, Suitable, kind_of, wants_fraction
+from berthmaster.lib.engine.fleet.needs import NO_PLACE, Suitable, kind_of
 from berthmaster.lib.engine.fleet.pieces import makes_slice, pieces_on, place_label
-from berthmaster.lib.engine.fleet.shares import counted
-from berthmaster.lib.engine.scoring.pod_capacity import room_of
+from berthmaster.lib.engine.fleet.shares import counted, wants_fraction
+from berthmaster.lib.engine.scoring.score_cache import room_of
 from berthmaster.lib.engine.scoring.value import NOT_HERE, Worth, score_nodes
 from berthmaster.lib.messages.fleet import GpuDevice
 from berthmaster.lib.messages.workload import MAX_PODS, ONE_NODE, PodSet

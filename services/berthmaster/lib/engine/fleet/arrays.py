@@ -1,10 +1,10 @@
-"""The fleet's room as compact arrays, and the same memory one number at a time.
+"""The fleet's free capacity as compact arrays, and a log of the nodes that changed.
 
 Arrays over N nodes and G GPUs (the most that any node has), nodes by cluster and then by name:
 
 - ``cpu``, ``memory``: int64 [N], free CPU milli and MiB; may be negative where foreign pods grew.
 - ``gpu``: int64 [N, G], free milli of each GPU; ABSENT where there is none or it is unhealthy. In
-  memory the first GPU of all nodes comes first, as whoever looks at many nodes wants it.
+  memory the first GPU of all nodes comes first, as readers of many nodes want it.
 - ``whole``: int64 [N], GPUs with all 1000 milli free; ``milli``: int64 [N], sum of free milli.
 - ``capacity_milli``: int64 [N], of healthy GPUs; ``a_gpu``: float64 [N], what one of them is of a
   node's (1 where there is none).
@@ -13,7 +13,11 @@ Arrays over N nodes and G GPUs (the most that any node has), nodes by cluster an
 - ``kind``: int64 [N], index into the fleet's ``kinds``: what a node is, shared by its likes.
 
 And over C clusters: ``free_milli`` and ``all_milli``, int64 [C], of its open nodes and of all;
-``starts``: int64 [C], each one's first node. Who fills them is fleet.py.
+``starts``: int64 [C], each one's first node. fleet.py fills them, and notes each slot that it fills
+in ``Touched``.
+
+Example: a score cache that has read the log up to entry 40 asks ``since(40)`` and scores only the
+nodes that have changed since. Entries that are too old are forgotten: then it scores all nodes.
 """
 
 from collections.abc import Iterable, Sequence
@@ -111,3 +115,55 @@ class Cells:
         self.free_milli = memoryview(arrays.free_milli)  # type: ignore[arg-type]
         self.all_milli = memoryview(arrays.all_milli)  # type: ignore[arg-type]
         self.cluster_of = memoryview(arrays.cluster_of)  # type: ignore[arg-type]
+
+
+TOUCHED_KEPT: Final = 4096
+
+
+class Touched:
+    """The slots that changed, in order, as far back as it is worth to look."""
+
+    __slots__ = ("_at", "_newest", "_numbers", "_slots", "forgotten", "newest", "slots")
+
+    def __init__(self, kept: int = TOUCHED_KEPT) -> None:
+        self.slots: NDArray[np.int64] = np.zeros(2 * kept, np.int64)
+        self._numbers: NDArray[np.int64] = np.arange(2 * kept)
+        self.newest: NDArray[np.int64] = np.zeros(0, np.int64)  # [N], a slot's newest entry
+        # The arrays' memory: single numbers are written in a third of the time.
+        self._slots = memoryview(self.slots)  # type: ignore[arg-type]
+        self._newest = memoryview(self.newest)  # type: ignore[arg-type]
+        self._at = 0  # how many of the slots are written
+        self.forgotten = 0  # entries that were dropped
+
+    def arrange(self, nodes: int) -> None:
+        """Slots have a new meaning: whoever follows the fleet makes everything anew."""
+        self.forgotten += self._at
+        self._at = 0
+        self.newest = np.zeros(nodes, np.int64)
+        self._newest = memoryview(self.newest)  # type: ignore[arg-type]
+
+    @property
+    def end(self) -> int:
+        """Where the log ends now: to be asked ``since`` later."""
+        return self.forgotten + self._at
+
+    def add(self, slot: int) -> None:
+        at = self._at
+        self._slots[at] = slot
+        self._newest[slot] = self.forgotten + at
+        self._at = at + 1
+        if self._at == len(self._slots):
+            kept = self._at // 2
+            self.slots[:kept] = self.slots[kept:]
+            self.forgotten += kept
+            self._at = kept
+
+    def since(self, end: int) -> NDArray[np.int64] | None:
+        """Each slot that changed since, once; None if that was too long ago."""
+        first = end - self.forgotten
+        if first < 0:
+            return None
+        slots = self.slots[first : self._at]
+        newest = self.newest[slots] == self._numbers[first : self._at] + self.forgotten
+        found: NDArray[np.int64] = slots[newest]
+        return found

@@ -12,10 +12,23 @@ from collections.abc import Callable, Mapping
 from typing import Final, NamedTuple
 
 from berthmaster.lib.engine.fleet.clusters import Cluster
-from berthmaster.lib.engine.fleet.taints import tolerates
 from berthmaster.lib.lifecycle.job_kinds import takes_pod_sets
+from berthmaster.lib.messages.fleet import Taint
 from berthmaster.lib.messages.placement import Via
-from berthmaster.lib.messages.workload import PodSet
+from berthmaster.lib.messages.workload import PodSet, Toleration
+
+
+def tolerates(tolerations: tuple[Toleration, ...], taint: Taint) -> bool:
+    """Kubernetes' rule; PreferNoSchedule keeps nobody away."""
+    if taint.effect == "PreferNoSchedule":
+        return True
+    return any(
+        (not t.effect or t.effect == taint.effect)
+        and (t.key == taint.key or (not t.key and t.operator == "Exists"))
+        and (t.operator == "Exists" or t.value == taint.value)
+        for t in tolerations
+    )
+
 
 NOT_ASKED: Final = "not among the clusters asked for"
 NO_LABELS: Final = "lacks the labels asked for"

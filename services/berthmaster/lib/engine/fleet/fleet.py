@@ -11,12 +11,11 @@ from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
-from berthmaster.lib.engine.fleet.arrays import ABSENT, Arrays
+from berthmaster.lib.engine.fleet.arrays import ABSENT, Arrays, Touched
 from berthmaster.lib.engine.fleet.links import Links, links_of
 from berthmaster.lib.engine.fleet.models import resources_of
 from berthmaster.lib.engine.fleet.pieces import Pieces, Tpus, foreign_pieces, pieces_on, tpus_on
 from berthmaster.lib.engine.fleet.shares import Part, charged_milli, counted, enough
-from berthmaster.lib.engine.fleet.touched import Touched
 from berthmaster.lib.lifecycle.workload import Key
 from berthmaster.lib.messages.fleet import NodeReport, Share, Taint
 

@@ -12,7 +12,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from berthmaster.lib.engine.fleet.cluster_filters import READS
+from berthmaster.lib.engine.fleet.cluster_filters import READS, tolerates
 from berthmaster.lib.engine.fleet.fleet import WHOLE, Fleet, NodeKind
 from berthmaster.lib.engine.fleet.links import domain_numbers, levels_of
 from berthmaster.lib.engine.fleet.models import EXACTLY, is_one_of
@@ -38,8 +38,8 @@ from berthmaster.lib.engine.fleet.shares import (
     isolation_of,
     part_of,
     share_for,
+    wants_fraction,
 )
-from berthmaster.lib.engine.fleet.taints import tolerates
 from berthmaster.lib.messages.workload import (
     MAX_PODS,
     ONE_NODE,
@@ -522,7 +522,3 @@ def isolation_at(fleet: Fleet, slot: int, pods: PodSet) -> Isolation:
 def _linked(kind: NodeKind, positions: tuple[int, ...], count: int) -> bool:
     will_do = set(positions)
     return any(len(will_do & set(group)) >= count for group in levels_of(kind.links).domains)
-
-
-def wants_fraction(pods: PodSet) -> bool:
-    return pods.gpus == 1 and pods.gpu_milli < WHOLE

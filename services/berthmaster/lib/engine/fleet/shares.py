@@ -63,6 +63,11 @@ def part_of(pods: PodSet) -> Part:
     return Part(pods.gpu_milli, pods.gpu_memory_mib, profile, pods.isolation)
 
 
+def wants_fraction(pods: PodSet) -> bool:
+    """Return whether each pod takes a part of one GPU."""
+    return pods.gpus == 1 and pods.gpu_milli < _GPU_MILLI
+
+
 def share_for(shares: Sequence[Share], pods: PodSet) -> Share | None:
     """The smallest offer that is enough for one pod of the set; None if none is."""
     return enough(shares, part_of(pods))

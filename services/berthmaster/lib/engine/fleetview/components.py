@@ -11,6 +11,10 @@ Rules of this file:
   A value that is not finite or below 0 counts as UNKNOWN.
 
 Example: of clusters with 40, 10 and 0 GPUs for a job the ``headroom`` is 100, 25 and 0.
+
+``Gate`` reports what the clusters' own queues say of one request. A request that is made directly
+in a cluster has no gate. The resolver's gate asks each worker's own Kueue. A hub's gate is tiered:
+a busy cluster stays a candidate, because Kueue makes the copy wait there.
 """
 
 import math
@@ -22,7 +26,6 @@ from numpy.typing import NDArray
 
 from berthmaster.lib.engine.fleet.fleet import Fleet
 from berthmaster.lib.engine.fleet.models import is_model
-from berthmaster.lib.engine.fleetview.queue_gate import Gate
 from berthmaster.lib.engine.scoring.cluster_scores import (
     MOST,
     UNKNOWN,
@@ -32,7 +35,40 @@ from berthmaster.lib.engine.scoring.cluster_scores import (
 )
 from berthmaster.lib.engine.scoring.cluster_table import ClusterTable
 from berthmaster.lib.engine.scoring.score_cache import Scorecard
+from berthmaster.lib.messages.placement import Via
 from berthmaster.lib.messages.workload import JobRequest
+
+NO_LINE: Final = None
+
+
+class Gate:
+    """Of one request. As it stands here, everything is open and nothing is known."""
+
+    via: Via = "direct"  # who makes its pods there, see cluster_filters.py
+    is_tiered = False  # ``tier`` and ``headroom`` are known, and being busy keeps nobody out
+
+    def why_not(self, cluster: str) -> str:
+        """Why the cluster is out, whatever room its nodes have, or ""."""
+        del cluster
+        return ""
+
+    def in_line(self, cluster: str) -> tuple[int, int, bool] | None:
+        """Of the queue that governs there: jobs that wait, jobs that were let in, whether the
+        request would have to borrow. None: not known."""
+        del cluster
+        return NO_LINE
+
+    def tier(self, cluster: str) -> float:
+        """One of components.py's."""
+        del cluster
+        return UNKNOWN
+
+    def headroom(self, cluster: str) -> float:
+        """GPUs that it could have there now: the lesser of what is free and what quota is left (CPU
+        cores for what asks for no GPU)."""
+        del cluster
+        return UNKNOWN
+
 
 Mask = NDArray[np.bool_]  # [C]
 

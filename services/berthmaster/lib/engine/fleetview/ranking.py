@@ -1,23 +1,31 @@
-"""The clusters that could take a request, best first.
+"""The clusters that could take a request, best first, and how much each component counts.
 
-components.py says what a score is made of, and weighting.py what counts how much. This module puts
-them together for one request.
+The score of a cluster is a weighted mean: each component (0..100) times its factor. Factors are the
+weights of the components that can tell clusters apart, scaled so that they sum to 1. For example
+the profile "balanced" counts fit 4, room 0.5 and idle 0.5; a cluster with fit 50, room 20 and idle
+80 has (4*50 + 0.5*20 + 0.5*80) / 5 = 50. components.py says what the components are.
+
+There is one ``Weighting`` for each profile, set of weights and kind of request that is met. It
+holds, summed up in ``total``, the components that depend on the cluster alone. Fit and room change
+with every placement, and others depend on the request, so ``rank`` adds those for each request.
 """
 
-from collections.abc import Iterator, Sequence
-from typing import Any, Final, NamedTuple, overload
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final, NamedTuple, Protocol, overload
 
 import numpy as np
 from numpy.typing import NDArray
 
-from berthmaster.lib.engine.fleetview.components import ROWS, RankingInput
-from berthmaster.lib.engine.fleetview.weighting import Weighting, counted
+from berthmaster.lib.engine.fleetview.components import ROWS, RankingInput, RequestKind
 from berthmaster.lib.engine.scoring.cluster_scores import (
+    MOST,
     NO_ROOM,
     Field,
+    Fixed,
     Floats,
     Ranked,
     SetFit,
+    all_recorded,
     fit_of,
     in_order,
     ranked,
@@ -26,6 +34,149 @@ from berthmaster.lib.engine.scoring.cluster_scores import (
     to_show,
     weighed,
 )
+from berthmaster.lib.engine.scoring.cluster_table import ClusterTable
+from berthmaster.lib.engine.scoring.profiles import BALANCED, Said, Weights, chosen
+from berthmaster.lib.messages.control import QueueSetting
+from berthmaster.lib.messages.workload import JobRequest
+
+BY_NODES: Final = ("fit", "room")  # components of cluster_scores.py
+
+
+class RankingPolicy(Protocol):
+    """The part of a decider's settings that rankings follow from. Must be hashable."""
+
+    @property
+    def stale_after_s(self) -> float:
+        """A cluster silent for so long gets no new placements."""
+
+    @property
+    def avoid_s(self) -> float:
+        """A cluster that left a placement unclaimed is passed over for so long."""
+
+    @property
+    def ranking_limit(self) -> int:
+        """Clusters that a record keeps."""
+
+    @property
+    def profile(self) -> str:
+        """The profile that ranks clusters where neither the request nor its queue names another."""
+
+    @property
+    def profiles(self) -> Mapping[str, Weights]: ...
+
+    def __hash__(self) -> int: ...
+
+
+class Weighting(NamedTuple):
+    """How the clusters rank for requests of one kind: fit x its factor, and so on, plus the sum."""
+
+    profile: str  # as a record tells it: "" = the usual one
+    weights: dict[str, float]  # as a record tells them: {} = the profile's own
+    fit: float  # factor of the component; below 0: the less the better
+    room: float
+    late: tuple[tuple[str, float], ...]  # factors of components of the request
+    total: Floats  # [C], what the other components come to
+    fixed: Fixed  # those components, for records
+
+
+class _Factors(NamedTuple):
+    """What of a weighting is the same at any time."""
+
+    profile: str
+    weights: dict[str, float]
+    factors: dict[str, float]
+
+
+class Weightings:
+    def __init__(self, policy: RankingPolicy, table: ClusterTable) -> None:
+        self._policy = policy
+        self._table = table
+        self._usual: dict[bool, Weighting] = {}
+        self._made: dict[object, Weighting] = {}
+
+    def of(
+        self,
+        request: JobRequest,
+        setting: QueueSetting | None,
+        *,
+        shares: bool,
+        governed: bool,
+        tiered: bool,
+    ) -> Weighting:
+        """How clusters rank for a request of a queue; the rest as in ``RequestKind``."""
+        asks = request.profile or request.weights or request.data or governed
+        if not asks and (setting is None or not (setting.profile or setting.weights)):
+            usual = self._usual.get(shares)
+            if usual is None:
+                kind = RequestKind(shares, governed=False, tiered=False, has_data=False)
+                usual = self._usual[shares] = self._make(Said(), Said(), kind)
+            return usual
+        theirs = Said() if setting is None else Said(setting.profile, setting.weights)
+        kind = RequestKind(shares, governed, tiered, bool(request.data))
+        key = (request.profile, *sorted(request.weights.items()), request.queue, kind)
+        made = self._made.get(key)
+        if made is None:
+            own = Said(request.profile, request.weights)
+            made = self._made[key] = self._make(own, theirs, kind)
+        return made
+
+    def _make(self, own: Said, theirs: Said, kind: RequestKind) -> Weighting:
+        factored = self._factors(own, theirs, kind)
+        factors = factored.factors
+        # With a factor below 0, 100 less the component counts: the 100 is part of the sum.
+        turned = sum((-MOST * factors[each] for each in BY_NODES if factors[each] < 0), 0.0)
+        fixed = {
+            name: of_clusters(self._table)
+            for name in factors
+            if (of_clusters := ROWS[name].of_clusters) is not None
+        }
+        sum_ = np.zeros(len(self._table.names))
+        for name, values in fixed.items():
+            sum_ = sum_ + counted(values, factors[name])
+        return Weighting(
+            profile=factored.profile,
+            weights=factored.weights,
+            fit=factors["fit"],
+            room=factors["room"],
+            late=tuple((name, factors[name]) for name in factors if ROWS[name].of_request),
+            total=sum_ + turned if turned else sum_,
+            fixed=Fixed(tuple(fixed), all_recorded([*fixed.values()], len(sum_))),
+        )
+
+    def _factors(self, own: Said, theirs: Said, kind: RequestKind) -> _Factors:
+        """Kept from snapshot to snapshot where neither request nor queue has weights."""
+        table = self._table
+        counting = tuple(name for name, row in ROWS.items() if row.counts(kind, table))
+        plain = not (own.weights or theirs.weights)
+        key = (own.profile, theirs.profile, counting, self._policy)
+        kept: _Factors | None = table.notes.get(key) if plain else None
+        if kept is not None:
+            return kept
+        profiles = self._policy.profiles
+        name, weights = chosen(own, theirs, self._policy.profile, profiles)
+        counts = {each: weights.get(each, 0.0) for each in BY_NODES} | {
+            each: weights[each] for each in counting if each in weights
+        }
+        total = sum(map(abs, counts.values()), 0.0)
+        scale = 1.0 / total if total > 0 else 0.0
+        made = _Factors(
+            "" if name == BALANCED else name,
+            dict(weights) if weights != profiles[name] else {},
+            {each: weight * scale for each, weight in counts.items()},
+        )
+        if plain:
+            table.note(key, lambda: made)
+        return made
+
+
+def counted(component: Floats, factor: float) -> Floats:
+    """Return what a component adds to the score: 0 where it is not known, for either sign."""
+    if factor < 0:
+        component = component - MOST
+    values = factor * component
+    np.copyto(values, 0.0, where=np.isnan(values))
+    return values
+
 
 NO_MILLI: Final = np.array(0, np.int64)
 

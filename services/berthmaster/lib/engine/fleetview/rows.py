@@ -6,7 +6,7 @@ from typing import Protocol
 
 import msgspec
 
-from berthmaster.lib.engine.fleet.twins import Twins
+from berthmaster.lib.engine.fleet.clusters import Twins
 from berthmaster.lib.messages.control import ClusterLost, ControlFact, Cordon
 from berthmaster.lib.messages.fleet import (
     ClusterAlive,

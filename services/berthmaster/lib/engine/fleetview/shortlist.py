@@ -1,34 +1,218 @@
 """One request against the whole fleet: which clusters could take it, how good, why not the rest.
 
 The same code answers for a decision, for "why not yet?" and for a dry run, so that an explanation
-can never differ from what is done: filter (filters.py), rank (ranking.py), bind.
+can never differ from what is done. It has three steps:
+
+1. Filter. The filters of clusters (fleet/cluster_filters.py) find the same for all requests of a
+   shape. What closes a cluster (silence, a cordon, its hub) is the same for all requests of a
+   snapshot. So both are worked out once a snapshot. A ``Gate`` answers for each request again.
+2. Rank (ranking.py).
+3. Bind all pods in the best cluster that has places for them.
+
+``ClusterSnapshot`` is what all requests of one decision have in common: the clusters as of one
+time. What depends on no request is worked out once a snapshot, at its first use.
 """
 
-from typing import NamedTuple
+from collections.abc import Hashable, Iterable
+from typing import Final, NamedTuple
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from berthmaster.lib.engine.fitting.fit import Bound, Scratch, bind_gang, bind_one
+from berthmaster.lib.engine.fitting.fit import Bound, bind_gang, bind_one
+from berthmaster.lib.engine.fleet.cluster_filters import FILTERS, why_not_made
+from berthmaster.lib.engine.fleet.clusters import Cluster
 from berthmaster.lib.engine.fleet.needs import Shape, Suitable, prefers
-from berthmaster.lib.engine.fleetview.components import RankingInput
-from berthmaster.lib.engine.fleetview.filters import (
-    BUSY,
-    LESS_LIKED,
-    behind_gate,
-    filtered_for,
-    with_busy,
+from berthmaster.lib.engine.fleet.shares import wants_fraction
+from berthmaster.lib.engine.fleetview.components import Gate, RankingInput
+from berthmaster.lib.engine.fleetview.ranking import (
+    Candidate,
+    Candidates,
+    RankingPolicy,
+    Weighting,
+    Weightings,
+    rank,
 )
-from berthmaster.lib.engine.fleetview.queue_gate import Gate
-from berthmaster.lib.engine.fleetview.ranking import Candidate, Candidates, rank
-from berthmaster.lib.engine.fleetview.snapshot import ClusterSnapshot
 from berthmaster.lib.engine.fleetview.view import FleetView
-from berthmaster.lib.engine.fleetview.weighting import Weighting
-from berthmaster.lib.engine.scoring.cluster_scores import NOTHING
+from berthmaster.lib.engine.scoring.cluster_scores import NOTHING, Floats
+from berthmaster.lib.engine.scoring.cluster_table import ClusterTable
+from berthmaster.lib.engine.scoring.pod_mix import Sampled
 from berthmaster.lib.engine.scoring.score_cache import Scorecard
-from berthmaster.lib.messages.placement import RankedCluster
+from berthmaster.lib.engine.scoring.value import Worth
+from berthmaster.lib.messages.placement import Pressure, RankedCluster, Via
 from berthmaster.lib.messages.workload import JobRequest
+
+MOST_AGE_S: Final = 1e9  # that a record tells
+
+
+class Filtered(NamedTuple):
+    """The clusters that are out for requests of one shape, whatever room they have."""
+
+    why: dict[str, str]  # cluster -> why
+    open: NDArray[np.bool_]  # [C], not among them
+    busy: dict[bytes, dict[str, str]]  # which have room -> why all others are out
+    shares: bool  # the shape asks for part of a GPU
+
+
+class ClusterSnapshot:
+    def __init__(
+        self,
+        policy: RankingPolicy,
+        now_s: float,
+        table: ClusterTable,
+        worth: Worth,
+        pressure: Pressure,
+    ) -> None:
+        seen = table.at(now_s, stale_after_s=policy.stale_after_s, avoid_s=policy.avoid_s)
+        self.policy = policy
+        self.now_s = now_s
+        self.table = table
+        self.worth = worth  # of holes, by the mix seen so far
+        self.pressure = pressure  # which nodes are scarce by it
+        self.clusters = table.names  # in the order of the fleet's arrays
+        self.age_s = _ages_to_show(seen.age_s)  # for records
+        self.closed = seen.closed  # number -> why it takes no new placements
+        self.open = table.open  # names of those that do
+        # By key of a shape, b"" = that asks nothing of clusters, and whether the hub makes copies.
+        # Kept while the same clusters are closed.
+        self.filtered: dict[Hashable, Filtered] = table.filtered
+        self.weightings = Weightings(policy, table)
+
+
+def snapshot_of(
+    view: FleetView,
+    policy: RankingPolicy,
+    now_s: float,
+    sampled: Sampled,
+    *,
+    pressure: Pressure,
+    also: Iterable[str] = (),
+) -> ClusterSnapshot:
+    """Return all clusters as of now. ``sampled``: the mix of pods that holes are valued by.
+    ``pressure``: which nodes are scarce. ``also``: clusters to be seen although they have no nodes,
+    behind those that have some."""
+    fleet, derived = view.fleet, view.derived
+    fleet.arrange()
+    more = [name for name in also if name not in fleet.clusters]
+    layout = (fleet.layout, *more)
+    derived.table.follow(view.clusters, [*fleet.clusters, *more], layout)
+    cpu_a_gpu = derived.ledger.cpu_a_gpu()
+    worth = derived.appraiser.under(pressure, fleet, sampled, cpu_a_gpu)
+    return ClusterSnapshot(policy, now_s, derived.table, worth, pressure)
+
+
+def _ages_to_show(age_s: Floats) -> list[float]:
+    """As records have them: in whole milliseconds."""
+    ages: list[float] = (np.floor(np.minimum(age_s, MOST_AGE_S) * 1e3) / 1e3).tolist()
+    return ages
+
+
+BUSY: Final = "busy: no room now"
+NO_NODES: Final = "has no nodes"
+LESS_LIKED: Final = "has room on GPU models only that it likes less"
+SHAPES_KEPT: Final = 4096
+BUSY_KEPT: Final = 8  # of a shape: which clusters have room changes seldom
+
+
+def filtered_for(
+    view: FleetView, snapshot: ClusterSnapshot, shape: Shape, *, by_hub: bool
+) -> Filtered:
+    """Which clusters are out whatever their room: the same for all requests of a shape."""
+    known = snapshot.filtered.get((shape.key, by_hub))
+    if known is not None:
+        return known
+    if len(snapshot.filtered) >= SHAPES_KEPT:
+        snapshot.filtered.clear()
+    shares = any(wants_fraction(pods) for pods in shape.pod_sets)
+    if not snapshot.table.tainted and _passes_all(shape):
+        usual = snapshot.filtered.get((b"", by_hub))
+        if usual is None:  # the same for all such shapes
+            usual = snapshot.filtered[b"", by_hub] = _filtered_by(snapshot, {}, shares=False)
+        known = Filtered(usual.why, usual.open, {}, shares)
+    else:
+        unsuitable = snapshot.table.note(
+            ("unsuitable", shape.key, by_hub),
+            lambda: _unsuitable(view, snapshot, shape, "hub" if by_hub else "direct"),
+        )
+        known = _filtered_by(snapshot, unsuitable, shares=shares)
+    snapshot.filtered[shape.key, by_hub] = known
+    return known
+
+
+def _filtered_by(
+    snapshot: ClusterSnapshot, unsuitable: dict[int, str], *, shares: bool
+) -> Filtered:
+    """``unsuitable``: numbers of clusters that the request itself rules out, and why."""
+    why = dict.fromkeys(snapshot.table.without_nodes, NO_NODES)
+    out = snapshot.closed | unsuitable if unsuitable else snapshot.closed
+    for number in sorted(out):
+        why[snapshot.clusters[number]] = out[number]
+    is_open = np.ones(len(snapshot.clusters), np.bool_)
+    is_open[list(out)] = False
+    return Filtered(why, is_open, {}, shares)
+
+
+def _passes_all(shape: Shape) -> bool:
+    """Whether no filter can rule out a cluster without taints."""
+    return all(each.passes_all(*map(shape.fields.__getitem__, each.reads)) for each in FILTERS)
+
+
+def _unsuitable(
+    view: FleetView, snapshot: ClusterSnapshot, shape: Shape, via: Via
+) -> dict[int, str]:
+    """Numbers of the clusters that will not do for what the request says, and why."""
+    found = {}
+    for number, name in enumerate(snapshot.clusters):
+        if why := why_unsuitable(view.clusters.peek(name), shape, via):
+            found[number] = why
+    return found
+
+
+def why_unsuitable(cluster: Cluster, shape: Shape, via: Via) -> str:
+    """Return why a cluster will not do for what the request says of clusters, or ""."""
+    for each in FILTERS:
+        if why := each.why_not(cluster, via, *map(shape.fields.__getitem__, each.reads)):
+            return why
+    return ""
+
+
+def behind_gate(
+    view: FleetView,
+    snapshot: ClusterSnapshot,
+    shape: Shape,
+    gate: Gate,
+    filtered: Filtered,
+) -> Filtered:
+    """Without the clusters whose own queueing would not let the request in."""
+    why, is_open = dict(filtered.why), filtered.open.copy()
+    for number in np.flatnonzero(is_open).tolist():
+        name = snapshot.clusters[number]
+        not_made = why_not_made(view.clusters.peek(name), gate.via, shape.pod_sets)
+        if found := not_made or gate.why_not(name):
+            why[name] = found
+            is_open[number] = False
+    return Filtered(why, is_open, {}, filtered.shares)
+
+
+def with_busy(
+    snapshot: ClusterSnapshot, filtered: Filtered, able: bytes, suitables: list[Suitable]
+) -> dict[str, str]:
+    """Why clusters are out: closed, or without a node that suits and has room. ``able``: of each
+    cluster, whether it has one."""
+    known = filtered.busy.get(able)
+    if known is None:
+        known = dict(filtered.why)
+        has_room: NDArray[np.bool_] = np.frombuffer(able, np.bool_)
+        for number in np.flatnonzero(filtered.open & ~has_room).tolist():
+            cluster = snapshot.clusters[number]
+            whys = (s.why_not.get(cluster) for s in suitables)
+            known[cluster] = next((why for why in whys if why), BUSY)
+        if len(filtered.busy) >= BUSY_KEPT:
+            filtered.busy.clear()
+        filtered.busy[able] = known
+    return known
+
 
 _NO_GATE = Gate()
 
@@ -180,7 +364,6 @@ def bind(
             candidate.number,
             request.pod_sets,
             shortlist.suitables,
-            Scratch(view.fleet),
             worth,
             shortlist.cards,
         )

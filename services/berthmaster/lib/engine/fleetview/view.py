@@ -5,13 +5,11 @@ resolver its live ones, a hub's decider the pods that nodes report as ours); how
 kinds of pods arrive is learned from the events that the decider's own log brings (``learn``).
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
 from berthmaster.lib.engine.fleet.clusters import Clusters, without_lost
 from berthmaster.lib.engine.fleet.fleet import Fleet
 from berthmaster.lib.engine.fleet.needs import Shape, Suitable, Suitables
-from berthmaster.lib.engine.fleetview.snapshot import ClusterSnapshot
-from berthmaster.lib.engine.fleetview.weighting import RankingPolicy
 from berthmaster.lib.engine.queueing.ledger import Ledger
 from berthmaster.lib.engine.scoring.cluster_table import ClusterTable
 from berthmaster.lib.engine.scoring.pod_mix import Mix, Sampled
@@ -187,27 +185,6 @@ class FleetView:
         suitable = suitables.of(self.fleet, shape, index)
         kind, pods = suitables.kind(shape, index)
         return suitable, self.derived.scores.card(self.fleet, kind, pods, suitable, worth)
-
-    def snapshot(
-        self,
-        policy: RankingPolicy,
-        now_s: float,
-        sampled: Sampled,
-        *,
-        pressure: Pressure,
-        also: Iterable[str] = (),
-    ) -> ClusterSnapshot:
-        """All clusters as of now. ``sampled``: the mix of pods that holes are valued by;
-        ``pressure``: which nodes are scarce;
-        ``also``: clusters to be seen although they have no nodes, behind those that have some."""
-        fleet, derived = self.fleet, self.derived
-        fleet.arrange()
-        more = [name for name in also if name not in fleet.clusters]
-        layout = (fleet.layout, *more)
-        derived.table.follow(self.clusters, [*fleet.clusters, *more], layout)
-        cpu_a_gpu = derived.ledger.cpu_a_gpu()
-        worth = derived.appraiser.under(pressure, fleet, sampled, cpu_a_gpu)
-        return ClusterSnapshot(policy, now_s, derived.table, worth, pressure)
 
     def pressure(self, sampled: Sampled, before: Pressure) -> Pressure:
         """Which nodes are scarce now, by the mix of pods."""

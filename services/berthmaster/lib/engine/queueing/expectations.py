@@ -10,10 +10,9 @@ import math
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
-from berthmaster.lib.engine.queueing.learned import Learned
 from berthmaster.lib.engine.queueing.life_tables import LivesSeen
 from berthmaster.lib.engine.queueing.order import LATE, Outlook, gpu_share
-from berthmaster.lib.engine.queueing.predict import Durations, Sizes
+from berthmaster.lib.engine.queueing.predict import Durations, Learned, Sizes
 from berthmaster.lib.lifecycle.run_times import saved_s
 from berthmaster.lib.lifecycle.workload import Key, Workload, key
 from berthmaster.lib.messages.placement import Decision, Expected, ToldOutlook

@@ -10,7 +10,8 @@ import heapq
 import math
 from typing import Final
 
-from berthmaster.lib.engine.fleet.needs import Shape, shape_of, wants_fraction
+from berthmaster.lib.engine.fleet.needs import Shape, shape_of
+from berthmaster.lib.engine.fleet.shares import wants_fraction
 from berthmaster.lib.engine.queueing.order import Rank
 from berthmaster.lib.engine.queueing.queues import Ask, ask_of
 from berthmaster.lib.lifecycle.sizes import least_request

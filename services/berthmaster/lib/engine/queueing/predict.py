@@ -16,7 +16,7 @@ than was expected is expected to run for as long again as a share OVERRUN of wha
 ``Sizes`` keeps what jobs of late said that they take, to tell which are so large that they may be
 left behind (order.py).
 
-Pure: durations in, estimates out; ``kept`` and ``restored`` carry both through a snapshot.
+Pure: durations in, estimates out. A snapshot carries both as ``Learned``.
 """
 
 import bisect
@@ -25,15 +25,46 @@ from collections import OrderedDict, deque
 from collections.abc import Iterable, Sequence
 from typing import Final
 
+import msgspec
+
 from berthmaster.lib.engine.fleet.needs import shape_of
-from berthmaster.lib.engine.queueing.learned import (
-    DEGREES,
-    Ending,
-    Kind,
-    KindHistory,
-    LearnedDurations,
-)
+from berthmaster.lib.engine.queueing.life_tables import NO_LIVES
+from berthmaster.lib.lifecycle.workload import Key
+from berthmaster.lib.messages.placement import Lives
 from berthmaster.lib.messages.workload import JobRequest
+
+DEGREES: Final = 3  # of likeness, beside having nothing in common
+
+Kind = tuple[str, ...]
+Ending = tuple[float, float]  # when it was submitted, and how long it ran
+
+
+class KindHistory(msgspec.Struct, frozen=True, array_like=True):
+    """The endings of one kind, as a snapshot keeps them: oldest first."""
+
+    kind: Kind
+    endings: list[Ending]
+
+
+class LearnedDurations(msgspec.Struct, frozen=True, kw_only=True):
+    """All that ``Durations`` knows."""
+
+    kinds: list[KindHistory] = []  # in the order of forgetting
+    judged: tuple[float, ...] = (0.0,) * DEGREES  # expectations of each degree, faded
+    off: tuple[float, ...] = (0.0,) * DEGREES  # by which factor they missed: its mean logarithm
+
+
+class Learned(msgspec.Struct, frozen=True, kw_only=True):
+    """What ``Expectations`` keeps in a snapshot."""
+
+    durations: LearnedDurations = LearnedDurations()
+    sizes: list[float] = []
+    lives: Lives = NO_LIVES
+    expected_s: dict[Key, float] = {}  # of open jobs that do not say themselves
+    untold: list[Key] = []
+    submitted: int = 0
+    late: int = 0
+
 
 ENOUGH: Final = 3  # endings of a kind, before it is believed
 KEPT: Final = 128  # endings of a kind; the oldest are forgotten

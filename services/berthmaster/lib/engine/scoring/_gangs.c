@@ -1,6 +1,6 @@
 /* Gangs: how many pods of a kind nodes can hold, and places for several in one cluster.
 
-pod_capacity.py (room_of, PodCapacity) and fitting/fit.py (_seat_within) say what is worked out. They
+score_cache.py (room_of, PodCapacity) and fitting/fit.py (_seat_within) say what is worked out. They
 are used where this is not built, for nodes whose GPUs are no plain columns, and for pods that are to
 stand to each other in some way.
 
@@ -9,7 +9,7 @@ before it returns, so that nobody sees it. */
 
 #include "_cards.h"
 
-/* ---- room: the twin of pod_capacity.py */
+/* ---- room: the twin of score_cache.py */
 
 enum { ROOMS, SUMS, COUNTED };
 

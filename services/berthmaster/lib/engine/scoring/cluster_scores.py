@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from berthmaster.lib.engine.fleet.needs import wants_fraction
+from berthmaster.lib.engine.fleet.shares import wants_fraction
 from berthmaster.lib.engine.scoring.compiled import COMPILED, cards
 from berthmaster.lib.engine.scoring.value import NOT_HERE, Worth
 from berthmaster.lib.messages.workload import PodSet

@@ -16,7 +16,7 @@ from typing import Final, NamedTuple, TypeVar
 
 import msgspec
 
-from berthmaster.lib.engine.fleet.needs import wants_fraction
+from berthmaster.lib.engine.fleet.shares import wants_fraction
 from berthmaster.lib.messages.placement import LearnedMix, PodKind, Wanted
 from berthmaster.lib.messages.workload import PodSet
 

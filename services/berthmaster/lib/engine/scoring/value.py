@@ -22,8 +22,8 @@ from numpy.typing import NDArray
 
 from berthmaster.lib.engine.fleet.fleet import WHOLE, Fleet
 from berthmaster.lib.engine.fleet.links import pick
-from berthmaster.lib.engine.fleet.needs import Suitable, wants_fraction
-from berthmaster.lib.engine.fleet.shares import is_packed
+from berthmaster.lib.engine.fleet.needs import Suitable
+from berthmaster.lib.engine.fleet.shares import is_packed, wants_fraction
 from berthmaster.lib.engine.scoring.hole_prices import hole_prices, hole_values
 from berthmaster.lib.engine.scoring.pod_mix import Sample, Sampled
 from berthmaster.lib.engine.scoring.pressure import NOTHING_DEAR, Dear, Gauge

@@ -5,7 +5,7 @@ Rules of this file:
 - Every resource of every container is read, by its request or else by its limit, and added up as
   Kubernetes does: containers and sidecars run together, init containers one after the other.
 - No accelerator is dropped in silence. What the engine can rank is ranked; all else is required of
-  clusters by its name (lib/engine/fleetview/queue_gate.py), and a problem in words says what is not
+  clusters by its name (lib/engine/fleetview/components.py), and a problem in words says what is not
   counted.
 """
 

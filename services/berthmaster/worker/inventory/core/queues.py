@@ -8,7 +8,7 @@ it was evicted, how it ended.
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final, Literal, NamedTuple
 
-from berthmaster.lib.engine.fleet.taints import tolerates
+from berthmaster.lib.engine.fleet.cluster_filters import tolerates
 from berthmaster.lib.kube.objects import Condition, condition
 from berthmaster.lib.kueue.names import (
     ADMITTED,

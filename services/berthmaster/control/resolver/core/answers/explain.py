@@ -32,9 +32,8 @@ from berthmaster.lib.engine.fitting.topology import never
 from berthmaster.lib.engine.fleet.cluster_filters import NOT_ASKED
 from berthmaster.lib.engine.fleet.needs import NO_MODEL, NO_PROFILE, NOT_LINKED, TOO_DEAR, TOO_SOFT
 from berthmaster.lib.engine.fleet.pieces import NO_PIECES, NO_TOPOLOGY, TOO_FEW_PIECES, pieces_of
-from berthmaster.lib.engine.fleetview.filters import BUSY
 from berthmaster.lib.engine.fleetview.fleet_problems import all_unlisted, unlisted_words
-from berthmaster.lib.engine.fleetview.shortlist import Shortlist
+from berthmaster.lib.engine.fleetview.shortlist import BUSY, Shortlist
 from berthmaster.lib.engine.queueing.queues import GPU, QueueShare
 from berthmaster.lib.jobs.kinds.ray_job import made_as
 from berthmaster.lib.lifecycle.known_workloads import frozen_summary

@@ -13,8 +13,7 @@ from typing import Final
 from berthmaster.control.resolver.core.deciding.cycle import Cycle
 from berthmaster.control.resolver.core.deciding.releases import Release, soonest
 from berthmaster.control.resolver.core.known.knowledge import Knowledge
-from berthmaster.lib.engine.fleetview.filters import BUSY
-from berthmaster.lib.engine.fleetview.shortlist import Shortlist
+from berthmaster.lib.engine.fleetview.shortlist import BUSY, Shortlist
 from berthmaster.lib.lifecycle.run_times import stated_end_s
 from berthmaster.lib.lifecycle.workload import Key
 from berthmaster.lib.messages.workload import JobRequest

@@ -15,9 +15,9 @@ from berthmaster.control.resolver.core.deciding.division import on_fewest, rooms
 from berthmaster.control.resolver.core.deciding.turns import queue_refusal
 from berthmaster.control.resolver.core.known.knowledge import Knowledge
 from berthmaster.lib.engine.fitting.topology import TOO_FEW_NODES
-from berthmaster.lib.engine.fleet.needs import gpu_milli, wants_fraction
-from berthmaster.lib.engine.fleetview.filters import BUSY
-from berthmaster.lib.engine.fleetview.shortlist import Shortlist
+from berthmaster.lib.engine.fleet.needs import gpu_milli
+from berthmaster.lib.engine.fleet.shares import wants_fraction
+from berthmaster.lib.engine.fleetview.shortlist import BUSY, Shortlist
 from berthmaster.lib.messages.control import QueueSetting
 from berthmaster.lib.messages.workload import (
     MAX_TOLERATIONS,

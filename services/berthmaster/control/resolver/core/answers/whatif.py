@@ -24,7 +24,7 @@ from berthmaster.control.resolver.core.deciding.draft import Plan
 from berthmaster.control.resolver.core.known.knowledge import Knowledge
 from berthmaster.control.resolver.settings import Policy
 from berthmaster.lib.engine.fleet.overlay import Overlay
-from berthmaster.lib.engine.fleetview.filters import BUSY
+from berthmaster.lib.engine.fleetview.shortlist import BUSY
 from berthmaster.lib.engine.queueing.lines import Line
 from berthmaster.lib.lifecycle.bindings import gpu_milli_of
 from berthmaster.lib.lifecycle.fold import Verdict

@@ -10,7 +10,7 @@ from berthmaster.control.resolver.core.known.knowledge import Knowledge
 from berthmaster.control.resolver.settings import Policy
 from berthmaster.lib.engine.fitting.fit import Bound
 from berthmaster.lib.engine.fleet.needs import Shape, shape_of
-from berthmaster.lib.engine.fleetview.queue_gate import Gate
+from berthmaster.lib.engine.fleetview.components import Gate
 from berthmaster.lib.engine.fleetview.ranking import Candidate
 from berthmaster.lib.engine.fleetview.shortlist import Shortlist, bind, filter_and_rank
 from berthmaster.lib.lifecycle.sizes import with_coming

@@ -8,7 +8,7 @@ made among them, so they are charged here.
 from collections.abc import Callable, Mapping, Sequence
 
 from berthmaster.control.resolver.core.deciding.worker_queue import Freed, Said, asked, target_in
-from berthmaster.lib.engine.fleetview.queue_gate import Gate
+from berthmaster.lib.engine.fleetview.components import Gate
 from berthmaster.lib.engine.fleetview.view import FleetView
 from berthmaster.lib.kueue.asks import Devices, devices_of
 from berthmaster.lib.messages.control import QueueSetting

@@ -35,7 +35,7 @@ from berthmaster.control.resolver.core.deciding.turns import (
 from berthmaster.control.resolver.core.known.knowledge import Knowledge
 from berthmaster.lib.engine.fitting.fit import Bound
 from berthmaster.lib.engine.fleet.needs import shape_of
-from berthmaster.lib.engine.fleetview.filters import BUSY, LESS_LIKED
+from berthmaster.lib.engine.fleetview.shortlist import BUSY, LESS_LIKED
 from berthmaster.lib.engine.queueing.eviction import (
     Eviction,
     Relocation,

@@ -43,7 +43,7 @@ from berthmaster.lib.engine.fitting.fit import Bound
 from berthmaster.lib.engine.fleet.fleet import Fleet
 from berthmaster.lib.engine.fleet.needs import Shape, gpu_milli
 from berthmaster.lib.engine.fleet.overlay import Overlay
-from berthmaster.lib.engine.fleetview.filters import BUSY
+from berthmaster.lib.engine.fleetview.shortlist import BUSY
 from berthmaster.lib.engine.queueing.ledger import amounts_of
 from berthmaster.lib.engine.queueing.order import gpu_share
 from berthmaster.lib.engine.queueing.preemption import (

@@ -55,7 +55,7 @@ from berthmaster.lib.engine.fleet.fleet import Holding
 from berthmaster.lib.engine.fleet.needs import Shape, gpu_milli
 from berthmaster.lib.engine.fleet.overlay import Overlay
 from berthmaster.lib.engine.fleet.pieces import Pieces
-from berthmaster.lib.engine.fleetview.filters import BUSY
+from berthmaster.lib.engine.fleetview.shortlist import BUSY
 from berthmaster.lib.engine.queueing.lines import Line, duration_class, longest_s
 from berthmaster.lib.engine.queueing.queues import models_left, prices_of
 from berthmaster.lib.lifecycle.bindings import gpu_milli_of

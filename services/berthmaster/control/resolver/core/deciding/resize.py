@@ -36,7 +36,7 @@ from berthmaster.lib.engine.fitting.fit import Bound
 from berthmaster.lib.engine.fleet.fleet import Holding
 from berthmaster.lib.engine.fleet.needs import Shape, shape_of
 from berthmaster.lib.engine.fleet.overlay import Overlay
-from berthmaster.lib.engine.fleetview.filters import BUSY
+from berthmaster.lib.engine.fleetview.shortlist import BUSY
 from berthmaster.lib.engine.queueing.ledger import amounts_of
 from berthmaster.lib.engine.queueing.preemption import (
     Accounts,

@@ -13,8 +13,8 @@ from berthmaster.control.resolver.core.known.elastic import Elastic
 from berthmaster.control.resolver.core.known.movable import Movable
 from berthmaster.control.resolver.core.known.sets import JobSets
 from berthmaster.lib.engine.fleet.fleet import Fleet
-from berthmaster.lib.engine.fleet.needs import Shape, shape_of, wants_fraction
-from berthmaster.lib.engine.fleet.shares import Charges
+from berthmaster.lib.engine.fleet.needs import Shape, shape_of
+from berthmaster.lib.engine.fleet.shares import Charges, wants_fraction
 from berthmaster.lib.engine.fleetview.view import FleetDerived
 from berthmaster.lib.engine.queueing.affordable import affordable
 from berthmaster.lib.engine.queueing.due_order import DueOrder, Saw

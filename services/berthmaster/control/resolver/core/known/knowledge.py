@@ -17,14 +17,14 @@ from berthmaster.control.resolver.settings import Policy
 from berthmaster.lib.engine.fitting.fit import assumed_gpus, holding
 from berthmaster.lib.engine.fleet.fleet import Fleet, Holding
 from berthmaster.lib.engine.fleet.overlay import Overlay
-from berthmaster.lib.engine.fleetview.snapshot import ClusterSnapshot
+from berthmaster.lib.engine.fleetview.shortlist import ClusterSnapshot, snapshot_of
 from berthmaster.lib.engine.fleetview.view import FleetView
 from berthmaster.lib.engine.queueing.due_order import DueOrder
 from berthmaster.lib.engine.queueing.expectations import Expectations
-from berthmaster.lib.engine.queueing.learned import Learned
 from berthmaster.lib.engine.queueing.life_tables import LOOKED_AT
 from berthmaster.lib.engine.queueing.life_tables import is_due as is_lives_due
 from berthmaster.lib.engine.queueing.order import gpu_share
+from berthmaster.lib.engine.queueing.predict import Learned
 from berthmaster.lib.engine.queueing.preemption import RecentEvictions
 from berthmaster.lib.engine.scoring.pod_mix import Sampled, sampled_from
 from berthmaster.lib.engine.scoring.pressure import is_due
@@ -193,7 +193,8 @@ class Knowledge:
     def snapshot(self, policy: Policy, now_s: float, *, renew: bool) -> ClusterSnapshot:
         """All clusters as of now, and what is derived brought up to date. ``renew``: guesses of how
         long jobs take as well, which is for whoever decides."""
-        snapshot = self.view.snapshot(
+        snapshot = snapshot_of(
+            self.view,
             policy,
             now_s,
             self.sampled(),

@@ -5,7 +5,7 @@ import msgspec
 from berthmaster.control.resolver.core.known.knowledge import Knowledge
 from berthmaster.control.resolver.core.known.part_ends import PartEnd
 from berthmaster.control.resolver.core.known.told import Told, ToldLives
-from berthmaster.lib.engine.queueing.learned import Learned
+from berthmaster.lib.engine.queueing.predict import Learned
 from berthmaster.lib.engine.queueing.preemption import RecentEvictions
 from berthmaster.lib.engine.scoring.pod_mix import Mix, MixState, Sampled
 from berthmaster.lib.lifecycle.states import State

@@ -34,9 +34,8 @@ from berthmaster.lib.engine.fleet.clusters import Cluster
 from berthmaster.lib.engine.fleet.fleet import WHOLE, Fleet
 from berthmaster.lib.engine.fleet.needs import NO_GPUS, NO_PLACE, NO_RESOURCE, Suitable, shape_of
 from berthmaster.lib.engine.fleet.pieces import NO_PIECES, NO_TPUS, makes_slice
-from berthmaster.lib.engine.fleetview.components import BUSY, FITS, NO_NODES, NO_QUOTA
-from berthmaster.lib.engine.fleetview.queue_gate import Gate
-from berthmaster.lib.engine.fleetview.snapshot import ClusterSnapshot
+from berthmaster.lib.engine.fleetview.components import BUSY, FITS, NO_NODES, NO_QUOTA, Gate
+from berthmaster.lib.engine.fleetview.shortlist import ClusterSnapshot
 from berthmaster.lib.engine.scoring.cluster_scores import UNKNOWN
 from berthmaster.lib.engine.scoring.score_cache import Scorecard
 from berthmaster.lib.kueue.asks import asked_resource, asks_of, devices_asked, of_all_pods

@@ -27,10 +27,14 @@ from berthmaster.hub.multikueue.settings import HubPolicy
 from berthmaster.lib.engine.fleet.clusters import SILENT, UNSCORED
 from berthmaster.lib.engine.fleet.needs import Shape, shape_of
 from berthmaster.lib.engine.fleetview.components import FITS
-from berthmaster.lib.engine.fleetview.filters import filtered_for, why_unsuitable
-from berthmaster.lib.engine.fleetview.shortlist import Shortlist, filter_and_rank
-from berthmaster.lib.engine.fleetview.snapshot import ClusterSnapshot
-from berthmaster.lib.engine.fleetview.weighting import Weighting
+from berthmaster.lib.engine.fleetview.ranking import Weighting
+from berthmaster.lib.engine.fleetview.shortlist import (
+    ClusterSnapshot,
+    Shortlist,
+    filter_and_rank,
+    filtered_for,
+    why_unsuitable,
+)
 from berthmaster.lib.messages.placement import RankedCluster
 from berthmaster.lib.messages.workload import JobRequest
 

@@ -15,7 +15,7 @@ from berthmaster.hub.multikueue.core.known.on_the_way import OnTheWay
 from berthmaster.hub.multikueue.settings import HubPolicy
 from berthmaster.lib.engine.fleet.fleet import Holding
 from berthmaster.lib.engine.fleet.pieces import pieces_held
-from berthmaster.lib.engine.fleetview.snapshot import ClusterSnapshot
+from berthmaster.lib.engine.fleetview.shortlist import ClusterSnapshot, snapshot_of
 from berthmaster.lib.engine.fleetview.view import FleetView
 from berthmaster.lib.engine.queueing.preemption import RecentEvictions
 from berthmaster.lib.engine.scoring.pressure import NO_PRESSURE, is_due
@@ -266,7 +266,8 @@ class BusState:
         view = self.view
         key = (policy, now_s, self._news)
         if self._snapshot is None or self._snapshot[0] != key:
-            made = view.snapshot(
+            made = snapshot_of(
+                view,
                 policy,
                 now_s,
                 view.mix.newest,

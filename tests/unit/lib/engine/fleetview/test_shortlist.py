@@ -18,7 +18,7 @@ from berthmaster.lib.engine.fleet.cluster_filters import (
 )
 from berthmaster.lib.engine.fleet.clusters import Cluster
 from berthmaster.lib.engine.fleet.needs import Shape, Suitables, kind_of, shape_of
-from berthmaster.lib.engine.fleetview import filters
+from berthmaster.lib.engine.fleetview import shortlist
 from berthmaster.lib.messages.placement import Via
 from berthmaster.lib.messages.workload import JobRequest, PodSet, Toleration, Topology
 from tests.support.builders import job, node, pod_set, profile
@@ -58,7 +58,7 @@ def test_a_filter_of_another_field_changes_the_key(monkeypatch: pytest.MonkeyPat
     usual, urgent = job("usual"), job("urgent", priority=5)
     assert shape_of(usual).key == shape_of(urgent).key
     rows = (*FILTERS, ClusterFilter(("priority",), why_not_urgent))
-    monkeypatch.setattr(filters, "FILTERS", rows)
+    monkeypatch.setattr(shortlist, "FILTERS", rows)
     monkeypatch.setattr(needs, "READS", fields_read(rows))
     assert shape_of(usual).key != shape_of(urgent).key
     world = World()
@@ -70,10 +70,10 @@ def test_a_filter_of_another_field_changes_the_key(monkeypatch: pytest.MonkeyPat
 def test_a_filter_of_an_undeclared_field_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     world = World()
     world.fact(profile("c1"), node("c1"))
-    monkeypatch.setattr(filters, "FILTERS", (ClusterFilter((), why_not_urgent),))
+    monkeypatch.setattr(shortlist, "FILTERS", (ClusterFilter((), why_not_urgent),))
     with pytest.raises(TypeError, match="priority"):
         filtered(world, job("usual"))
-    monkeypatch.setattr(filters, "FILTERS", (ClusterFilter(("priority",), why_not_urgent),))
+    monkeypatch.setattr(shortlist, "FILTERS", (ClusterFilter(("priority",), why_not_urgent),))
     with pytest.raises(KeyError, match="priority"):  # the key was made of other rows
         filtered(world, job("usual"))
 
@@ -82,7 +82,7 @@ def filtered(world: World, request: JobRequest, *, by_hub: bool = False) -> dict
     know = world.resolver.know
     snapshot = know.snapshot(world.policy, world.now_s, renew=False)
     shape = shape_of(request)
-    return filters.filtered_for(know.view, snapshot, shape, by_hub=by_hub).why
+    return shortlist.filtered_for(know.view, snapshot, shape, by_hub=by_hub).why
 
 
 def test_filtered_clusters_depend_on_who_makes_the_pods() -> None:
