@@ -513,7 +513,8 @@ def _user(user: str, words: str) -> dict[str, Any]:
 
 
 def _message(name: str, message: type[msgspec.Struct]) -> Schema:
-    summary = plain((message.__doc__ or "").strip().partition("\n")[0])
+    first = re.split(r"(?<=[.!?])\s", " ".join((message.__doc__ or "").split()), maxsplit=1)[0]
+    summary = plain(first)
     return {
         "name": name,
         "title": message.__name__,

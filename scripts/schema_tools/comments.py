@@ -1,8 +1,9 @@
-"""What the comments beside a struct's fields say, for schemas that people read without the source.
+"""Descriptions of a struct's fields, for readers of the schemas without the source.
 
-A field's words are the description in its Meta. Without one they are the comment at the end of its
-lines, or lines of their own below it that begin with its name and a colon. Anything else between
-fields is about the code and stays there.
+The description in a field's Meta comes first. Next is the comment at the end of the field's lines,
+or comment lines of their own below that begin with the field's name and a colon. Fields with the
+same meaning in every message, such as ``tenant``, take the text of COMMON and need no comment.
+Other comments between fields are about the code.
 """
 
 import ast
@@ -13,12 +14,51 @@ import sys
 import tokenize
 from collections.abc import Mapping
 from types import MappingProxyType
+from typing import Final
 
 import msgspec
 
+COMMON: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        "attempt": "Number of the attempt, from 1.",
+        "cell": "Cell of the decision chain.",
+        "changed_at_s": "Server's time of the last event, in seconds since 1970.",
+        "claimed_at_s": "Server's time of the claim, in seconds since 1970; 0 = not claimed.",
+        "cluster": "Name of the cluster.",
+        "decision": "Number of the decision in the chain of its cell.",
+        "digest": "Hash of the request.",
+        "ended_at_s": "Server's time of the end, in seconds since 1970.",
+        "evictions": "Number of evictions that count toward max_evictions.",
+        "executor": "Id of the executor, the owner of the attempt.",
+        "id": "Id of the job, unique for its tenant.",
+        "namespace": "Kubernetes namespace.",
+        "node": "Name of the node.",
+        "observed_at_s": "Reporter's clock in seconds since 1970, for display only.",
+        "placed_at_s": "Server's time of the placement, in seconds since 1970; 0 = not placed.",
+        "priority": "Priority of the job; higher goes first.",
+        "queue": "Name of the queue.",
+        "reason": "Reason given by the requester.",
+        "request": "Job as accepted, defaults of its queue included.",
+        "running_at_s": "Server's time of the start, in seconds since 1970; 0 = not running.",
+        "set_at_s": "Server's time of the setting, in seconds since 1970.",
+        "set_by": "Name of the operator.",
+        "stamp": "Order among the facts of this subject.",
+        "state": "State of the job.",
+        "submitted_at_s": "Server's time of the submission, in seconds since 1970.",
+        "tenant": "Tenant of the job.",
+    }
+)
+
+
+def description(field: str, text: str) -> str:
+    """Return the text as a sentence, or the common text of the field."""
+    if not text:
+        return COMMON.get(field, "")
+    return text[0].upper() + text[1:] + ("" if text.endswith((".", "!", "?")) else ".")
+
 
 def field_comments(message: type[msgspec.Struct]) -> Mapping[str, str]:
-    """Words by field, inherited fields included."""
+    """Return the comment of each field, inherited fields included."""
     words: dict[str, str] = {}
     for base in reversed(message.__mro__):
         if issubclass(base, msgspec.Struct) and base is not msgspec.Struct:
@@ -32,7 +72,7 @@ def _of_module(name: str) -> Mapping[str, Mapping[str, str]]:
 
 
 def comments_in(source: str) -> dict[str, dict[str, str]]:
-    """Words by class and field of one module's source."""
+    """Return the comments of one module's source, by class and field."""
     comments: dict[int, tuple[int, str]] = {}  # line -> column and words
     for token in tokenize.generate_tokens(io.StringIO(source).readline):
         if token.type == tokenize.COMMENT:

@@ -1,12 +1,13 @@
-"""One JSON Schema a message, from its type, its docstrings and the comments beside its fields.
+"""JSON Schema of each message, from its type, its docstrings and the comments of its fields.
 
-What msgspec makes of the types is kept, apart from four things that other readers need otherwise:
+The schema is msgspec's, with four changes for other readers:
 
 - a tag is a ``const``;
-- a reference with a description stands in ``allOf``: older drafts ignore what is beside ``$ref``;
-- the OpenAPI word ``discriminator`` is left out, as each tag says it already;
-- a pattern that ends in ``$(?!\\n)`` looks ahead, which Go's RE2 cannot. The rest is there for
-  Python, whose ``$`` also matches before a last line end; ``not`` says the same to every reader.
+- a reference with a description stands in ``allOf``, since older drafts ignore its siblings;
+- the OpenAPI word ``discriminator`` is left out, since each tag is a ``const``;
+- a pattern that ends in the lookahead ``$(?!\\n)`` loses the lookahead, because Go's RE2 has none.
+  Python needs the lookahead, since its ``$`` also matches before a last line end. A ``not`` with
+  the same meaning replaces the lookahead.
 """
 
 import json
@@ -31,12 +32,12 @@ from berthmaster.lib.messages.quality import QualityReport
 from berthmaster.lib.messages.records import ArchivedStory, DeadLetter, Lease, LogEnd, LogMark
 from berthmaster.lib.messages.telemetry import JobFigures, NodeTelemetry
 from berthmaster.lib.messages.workload import WorkloadEvent
-from scripts.schema_tools.comments import field_comments
+from scripts.schema_tools.comments import description, field_comments
 
 Schema = dict[str, Any]
 
 DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"
-TAG_WORDS: Final = "Names this type and its version."
+TAG_WORDS: Final = "Name and version of the message type."
 _STRICT_END: Final = r"$(?!\n)"
 _NO_LINE_END: Final = {"pattern": "\\n"}
 _WORDS_OF_JSON: Final = {"None": "null", "True": "true", "False": "false"}
@@ -150,7 +151,7 @@ def _readable(made: Schema, struct: type[msgspec.Struct] | None) -> Schema:
             schema["properties"][name] = {"const": tag, "description": TAG_WORDS}
         else:
             text = field.get("description") or words.get(name, "")
-            schema["properties"][name] = _described(field, plain(text))
+            schema["properties"][name] = _described(field, plain(description(name, text)))
     return schema
 
 

@@ -62,6 +62,19 @@ def test_a_schema_is_valid_and_refers_to_nothing_outside_itself(message: Message
     assert schema["description"]
 
 
+@pytest.mark.parametrize("message", MESSAGES, ids=lambda m: m.name)
+def test_schema_of_every_field_has_a_description(message: Message) -> None:
+    schema = schema_of(message)
+    structs = {message.type.__name__: schema, **schema.get("$defs", {})}
+    lacking = [
+        f"{name}.{field}"
+        for name, struct in structs.items()
+        for field, found in struct.get("properties", {}).items()
+        if not found.get("description")
+    ]
+    assert lacking == []
+
+
 def test_every_pattern_can_be_compiled_by_re2_as_go_has_it() -> None:
     found = [
         (path.name, pattern)
@@ -120,7 +133,8 @@ class Thing(Struct):
 def test_python_words_are_told_as_those_of_json() -> None:
     (placed,) = (m for m in MESSAGES if m.name == "telemetry.node.v1")
     process = schema_of(placed)["$defs"]["GpuProcess"]["properties"]
-    assert process["memory_mib"]["description"].startswith("null = the driver does not say")
+    text = "GPU memory in MiB; null = not reported (containers, MIG)."
+    assert process["memory_mib"]["description"] == text
 
 
 # AsyncAPI

@@ -1,5 +1,5 @@
-"""The lifecycle of workloads and attempts as a table, and the pure fold from events to state.
+"""The lifecycle of workloads: the state table, and the pure fold from events to state.
 
-May live here: which event may follow which, and the state that an event history adds up to. Must
-not: I/O, clocks, randomness. Writers and readers of an event ask here whether it is valid.
+This package holds the valid transitions and the state after an event history. I/O, clocks and
+randomness belong elsewhere. Writers and readers of events ask here whether an event is valid.
 """

@@ -1,11 +1,11 @@
-"""The cause of an attempt's end, and what follows from it. Pure.
+"""The cause of an attempt's end, and the consequences. Pure.
 
-- A failure of the job itself is retried as often as its request says, after a pause that doubles.
-- A fault of the cluster counts as an eviction. The job may still be the cause: one that can start
-  nowhere, or loses a node or GPU everywhere, fails when it ended so ``SAME_WAY`` times in a row.
-- A gang of which some pods have capacity and others wait for it gives way to another such gang:
-  neither the cluster nor the job is to blame. Executors may report that of gangs that do not run
-  yet, up to ``MOST_ATTEMPTS`` attempts. After these it counts as an eviction.
+- A failure of the job itself is retried as often as its request allows, after a pause that doubles.
+- A fault of the cluster counts as an eviction. After ``SAME_WAY`` attempts in a row with the same
+  end, such as a lost GPU, the job fails: the job may be the cause.
+- A gang with capacity for only some of its pods gives way to another such gang, without blame for
+  the cluster or the job. Executors may report this for gangs that do not run yet, up to
+  ``MOST_ATTEMPTS`` attempts. Later reports count as evictions.
 """
 
 from typing import Final
@@ -27,7 +27,7 @@ def backoff_s(request: JobRequest, failures: int) -> float:
 
 
 def is_tried_again(request: JobRequest, failures: int, exit_code: int | None) -> bool:
-    """Return whether a failure of the job is retried. ``failures``: those before it."""
+    """Return whether a failure of the job is retried, after ``failures`` earlier ones."""
     return failures < request.retries and exit_code not in request.no_retry_exit_codes
 
 

@@ -11,9 +11,9 @@ from berthmaster.lib.messages.workload import Placed, PodSet
 
 
 def sent_by_hub(placed: Placed) -> bool:
-    """Return whether a hub makes the attempt's object, so that no executor does.
+    """Return whether a hub creates the job object, in place of an executor.
 
-    A cell of its own decides for Kueue's objects, the resolver for Karmada's.
+    Kueue's objects have a decision cell of their own. The resolver decides for Karmada's.
     """
     return placed.target.via == "hub"
 
@@ -29,9 +29,9 @@ VOLCANO_JOB: Final = "VolcanoJob"  # as a cluster's profile names it among its k
 
 
 def is_for_volcano(pod_sets: Sequence[PodSet], via: Via) -> bool:
-    """Return whether Volcano runs a job of these pod sets, in a cluster that uses Volcano.
+    """Return whether Volcano runs a job with these pod sets, in a cluster with Volcano.
 
-    Jobs in a Kueue queue, elastic ones, and those with GPU fractions are Jobs or JobSets always.
+    Jobs in a Kueue queue, elastic jobs and jobs with GPU fractions are always Jobs or JobSets.
     """
     has_fractions = any(pods.gpus and pods.gpu_milli != 1000 for pods in pod_sets)
     return via != "worker" and not has_fractions and not any(map(is_set_elastic, pod_sets))
@@ -41,7 +41,7 @@ MAX_REASON_CHARS: Final = 500
 
 
 def event_head(work: Workload, by: str, now_s: float) -> dict[str, Any]:
-    """Return the fields that every event of a workload's owner begins with."""
+    """Return the common fields of a new event of the workload."""
     return {
         "tenant": work.tenant,
         "id": work.id,

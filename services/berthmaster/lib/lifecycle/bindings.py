@@ -1,10 +1,10 @@
-"""The pods of an attempt: their nodes and GPUs, and what they are charged with. Pure.
+"""The pods of an attempt: nodes, GPUs and charges. Pure.
 
 Example: two pods request 8 GiB of a GPU each (``gpu_milli: 1``). The decision puts both on GPUs of
-16 GiB and stores ``charged_milli: 500`` in each binding: together they are charged 1000.
+16 GiB and stores ``charged_milli: 500`` in each binding. Together the pods are charged 1000.
 
-The engine computes the amount (``lib/engine/fleet/shares.py``, ``charged_milli``). Services that
-know no nodes read the stored amount here, so that all of them show and count the same GPUs.
+The engine computes the charge (``lib/engine/fleet/shares.py``, ``charged_milli``). Services without
+node data read the stored charge here, and so count the same GPUs.
 """
 
 from collections.abc import Sequence
@@ -20,9 +20,9 @@ from berthmaster.lib.messages.workload import JobRequest, PodSet
 def with_known_gpus(
     pods: tuple[PodBinding, ...], before: tuple[PodBinding, ...]
 ) -> tuple[PodBinding, ...]:
-    """Return the pods with the GPUs of their placement, where they run on the node of it.
+    """Return the pods with the GPUs of the placement, for pods on the placement's node.
 
-    Kubernetes does not say which GPUs a pod has. Without them, promised GPUs would be free again.
+    Kubernetes does not report the GPUs of a pod. Without this, allocated GPUs would count as free.
     """
     known = {(binding.pod, binding.node): binding.gpus for binding in before}
     return tuple(
@@ -56,12 +56,12 @@ def set_pods(workload: Workload, pods: tuple[PodBinding, ...]) -> None:
 
 
 def pod_gpu_milli(pods: PodSet, binding: PodBinding) -> int:
-    """Return what one placed pod is charged with for all its GPUs."""
+    """Return the charge of one placed pod for all of its GPUs."""
     return pods.gpus * (binding.charged_milli or pods.gpu_milli)
 
 
 def charged_gpu_milli(request: JobRequest, pods: Sequence[PodBinding]) -> int:
-    """Return what an attempt is charged with. Pods without a binding count as requested."""
+    """Return the charge of an attempt. Pods without a binding count as requested."""
     total = sum(each.count * each.gpus * each.gpu_milli for each in request.pod_sets)
     if not any(each.charged_milli for each in pods):
         return total
@@ -74,8 +74,7 @@ def charged_gpu_milli(request: JobRequest, pods: Sequence[PodBinding]) -> int:
 
 
 def gpu_milli_of(workload: Workload) -> int:
-    """Return what a workload's open or last attempt is charged with. A pending workload counts as
-    requested."""
+    """Return the charge of the open or last attempt. A pending workload counts as requested."""
     if workload.request is None:
         return 0
     pods = workload.pods if workload.live or workload.ended else ()

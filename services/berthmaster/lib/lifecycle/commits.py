@@ -1,9 +1,9 @@
-"""The commits of one decider: what is under way, what was refused, and what must be folded before
-the next decision. Pure; times in seconds since 1970.
+"""The commits of one resolver: the pending commit, refusals, and the log to fold first. Pure.
 
-For example, decision 12 was sent with three events. It is refused, as somebody cancelled one of the
-jobs under 930: nothing is decided before 930 is folded. It is stored under 931 with its events up
-to 934: nothing is decided before 934 is folded, for the capacity that they take is not known yet.
+Example: decision 12 is sent with three events. A cancel stored under 930 came first, so the server
+refuses the commit. The next decision waits until 930 is folded. If the commit is stored under 931
+to 934, the next decision waits until 934 is folded, because only then the capacity of its
+placements is known. Times are in seconds since 1970.
 """
 
 from collections.abc import Mapping, Sequence
@@ -19,7 +19,7 @@ from berthmaster.lib.messages.workload import WorkloadEvent
 
 
 class Committed(Protocol):
-    """A decision, and the events that are stored with it."""
+    """A decision and the events of its batch."""
 
     @property
     def decision(self) -> Decision: ...
@@ -33,28 +33,32 @@ P = TypeVar("P", bound=Committed)
 
 class Commits(Generic[P]):
     def __init__(self) -> None:
-        self.pending: P | None = None  # sent, outcome not known
+        self.pending: P | None = None  # sent, result unknown
         self.refusals = Refusals()
-        self._wait_for = 0  # sequence of the log that must be folded before the next
+        self._wait_for = 0  # sequence to fold before the next decision
         self._newest = NewestBatch()
 
     def saw(self, decision: Decision, sequence: int) -> None:
-        """A decision of the chain, ours or another replica's."""
+        """Note a decision of the chain, from this or another replica."""
         self._newest.began(decision, sequence)
 
     def is_behind(self, folded: int) -> bool:
-        """Whether something that was written is not folded yet. ``folded``: the last sequence that
-        is."""
+        """Return whether stored messages beyond ``folded`` are still missing."""
         return folded < max(self._wait_for, self._newest.end)
 
     def waited_long_enough(self) -> None:
-        """What was to be folded does not come (purged, say). The server's checks keep us safe: go
-        on. Not so for the rest of a batch, for which there is no giving up."""
+        """Stop waiting for messages that do not arrive, such as purged ones.
+
+        The server's checks keep the next commit safe. The rest of a batch must still arrive.
+        """
         self._wait_for = 0
 
     def came(self, outcome: Outcome, log_end: int) -> P | None:
-        """What became of the pending commit, which is returned. ``log_end``: the last sequence of
-        the log as far as is known; after anything but success that much must be folded."""
+        """Record the result of the pending commit and return the commit.
+
+        ``log_end`` is the last known sequence of the log. After any result but success, the next
+        decision waits until ``log_end`` is folded.
+        """
         plan, self.pending = self.pending, None
         if isinstance(outcome, Stored):
             self.refusals.stored()
@@ -71,8 +75,11 @@ class Commits(Generic[P]):
     def was_too_large(
         self, open_: Mapping[Key, Workload], by: str, now_s: float
     ) -> tuple[P | None, Ending | None]:
-        """A message of the pending commit is larger than the server takes. The commit, and the end
-        of the workload whose placement is too large by itself (see ``Refusals.too_large``)."""
+        """Handle a pending commit with a message above the server's size limit.
+
+        Return the commit, and the end of a workload whose placement alone is too large (see
+        ``Refusals.too_large``).
+        """
         plan, self.pending = self.pending, None
         if plan is None:
             return None, None

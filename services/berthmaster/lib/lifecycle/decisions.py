@@ -1,7 +1,7 @@
-"""A decision and the events that were stored with it: one atomic batch, without gaps.
+"""A decision and its events: one atomic batch without gaps.
 
-All of them or none were stored. So a reader of a decision knows how many messages behind it are of
-the same commit, and that the log has lost one that is missing.
+The server stores all messages of a batch or none. Example: a decision under 500 with three events
+fills 500 to 503. A reader that sees 501 and 503 only knows that the log has lost a message.
 """
 
 import msgspec
@@ -33,7 +33,7 @@ class _Moved(msgspec.Struct, frozen=True):
 
 
 class DecisionOutline(msgspec.Struct, frozen=True):
-    """The part of a decision that lists its batch; cheaper to decode than the whole decision."""
+    """The part of a decision that lists its batch, cheaper to decode than the whole decision."""
 
     cell: str
     number: int
@@ -51,7 +51,7 @@ class DecisionOutline(msgspec.Struct, frozen=True):
 
 
 def jobs_of(decision: Decision | DecisionOutline) -> list[Job]:
-    """Return the jobs with an event in its batch. A job whose parts start may have one, too."""
+    """Return the jobs with an event in the batch. Started parts may have an event too."""
     orders = (
         decision.placements,
         decision.withdrawals,
@@ -69,22 +69,22 @@ def jobs_of(decision: Decision | DecisionOutline) -> list[Job]:
 
 
 def batch_size(decision: Decision | DecisionOutline) -> int:
-    """Return the number of events that were stored with it.
+    """Return the number of events in the batch.
 
-    Old decisions without the number give the minimum: a job that had started before has no event.
+    Old decisions without the number give the minimum, because a job that was already running has no
+    event.
     """
     return decision.events if decision.events is not None else len(jobs_of(decision))
 
 
 class NewestBatch:
-    """The end of the newest commit. A decider reads up to there before it decides.
-
-    The chain's guard alone would permit a decision before the last one's capacity is known.
+    """The end of the newest batch, up to which a resolver reads before the next decision. The guard
+    of the chain alone would allow a decision before the last batch's capacity is known.
     """
 
     def __init__(self) -> None:
         self._began_at = 0
-        self.end = 0  # sequence of its last message, which may be stored later
+        self.end = 0  # sequence of the last message, possibly not stored yet
 
     def began(self, decision: Decision, sequence: int) -> None:
         if sequence > self._began_at:
@@ -92,7 +92,7 @@ class NewestBatch:
 
 
 class Chain:
-    """The newest link of a cell's chain of decisions, as one reader has followed it."""
+    """The newest decision of a cell's chain, as one reader has followed the chain."""
 
     def __init__(self) -> None:
         self.number = 0

@@ -1,4 +1,4 @@
-"""Whether two requests with one id are the same request."""
+"""Digests of requests: two requests with one id and one digest are the same request."""
 
 import functools
 import hashlib
@@ -12,10 +12,10 @@ _ENCODER: Final = msgspec.json.Encoder(order="sorted")
 
 
 def request_digest(request: JobRequest) -> str:
-    """A short name of the request's content: equal requests have one, however they were written.
+    """Return a hash of the request's content, equal for equal requests in any spelling.
 
-    Fields that have their default are left out, so that a field added later changes no digest. Of a
-    request that a runtime was put into, the one of what had been sent: that is sent again.
+    Fields with their default are left out, so a new field changes no digest. For a request with a
+    resolved runtime, return the digest of the original, because clients repeat the original.
     """
     if request.runtime_used is not None:
         return request.runtime_used.digest
@@ -23,13 +23,15 @@ def request_digest(request: JobRequest) -> str:
 
 
 def content_digest(message: msgspec.Struct) -> str:
-    """A short name of what a message says."""
+    """Return a hash of a message's content."""
     content = _ENCODER.encode(_without_defaults(message))
     return hashlib.blake2b(content, digest_size=16).hexdigest()
 
 
 def _without_defaults(value: object) -> object:
-    """Plain values. Encoding would omit a default only where it is the very same object."""
+    """Return plain values without defaults. The encoder omits only a default that is the same
+    object.
+    """
     if isinstance(value, tuple):
         return [_without_defaults(item) for item in value]
     if isinstance(value, dict):
@@ -44,12 +46,15 @@ def _without_defaults(value: object) -> object:
     return plain
 
 
-_PLAIN: Final = frozenset({str, int, float, bool})  # most fields: nothing in them to look at
+# Types of most fields, which contain nothing to convert
+_PLAIN: Final = frozenset({str, int, float, bool})
 
 
 @functools.cache
 def _fields(kind: type[msgspec.Struct]) -> tuple[tuple[str, object], ...]:
-    """(name on the wire, default); kept, since finding out takes 100 us a struct."""
+    """Return (name on the wire, default) of each field. Cached, since msgspec takes 100 us a
+    struct.
+    """
     return tuple((field.encode_name, _default(field)) for field in msgspec.structs.fields(kind))
 
 

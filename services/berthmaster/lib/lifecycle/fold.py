@@ -1,31 +1,34 @@
-"""From events to a workload as it stands: the one fold that every reader uses.
+"""Fold events into the state of a workload: the one fold of every reader.
 
-An event names in ``after`` the sequence of the workload's last event on which it was decided. Say a
-workload's last event stands under 40:
+``offer`` folds one event and returns its ``Verdict``. ``fold_history`` folds a whole history.
+``after`` of an event is the sequence of the workload's last event when the writer decided. Example:
+the last event of a workload has sequence 40, and a new event arrives.
 
-    event stored under   ``after``   verdict
-    55                   40          applied, if the state table and the attempt allow it;
-                                     IMPOSSIBLE otherwise
-    55                   31          VOID: another writer was first
-    55                   55, 60      VOID: nobody had read that event yet
-    55                   47          AHEAD: 47 is missing here. An ending is applied all the same,
-                                     since nothing can follow it; anything else changes nothing
-    38                   any         REPEATED: it was applied before
+    stored under   ``after``   verdict
+    55             40          COUNTED: the event is applied. IMPOSSIBLE if the state table or the
+                               open attempt does not allow the event.
+    55             31          VOID: another writer was first
+    55             55, 60      VOID: no reader had seen that event yet
+    55             47          AHEAD: event 47 is missing here. An ending is applied all the same,
+                               since no event can follow. Other events change nothing.
+    38             any         REPEATED: the event was applied before
 
-``carried`` is applied whatever came before: it is the first event of its workload in a log that
-`berth recover` has built, and says all that is known.
+Example of a partial history. Stored: 10 ``submitted``, 11 ``placed`` on A, 12 ``claimed``. Events
+13 to 15 were lost, and an operator accepted the loss. Then 20 ``succeeded`` with ``after=15`` from
+A is applied. From B the event is VOID, and any other event is AHEAD.
 
-Of an unknown workload ``submitted`` and ``carried`` are the beginning, whatever earlier event they
-name: no event before them has counted. An ending is its tombstone. All others that name an earlier
-event are AHEAD: they are what is left of an ended workload whose first events the archivist has
-removed.
+Rules:
 
-A void event moves the workload's sequence like every other, since the server's check of the last
-sequence has counted it too: a writer that was refused fits in again. On replicated servers a stale
-writer's event can be stored in spite of that check; every reader ignores the same ones.
-
-AHEAD of a known workload means that the log has lost events. Readers freeze such a workload: they
-decide nothing about it until its ending.
+- ``carried`` is always applied. The event is the first one of its workload in a log built by
+  `berth recover`, with all that is known.
+- An unknown workload begins with ``submitted`` or ``carried``, whatever their ``after``. An ending
+  is a tombstone. Other events with an earlier event are AHEAD: the archivist has removed the first
+  events of an ended workload.
+- A void event advances the workload's sequence, because the server's check counts the event too.
+  A refused writer can then write again. A replicated server may store a stale event despite its
+  check, and every reader ignores the same events.
+- AHEAD of a known workload means that the log has lost events. Readers freeze the workload and
+  decide nothing about the workload until its ending.
 """
 
 from collections.abc import Sequence
@@ -72,18 +75,18 @@ from berthmaster.lib.messages.workload import (
 )
 
 LOST: Final = "events of it are missing from the log"  # why a workload is frozen
-_NEW: Final = State.NEW  # of an enum, looking it up takes longer than comparing
+_NEW: Final = State.NEW  # an enum member is slow to look up
 
 
 class Verdict(Enum):
-    """What became of an event that was offered to the fold."""
+    """Result of an event offered to the fold."""
 
-    __hash__ = object.__hash__  # there is one of each; by its name takes a call in Python
+    __hash__ = object.__hash__  # members are unique, and a hash by name needs a Python call
     COUNTED = "counted"
-    REPEATED = "repeated"  # seen before: nothing changed
-    VOID = "void"  # lost a race: stored, and without effect
-    IMPOSSIBLE = "impossible"  # passed its guard, yet no row allows it: the writer is wrong
-    AHEAD = "ahead"  # events before it are missing: nothing changed
+    REPEATED = "repeated"  # applied before, no change
+    VOID = "void"  # lost a race, ignored as stale
+    IMPOSSIBLE = "impossible"  # current, but not allowed by the table: an error of the writer
+    AHEAD = "ahead"  # earlier events are missing, no change
 
 
 def offer(
@@ -94,10 +97,10 @@ def offer(
     *,
     void: bool = False,
 ) -> Verdict:
-    """Fold one event, in stream order, into its aggregate.
+    """Fold one event into its workload, in stream order.
 
-    ``sequence`` is the event's stream sequence, ``stored_at_s`` the server's time stamp. ``void``:
-    it is without effect whatever it names, since its content is another workload's.
+    ``sequence`` is the event's stream sequence, ``stored_at_s`` the server's time stamp. ``void``
+    marks an event with another workload's content, ignored whatever its ``after``.
     """
     last = workload.sequence
     if sequence <= last:
@@ -117,7 +120,7 @@ def offer(
 def _offer_apart(
     workload: Workload, event: WorkloadEvent, sequence: int, stored_at_s: float, *, void: bool
 ) -> Verdict:
-    """Fold an event that does not follow on the workload's last one, or is its first."""
+    """Fold a first event, or an event that does not follow the workload's last event."""
     last, workload.sequence = workload.sequence, sequence
     if void:
         return Verdict.VOID
@@ -128,7 +131,7 @@ def _offer_apart(
     if workload.state is _NEW and isinstance(event, Submitted):
         return _count(workload, event, State.QUEUED, sequence, stored_at_s)
     if not event.after:
-        return Verdict.IMPOSSIBLE  # only a submission is the first event of a workload
+        return Verdict.IMPOSSIBLE  # only a submission may be first
     if not isinstance(event, Ending):
         workload.sequence = last
         return Verdict.AHEAD
@@ -151,7 +154,7 @@ def _count(
 def fold_history(
     tenant: str, workload_id: str, history: Sequence[RecordedEvent]
 ) -> tuple[Workload, list[Verdict]]:
-    """Fold the events that the log has of a workload, and say what became of each."""
+    """Fold all events of a workload, and return the verdict of each."""
     workload = Workload(tenant=tenant, id=workload_id)
     verdicts = [
         offer(workload, one.event, one.sequence, one.stored_at_s, void=one.void) for one in history
@@ -160,8 +163,9 @@ def fold_history(
 
 
 def is_whole(history: Sequence[RecordedEvent]) -> bool:
-    """Whether the history goes back to its beginning in this log, without a gap. Else the archive
-    has more."""
+    """Return whether the log has the whole history without a gap. The archive has the rest
+    otherwise.
+    """
     if not history or not isinstance(history[0].event, Submitted | Carried):
         return False
     last = 0
@@ -173,7 +177,9 @@ def is_whole(history: Sequence[RecordedEvent]) -> bool:
 
 
 def _names_the_open_attempt(workload: Workload, event: WorkloadEvent) -> bool:
-    """Its number and cluster, where the event says them; a placement opens the next one."""
+    """Return whether attempt and cluster of the event are those of the open attempt, or the next
+    number for a placement.
+    """
     match event:
         case Submitted() | Carried() | Released() | Reprioritized() | Held() | HoldReleased():
             return True
@@ -181,20 +187,21 @@ def _names_the_open_attempt(workload: Workload, event: WorkloadEvent) -> bool:
             return event.attempt == workload.attempt + 1
         case CancelRequested():
             return event.cluster == workload.cluster
-        case Succeeded() | Failed() | Cancelled():  # "" when it never was placed, or waits again
+        case Succeeded() | Failed() | Cancelled():  # "" if never placed, or requeued
             return event.attempt == workload.attempt and event.cluster in ("", workload.cluster)
         case Admitted() | Running() if workload.held_back:
             return False
         case Resized() if not workload.resizing or without(event.pods, workload.pods):
             return False
-        case Checkpointed() if not workload.attempt:  # once it waits again it is the last one's
+        case Checkpointed() if not workload.attempt:
+            # After a requeue, a checkpoint of the last attempt
             return False
         case _:
             return event.attempt == workload.attempt and event.cluster == workload.cluster
 
 
 def _apply(workload: Workload, event: WorkloadEvent, sequence: int, stored_at_s: float) -> None:
-    """Take over what the event says; state and sequence are the caller's."""
+    """Apply the content of an event. The caller sets state and sequence."""
     match event:
         case Submitted():
             _take_up(workload, event, sequence, stored_at_s)
@@ -245,7 +252,6 @@ def _apply(workload: Workload, event: WorkloadEvent, sequence: int, stored_at_s:
 
 
 def _give_back(workload: Workload, event: Evicted, stored_at_s: float) -> None:
-    """Its attempt is over, and it waits again."""
     _wait_again(workload)
     _blame(workload, event, stored_at_s)
     workload.moves += bool(workload.leaving)
@@ -255,7 +261,7 @@ def _give_back(workload: Workload, event: Evicted, stored_at_s: float) -> None:
 
 
 def _blame(workload: Workload, event: Evicted, stored_at_s: float) -> None:
-    """Count an attempt that was given back as whoever's fault it was."""
+    """Count the end of an attempt against the job or the cluster."""
     own = event.fault in OWN
     workload.evictions += not (event.blameless or own)
     workload.failures += own
@@ -270,7 +276,7 @@ def _wish(
     event: Released | Reprioritized | Held | HoldReleased | CancelRequested | MoveRequested,
     stored_at_s: float,
 ) -> None:
-    """What people want of it, and that it need not wait for other jobs any more."""
+    """Apply a request of a tenant or operator, or the release by dependencies."""
     match event:
         case Released():
             workload.released = True
@@ -287,7 +293,7 @@ def _wish(
 
 
 def _begin(workload: Workload, event: Placed | Divided, stored_at_s: float) -> None:
-    """An attempt. Of one in several clusters its parts have the pods."""
+    """Open an attempt. The pods of a divided job belong to its parts."""
     workload.attempt = event.attempt
     if isinstance(event, Divided):
         workload.cluster, workload.target, workload.parts = "", Target(), event.parts
@@ -305,7 +311,9 @@ def _begin(workload: Workload, event: Placed | Divided, stored_at_s: float) -> N
 
 
 def _take_up(workload: Workload, event: Submitted, sequence: int, stored_at_s: float) -> None:
-    """It is new. For a part of a divided job room is kept, and it goes on where the job was."""
+    """Apply a submission. A part of a divided job has a reservation and continues from the job's
+    checkpoint.
+    """
     workload.request = event.request
     workload.digest = event.digest
     workload.cell = event.cell
@@ -319,7 +327,7 @@ def _take_up(workload: Workload, event: Submitted, sequence: int, stored_at_s: f
 
 
 def _wait_again(workload: Workload) -> None:
-    """It wishes again for what it asked for."""
+    """Requeue the workload in its requested size."""
     workload.resizing = workload.parts = ()
     workload.coming = 0
     workload.wish = None

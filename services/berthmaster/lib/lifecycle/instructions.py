@@ -1,9 +1,10 @@
-"""What cores ask of their shells, and what shells answer: a core's whole contact with the log.
+"""Instructions of cores to their shells, and the answers: a core's whole contact with the log.
 
-A core returns instructions; its shell carries each out and feeds the outcome back as one more event
-with the instruction's ``ref``. A write that failed is thus never an exception inside a core: it was
-stored, it was refused because somebody wrote first, or nobody knows, and each has its next step.
-The simulation drives the same cores with the same words.
+A core returns instructions. Its shell carries out each instruction and passes the result to the
+core as an event with the same ``ref``. Example: ``Append(ref=7, …)`` leads to ``Answered(ref=7,
+outcome=Stored(931))``, ``Refused`` after a lost race, or ``Unknown`` after a timeout. A failed
+write is thus a result for the core, never an exception. The simulation drives the same cores with
+the same types.
 """
 
 import msgspec
@@ -15,15 +16,18 @@ from berthmaster.lib.messages.workload import WorkloadEvent
 
 
 class Append(msgspec.Struct, frozen=True, kw_only=True):
-    """Store one event, guarded by its aggregate at ``event.after``. Answer: Answered."""
+    """Store one event, guarded by ``event.after``. Answer: Answered."""
 
     ref: str
     event: WorkloadEvent
 
 
 class Reload(msgspec.Struct, frozen=True, kw_only=True):
-    """Read one aggregate from the log. Answer: Reloaded. ``receipt``: of the placement whose pods
-    the asker holds; if the log has lost that, it is brought back first."""
+    """Read one workload from the log. Answer: Reloaded.
+
+    ``receipt`` is the receipt of the placement whose pods the sender holds. A placement that the
+    log has lost is restored first.
+    """
 
     ref: str
     tenant: str
@@ -39,26 +43,28 @@ class PutControl(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Reply(msgspec.Struct, frozen=True, kw_only=True):
-    """Answer the request that came in under this ref. No answer."""
+    """Answer the request with this ref. No answer."""
 
     ref: str
     reply: ApiReply
 
 
 class Stored(msgspec.Struct, frozen=True):
-    """It is in the log, under this sequence (of the last message of a batch)."""
+    """Stored under this sequence, or the sequence of the last message of a batch."""
 
     sequence: int
 
 
 class Refused(msgspec.Struct, frozen=True):
-    """Somebody wrote first; nothing of ours was stored. ``last``: the guard's sequence, if told."""
+    """Another writer was first, and nothing was stored. ``last``: the workload's last sequence, if
+    known.
+    """
 
     last: int | None = None
 
 
 class Unknown(msgspec.Struct, frozen=True):
-    """The time limit passed without certainty: it may be stored now, later, or never."""
+    """The time limit passed without a result: stored now, later, or never."""
 
     why: str
 
@@ -74,11 +80,13 @@ class Answered(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Reloaded(msgspec.Struct, frozen=True, kw_only=True):
-    """The outcome of a Reload. None: the log has nothing of it. ``failed``: it was not readable."""
+    """Result of a Reload; None if the log has no such workload. ``failed``: why the events are
+    unreadable.
+    """
 
     ref: str
     workload: Workload | None
     failed: str = ""
-    receipt: str = ""  # of its placement
-    why: str = ""  # what the asker holds is not the log's
-    now_s: float = 0.0  # the server's time when it was read, 0 = not told
+    receipt: str = ""  # receipt of the placement
+    why: str = ""  # why the sender's attempt is not the log's
+    now_s: float = 0.0  # server's time of the read; 0 = unknown

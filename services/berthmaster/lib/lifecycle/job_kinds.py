@@ -1,6 +1,6 @@
-"""Which kinds of job objects take several pod sets, by their names in a cluster's profile. Pure.
+"""Job kinds that take several pod sets, by the names in a cluster's profile. Pure.
 
-Clusters are filtered by this. All else of a kind is in lib/jobs/kinds.
+Cluster filters use this. lib/jobs/kinds has everything else about job kinds.
 """
 
 from collections.abc import Sequence
@@ -15,9 +15,10 @@ VOLCANO_JOB: Final = "VolcanoJob"
 
 
 def takes_pod_sets(kind: str, pod_sets: Sequence[PodSet], via: Via) -> bool:
-    """Whether a cluster that serves the kind runs a job of these pod sets, be they several. A Job
-    of Volcano's starts in no queue of Kueue, does not vary in size, and takes no parts of GPUs that
-    others' schedulers hand out."""
+    """Return whether a cluster with this kind runs a job with these pod sets.
+
+    Volcano's Job has no Kueue queue, no elastic size, and no GPU fractions of other schedulers.
+    """
     if kind == JOB_SET:
         return True
     parted = any(pods.gpus and pods.gpu_milli != 1000 for pods in pod_sets)

@@ -1,12 +1,12 @@
-"""The workloads that one reader of the log knows: open ones, and how others ended. Pure.
+"""The workloads known to one reader of the log: open ones, and the endings of others. Pure.
 
-A workload is open from its first event to its ending. It is frozen when an event of it cannot be
-decoded, or when events are missing. Its reader then changes nothing of it until its ending, which
-thaws it since nothing can follow. For example, 30 is applied, 40 cannot be decoded, and 50 names
-40: a `cancelled` under 60 that names 30 has lost its race, one that names 50 is the ending.
+A workload is open from its first event to its ending. A workload is frozen after an undecodable
+event or a gap. Its reader then ignores all events up to the ending, which thaws the workload.
+Example: 30 is applied, 40 cannot be decoded, and 50 names 40. A ``cancelled`` under 60 with
+``after=30`` has lost its race. With ``after=50`` the event is the ending.
 
 The id of an ended workload stays used, and readers may still show its object. ``Endings`` is
-bounded: readers ask the log for older endings.
+bounded, and readers ask the log for older endings.
 """
 
 from collections import OrderedDict
@@ -20,7 +20,7 @@ from berthmaster.lib.messages.workload import Carried, Submitted, WorkloadEvent
 
 
 class Applied(NamedTuple):
-    """The result of one event. ``is_new``: the workload was not open before."""
+    """Result of one event. ``is_new``: the workload was not open before."""
 
     verdict: Verdict
     workload: Workload
@@ -28,13 +28,13 @@ class Applied(NamedTuple):
 
 
 class OpenWorkloads:
-    """The open workloads whose first event ``begins`` accepts."""
+    """Open workloads whose first event passes ``begins``."""
 
     def __init__(self, begins: Callable[[Submitted | Carried], bool] = lambda _: True) -> None:
         self._begins = begins
         self.open: dict[Key, Workload] = {}
         self.frozen: dict[Key, str] = {}  # with the reason
-        self._last: dict[Key, int] = {}  # of the frozen: sequence of the last event
+        self._last: dict[Key, int] = {}  # sequence of the last event of each frozen workload
 
     def apply(
         self,
@@ -44,9 +44,9 @@ class OpenWorkloads:
         *,
         void: bool = False,
     ) -> Applied | None:
-        """Fold the next event of the log. None if its workload is frozen or unknown.
+        """Fold the next event of the log. Return None for a frozen or unknown workload.
 
-        The ending of an unknown workload is a tombstone, and is applied. A workload that ends is
+        The ending of an unknown workload is a tombstone and is applied. An ended workload is
         removed after this result.
         """
         name = key(event.tenant, event.id)
@@ -76,14 +76,14 @@ class OpenWorkloads:
         return Applied(verdict, workload, known is None)
 
     def freeze(self, tenant: str, workload_id: str, sequence: int, why: str) -> None:
-        """The event under ``sequence`` cannot be decoded, or others before it are missing."""
+        """Freeze a workload whose event under ``sequence`` is undecodable, or follows a gap."""
         name = key(tenant, workload_id)
         self.frozen.setdefault(name, why)
         self._last[name] = sequence
 
 
 def frozen_summary(why: str, name: str) -> str:
-    """Return for operators why nothing is decided. ``name``: <tenant>/<id>."""
+    """Return an explanation of a frozen workload for operators. ``name``: <tenant>/<id>."""
     if why == LOST:
         return f"frozen: {why}; `berth audit` tells what is missing, `berth recover` what to do"
     return f"frozen: an event of it cannot be read ({why}); `berth job {name} --raw` shows it"
@@ -93,7 +93,7 @@ MAX_ENDINGS: Final = 100_000
 
 
 class Endings(OrderedDict[Key, State]):
-    """The final states of ended workloads, the newest last."""
+    """Final states of ended workloads, newest last."""
 
     def remember(self, event: Ending) -> None:
         """Store the ending of a workload, or its tombstone."""

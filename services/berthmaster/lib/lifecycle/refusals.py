@@ -1,15 +1,19 @@
-"""Whose commits cannot be stored, although nothing new is known of them: they are suspended, so
-that nobody else waits for them.
+"""Workloads whose commits the server refuses without a visible cause. Pure; times in seconds.
 
-A commit's guards name the last event of each of its workloads as its writer has folded it. Where
-the server counts one that nobody hears (an index that outlived its block, say), it refuses each
-commit with that workload, and with it all else in the batch. It does not say which one it was: so
-batches are halved until one workload is alone, and that one waits, twice as long each time. When
-it is tried again it gets what is free and no more: who was ended for it would be in vain, and come
-back, and be ended again. Whatever is heard of it ends that.
+Example: decision 40 commits for jobs a, b, c and d and is refused. Once every message up to the
+refusal is folded, no event explains the refusal. The next commit takes two jobs, then one. Job c
+alone is refused again, so c is backed off for 0.1 s, 0.2 s and so on, while the others go on.
 
-A commit of which a message is larger than the server takes is halved in the same way. A placement
-that is too large by itself can never be stored, so its workload fails. Pure; times in seconds.
+The guards of a commit name the last known event of each workload. A broken index may make the
+server count an event that no reader gets, and then every commit with that workload is refused. The
+server does not report which one, so batches are halved.
+
+A retry of a backed off workload takes free capacity only. Preemption for a workload with a failing
+commit would evict victims in vain, again and again. Any new event of the workload ends the
+back-off.
+
+A commit with a message above the server's limit is halved in the same way. A placement that alone
+is too large can never be stored, so its workload fails.
 """
 
 from collections.abc import Mapping
@@ -21,24 +25,24 @@ from berthmaster.lib.lifecycle.states import Ending, State
 from berthmaster.lib.lifecycle.workload import Key, Workload, key
 from berthmaster.lib.messages.workload import Placed, WorkloadEvent
 
-FIRST_PAUSE_S: Final = 0.1  # most often what came in between is just not heard yet
+FIRST_PAUSE_S: Final = 0.1  # usually the event in between is just not received yet
 LONGEST_PAUSE_S: Final = 600.0
-MOST_SUSPENDED: Final = 100  # more than that is not about workloads
-# Of the decision's message, after which the rest is for the next commit. The server takes 1 MiB; a
-# choice more, and what is added at the end, has to fit beside it.
+MOST_SUSPENDED: Final = 100  # a larger number has another cause than workloads
+# Size of the decision's message at which the rest moves to the next commit. The server takes 1 MiB,
+# and the last choice and the end of the message must still fit.
 COMMIT_BYTES: Final = 600_000
 
 
 @dataclass(slots=True)
 class _Suspension:
-    sequence: int  # of its workload's newest event: the guard that was refused
+    sequence: int  # newest event of the workload, the refused guard
     pause_s: float
-    until_s: float  # 0: it may be tried
+    until_s: float  # 0: due for a retry
 
 
 class Refusals:
     def __init__(self) -> None:
-        self.limit: int | None = None  # events of a commit, while it is found out whose it is
+        self.limit: int | None = None  # maximum events of a commit, during the search
         self._refused: tuple[int, tuple[WorkloadEvent, ...]] | None = None
         self._suspended: dict[Key, _Suspension] = {}
 
@@ -46,12 +50,11 @@ class Refusals:
         self.limit = self._refused = None
 
     def refused(self, chain_sequence: int, events: tuple[WorkloadEvent, ...]) -> None:
-        """A commit was, behind this decision of its chain. What it means shows once all is heard
-        that was stored before: see ``look``."""
+        """Record a refused commit after this decision of the chain. ``look`` finds the cause later."""
         self._refused = chain_sequence, events
 
     def look(self, chain_sequence: int, open_: Mapping[Key, Workload], now_s: float) -> None:
-        """All is heard that was stored before the refusal: did something come in between?"""
+        """Search for the cause, once all messages stored before the refusal are folded."""
         for name, each in list(self._suspended.items()):
             if not _is(open_, name, each.sequence):
                 del self._suspended[name]
@@ -63,7 +66,7 @@ class Refusals:
         names = [(key(event.tenant, event.id), event.after) for event in events]
         if before != chain_sequence or not all(_is(open_, *each) for each in names):
             self.limit = None
-        elif len(names) > 1 and self.limit != 1:  # what belongs together is not taken apart
+        elif len(names) > 1 and self.limit != 1:  # dependent events stay together
             self.limit = max(1, min(len(names), self.limit or len(names)) // 2)
         elif names:
             self.suspend(*names[0], now_s)
@@ -76,14 +79,14 @@ class Refusals:
         by: str,
         now_s: float,
     ) -> Ending | None:
-        """A message of a commit with these events is larger than the server takes: fewer events are
-        committed at once until a commit was stored. Return the end of the workload whose placement
-        is too large by itself; None if there is none.
+        """Handle a commit with a message above the server's limit: commit fewer events until a
+        commit is stored.
 
-        Events that belong together, such as those of attempts that make room for one job, are not
-        taken apart: the first workload is suspended.
+        Return the end of a workload whose placement alone is too large, else None. Dependent
+        events, such as the evictions for one job, stay together: then the first workload is backed
+        off.
         """
-        if len(events) > 1 and self.limit != 1:  # what belongs together is not taken apart
+        if len(events) > 1 and self.limit != 1:  # dependent events stay together
             self.limit = max(1, min(len(events), self.limit or len(events)) // 2)
             return None
         event = events[0]
@@ -98,7 +101,7 @@ class Refusals:
         return None
 
     def suspend(self, name: Key, sequence: int, now_s: float) -> None:
-        """What was to follow on this event of it was refused, and nothing else in that write."""
+        """Back off one workload after a refused write of its own."""
         known = self._suspended.get(name)
         if known is None and len(self._suspended) >= MOST_SUSPENDED:
             return
@@ -107,15 +110,15 @@ class Refusals:
         self._suspended[name] = _Suspension(sequence, pause_s, now_s + pause_s)
 
     def suspended(self, now_s: float) -> frozenset[Key]:
-        """Those about whom nothing is decided now."""
+        """Return workloads to leave out of decisions now."""
         return frozenset(name for name, each in self._suspended.items() if each.until_s > now_s)
 
     def retried(self, now_s: float) -> frozenset[Key]:
-        """Those who are tried again, and of whom still nothing was heard."""
+        """Return workloads due for a retry, without a new event since."""
         return frozenset(name for name, each in self._suspended.items() if each.until_s <= now_s)
 
     def next_s(self) -> float:
-        """When the first of them is tried again; infinity if there is none."""
+        """Return the time of the next retry; infinity without one."""
         times = (each.until_s for each in self._suspended.values() if each.until_s)
         return min(times, default=float("inf"))
 

@@ -1,4 +1,4 @@
-"""The time that a workload has run, the part of it that is saved, and the expected end. Pure.
+"""Run time of a workload, its saved part, and the expected end. Pure.
 
 Durations are in seconds. Points in time are in seconds since 1970, by the server's clock.
 """
@@ -14,15 +14,16 @@ PROGRESS_SHARE: Final = 0.01  # of what it has run
 
 
 def progress_every_s(ran_s: float) -> float:
-    """Return the least time between two reports of a job's progress.
+    """Return the minimum interval between progress reports of a job, in seconds.
 
-    The time grows with the run, so that a history stays short: some 90 reports in the first 15
-    minutes, 230 more in each tenfold of that."""
+    The interval grows with the run to keep histories short: some 90 reports in the first 15
+    minutes, and 230 more in each tenfold of the time.
+    """
     return max(PROGRESS_EVERY_S, PROGRESS_SHARE * ran_s)
 
 
 def ends_as_told_s(workload: Workload) -> float | None:
-    """Return the end of the attempt, as the job reported while it ran; None without a report."""
+    """Return the end of the attempt as the running job reported; None without a report."""
     progress = workload.progress
     if progress is None or progress.eta_s is None or workload.state is not State.RUNNING:
         return None
@@ -30,13 +31,12 @@ def ends_as_told_s(workload: Workload) -> float | None:
 
 
 def unsaved_s(workload: Workload, now_s: float) -> float:
-    """Return the run time that is lost if the attempt ends now.
+    """Return the run time lost if the attempt ends now.
 
-    Counted is the time since the last checkpoint that the job reported. Without a report, since the
-    last one that was due. Without checkpoints, the whole run.
-
-    Example at 2,000 s: an attempt began at 1,000 s and writes a checkpoint every 600 s. With one
-    reported at 1,900 s, 100 s are lost. With none reported, 400 s are lost.
+    Lost is the time since the last reported checkpoint. Without a report, count from the last
+    checkpoint that was due. Without checkpoints, the whole run is lost. Example at 2,000 s: an
+    attempt began at 1,000 s and writes a checkpoint every 600 s. With a checkpoint reported at
+    1,900 s, 100 s are lost. Without reports, 400 s are lost.
     """
     if not workload.running_at_s:
         return 0.0
@@ -48,9 +48,9 @@ def unsaved_s(workload: Workload, now_s: float) -> float:
 
 
 def counted_s(workload: Workload, over_at_s: float, *, blameless: bool) -> float:
-    """Return the part of a finished attempt that counts towards max_run_s.
-
-    All of the run counts. Where the job is not to blame for the end, only the saved part counts."""
+    """Return the part of a finished attempt that counts towards max_run_s: the whole run, or only
+    the saved part if the job is not to blame for the end.
+    """
     if not workload.running_at_s:
         return 0.0
     ran_s = max(0.0, over_at_s - workload.running_at_s)
@@ -58,35 +58,36 @@ def counted_s(workload: Workload, over_at_s: float, *, blameless: bool) -> float
 
 
 def saved_s(workload: Workload) -> float:
-    """Return the saved run time of the finished attempts.
-
-    Of a job with checkpoints this is the part that max_run_s counts, of any other job 0."""
+    """Return the saved run time of finished attempts: the part toward max_run_s for jobs with
+    checkpoints, else 0.
+    """
     request = workload.request
     writes = request is not None and request.checkpoint_every_s is not None
     return workload.ran_s if writes or workload.checkpoint is not None else 0.0
 
 
 def age_s(workload: Workload, now_s: float) -> float:
-    """Return the run time of a job: what finished attempts saved, and the running attempt."""
+    """Return the run time of a job: the saved time of finished attempts and the running attempt."""
     running = workload.live and workload.running_at_s > 0
     return saved_s(workload) + (max(0.0, now_s - workload.running_at_s) if running else 0.0)
 
 
 def stated_end_s(workload: Workload, now_s: float) -> float | None:
-    """Return the next end that a live attempt's job stated, while it ran or in its request; None
-    without one, or once all have passed."""
+    """Return the next stated end of a live attempt, from its progress or its request; None without
+    a future end.
+    """
     return min((at_s for at_s in _stated_ends_s(workload, now_s) if at_s > now_s), default=None)
 
 
 def first_stated_end_s(workload: Workload) -> float | None:
-    """Return the first end that a live attempt's job stated, also one that has passed; None without
-    one. The result stays the same until an event comes."""
+    """Return the first stated end of a live attempt, past ends included; None without one. Constant
+    until the next event.
+    """
     return min(_stated_ends_s(workload, float("-inf")), default=None)
 
 
 def _stated_ends_s(workload: Workload, now_s: float) -> Iterator[float]:
-    """Yield the end by the job's progress if that is to come, else by its duration, and the
-    deadline."""
+    """Yield the reported end if in the future, else the expected end, and the deadline."""
     request = workload.request
     if request is None or not workload.live:
         return

@@ -1,31 +1,38 @@
-"""The life of a workload: every state, every event, and nothing else that can change one.
+"""The states of a workload: every state, every event, and every allowed change.
+
+``TRANSITIONS`` is the table, and ``after`` looks up the next state. Example: ``after(State.PLACED,
+Claimed)`` is ``State.CLAIMED``. ``after(State.QUEUED, Claimed)`` raises ``NoSuchTransition``,
+because an executor may claim only a placement.
 
 Rules of this file:
 
-- The table is the law. An event that has no row for the state changes nothing and is an error
-  (``NoSuchTransition``); a reader decides whose fault that is.
-- Only three endings exist, and none has a row: after an ending nothing happens.
+- An event without a row for the state changes nothing and is an error. The reader decides which
+  writer is at fault.
+- The three endings have no rows: nothing follows an ending.
 - ``cancel_requested``, ``move_requested``, ``eviction_requested``, ``resize_requested``,
   ``resized``, ``held``, ``hold_released``, ``released``, ``checkpointed``, ``progressed`` and
-  ``reprioritized`` change no state. They stand in the table all the same, so that a reader sees by
-  eye where they are legal.
-  ``committed`` is about a part of a gang, and about the job that is divided: from then on the
-  pods of all parts may start.
-  ``checkpointed`` may come when its attempt is over, as long as there is no other.
-- ``carried`` has no row: it begins a workload in a log that `berth recover` has built, in the state
-  that it names.
-- Who may write what: `berth recover` ``carried``; gateway ``submitted``, ``released``,
-  ``reprioritized``, ``held``, ``hold_released``, ``cancel_requested``, ``move_requested``,
-  ``checkpointed`` and ``progressed`` that a tenant tells, and ``cancelled`` before the claim;
-  resolver ``placed``, ``withdrawn``, ``eviction_requested``,
-  ``resize_requested``, ``divided``, ``committed``, when a person declared the cluster lost or the
-  job's own deadline has passed, ``evicted`` or ``failed``, and of parts ``submitted`` and, of such
-  as are with no cluster, ``cancelled``; of a divided job whatever ends its attempt; the claimant
-  all the rest. On a hub the reconciler is resolver and claimant.
+  ``reprioritized`` change no state. Their rows show in which states the events are legal.
+- ``committed`` concerns a divided gang: from then on the pods of all parts may start.
+- ``checkpointed`` may follow the end of its attempt, until the next attempt begins.
+- ``carried`` has no row. The event starts a workload in a log built by `berth recover`, in any
+  state.
 
-What does not fit the table and is therefore checked beside it (fold.py): the attempt and cluster
-that an event names must be those of the open attempt, and ``after`` must be the aggregate's
-previous sequence.
+Writers of each event:
+
+    writer               events
+    gateway              submitted, released, reprioritized, held, hold_released, cancel_requested,
+                         move_requested; checkpointed and progressed of a tenant; cancelled before
+                         the claim
+    resolver             placed, withdrawn, eviction_requested, resize_requested, divided,
+    committed;
+                         evicted or failed, for a lost cluster or a passed deadline; submitted of
+                         parts, cancelled of unplaced parts, and the end of a divided attempt
+    executor (owner)     all other events of a claimed attempt
+    MultiKueue           the events of resolver and executor, for Workloads of a hub
+    `berth recover`      carried
+
+The fold (fold.py) checks the rest: an event names the open attempt and its cluster, and ``after``
+is the workload's previous sequence.
 """
 
 from collections.abc import Mapping
@@ -60,12 +67,12 @@ from berthmaster.lib.messages.workload import (
     WorkloadEvent,
 )
 
-__all__ = ["State"]  # and all that is defined here
+__all__ = ["State"]
 
 ENDED: Final = frozenset({State.SUCCEEDED, State.FAILED, State.CANCELLED})
-HELD: Final = frozenset({State.CLAIMED, State.ADMITTED, State.RUNNING})  # by an executor
-BEGUN: Final = HELD | {State.DIVIDED}  # only a wish, or a decision, ends what it has
-LIVE: Final = HELD | {State.PLACED}  # its placement takes room
+HELD: Final = frozenset({State.CLAIMED, State.ADMITTED, State.RUNNING})  # owned by an executor
+BEGUN: Final = HELD | {State.DIVIDED}  # ended only by a request or a decision
+LIVE: Final = HELD | {State.PLACED}  # states with allocated capacity
 
 Ending = Succeeded | Failed | Cancelled
 ENDING_OF: Final[Mapping[State, type[Ending]]] = MappingProxyType(
@@ -143,7 +150,7 @@ TRANSITIONS: Final = MappingProxyType[State, dict[type[WorkloadEvent], State]](
             **_HELD_ROW,
         },
         State.RUNNING: {
-            Running: State.RUNNING,  # a pod moved: where they really are, again
+            Running: State.RUNNING,  # again, after a pod moved
             Reprioritized: State.RUNNING,
             CancelRequested: State.RUNNING,
             Held: State.RUNNING,
@@ -164,7 +171,7 @@ TRANSITIONS: Final = MappingProxyType[State, dict[type[WorkloadEvent], State]](
 
 
 class NoSuchTransition(Exception):
-    """The event has no row for the state; nothing was changed."""
+    """The table has no row for the event in this state. Nothing was changed."""
 
     def __init__(self, state: State, event: type[WorkloadEvent]) -> None:
         super().__init__(f"a workload that is {state} cannot take {event.__name__}")
@@ -173,7 +180,7 @@ class NoSuchTransition(Exception):
 
 
 def after(state: State, event: type[WorkloadEvent]) -> State:
-    """The state that follows. Raises NoSuchTransition."""
+    """Return the next state. Raises NoSuchTransition."""
     try:
         return TRANSITIONS[state][event]
     except KeyError:

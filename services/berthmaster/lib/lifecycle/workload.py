@@ -1,4 +1,4 @@
-"""A workload as the fold has it, its key, and the ids of parts of divided jobs. Pure."""
+"""A folded workload, its key, and the ids of parts of divided jobs. Pure."""
 
 import re
 from typing import Final, NewType
@@ -10,13 +10,13 @@ _OF_PART: Final = re.compile(r"(?P<job>.+)--(?P<number>[0-9]+)-[0-9]+\Z")
 
 
 def part_id(job: str, number: int, part: int) -> str:
-    """Return ``<job>--<number>-<part>``. Each division has its number, so no id comes twice."""
+    """Return ``<job>--<number>-<part>``. The number of the division makes the id unique."""
     return f"{job}--{number}-{part}"
 
 
 def division_of(workload_id: str) -> tuple[str, int] | None:
-    """Return a part's job and the number of its division; None for another id."""
-    if "--" not in workload_id:  # most have not
+    """Return job and division number of a part's id; None for another id."""
+    if "--" not in workload_id:
         return None
     found = _OF_PART.match(workload_id)
     return (found["job"], int(found["number"])) if found is not None else None
@@ -26,27 +26,29 @@ Key = NewType("Key", str)
 
 
 def key(tenant: str, workload_id: str) -> Key:
-    """Return a workload's key in maps: ``<tenant>/<id>`` (neither holds a slash)."""
-    return f"{tenant}/{workload_id}"  # type: ignore[return-value]  # Key() is a call, for each event
+    """Return the key of a workload in maps, ``<tenant>/<id>``. Neither part contains a slash."""
+    # Key() is a call, for each event
+    return f"{tenant}/{workload_id}"  # type: ignore[return-value]
 
 
 class Workload(CarriedWorkload, gc=False, kw_only=True, omit_defaults=True):
-    """One aggregate, folded. Mutable: the folds of a million events share one object a workload."""
+    """One folded workload. Mutable, because folds of a million events share one object a workload."""
 
     tenant: str
     id: str
-    sequence: int = 0  # of the last event stored, void ones too: what the next ``after`` must be
-    changed_at_s: float = 0.0  # server's time of the last event that counted
+    sequence: int = 0  # last stored event, void ones included; the ``after`` of the next event
+    changed_at_s: float = 0.0  # server's time of the last applied event
 
     @property
     def key(self) -> Key:
-        """Its name in maps: as ``key`` has it."""
+        """Return the key in maps, as ``key``."""
         return f"{self.tenant}/{self.id}"  # type: ignore[return-value]
 
     @property
     def shown(self) -> State:
-        """Its state as people are told it. A divided job stands as its parts do: it is placed, and
-        runs once they may start."""
+        """Return the state for display. A divided job shows as placed, and as running once its
+        parts may start.
+        """
         if self.state is not State.DIVIDED:
             return self.state
         how = self.request.divide if self.request is not None else None
@@ -55,7 +57,7 @@ class Workload(CarriedWorkload, gc=False, kw_only=True, omit_defaults=True):
 
     @property
     def part_of(self) -> str:
-        """The divided job that it is a part of, "" = it is none. Of a tombstone its id says so."""
+        """Return the id of the divided job; "" if this is no part. A tombstone's id tells."""
         if self.request is not None:
             return self.request.part.job if self.request.part is not None else ""
         division = division_of(self.id)
@@ -63,12 +65,13 @@ class Workload(CarriedWorkload, gc=False, kw_only=True, omit_defaults=True):
 
     @property
     def ended(self) -> bool:
-        """No event can follow."""
         return self.state in ENDED
 
     @property
     def depends(self) -> bool:
-        """It waits for other jobs, and not yet for a place. What had a place has waited."""
+        """Return whether the workload waits for dependencies. A workload that was placed once has
+        none left.
+        """
         request = self.request
         return (
             request is not None and bool(request.depends_on) and not (self.released or self.attempt)
@@ -76,17 +79,17 @@ class Workload(CarriedWorkload, gc=False, kw_only=True, omit_defaults=True):
 
     @property
     def waited_for(self) -> str:
-        """The jobs that it depends on, in words."""
+        """Return the dependencies in words."""
         others = self.request.depends_on if self.request is not None else ()
         return ", ".join(f"{other.id} to have {other.until}" for other in others)
 
     @property
     def held_back(self) -> bool:
-        """It is a part of a gang of which others are not claimed yet: its pods must not start."""
+        """Return whether pods must not start, because another part of the gang is unclaimed."""
         part = self.request.part if self.request is not None else None
         return part is not None and part.gang and not self.committed
 
     @property
     def live(self) -> bool:
-        """Its placement takes room."""
+        """Return whether the placement holds capacity."""
         return self.state in LIVE

@@ -53,7 +53,7 @@ WorkloadStateName = Literal[
 
 
 class Refusal(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="api.refusal.v1"):
-    """Why a request was not carried out, and what would have been right. Nothing was changed."""
+    """The error of a refused request, with the accepted values. A refused request changes nothing."""
 
     code: Literal[
         "malformed",
@@ -64,104 +64,111 @@ class Refusal(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag
         "forbidden",
         "overloaded",
         "unavailable",
-    ]
+    ]  # class of the error
     field: str  # JSON path such as "pod_sets[0].gpus"; "" = the request as a whole
-    value: str  # what was sent there, shortened
-    expected: str  # what would be right, in words
+    value: str  # value as sent, shortened
+    expected: str  # accepted values, in words
     retry: bool = False  # True: the same request may succeed later
-    retry_after_s: float = 0.0  # sooner it will hardly; 0 = nobody knows when
+    retry_after_s: float = 0.0  # seconds until a retry may succeed; 0 = unknown
 
 
 class StrictToleration(Toleration, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A toleration as a person sends it."""
+    """A toleration in a request."""
 
 
 class StrictTopology(Topology, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A topology as a person sends it."""
+    """A topology in a request."""
 
 
 class StrictPodSet(PodSet, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A pod set as a person sends it."""
+    """A pod set in a request."""
 
     tolerations: Annotated[tuple[StrictToleration, ...], Meta(max_length=MAX_TOLERATIONS)] = ()
+    # tolerations: taints of nodes and clusters to tolerate
     topology: StrictTopology | None = None
+    # topology: where the pods stand relative to each other; null = anywhere
 
 
 class StrictSecretKey(SecretKey, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A value of a Secret as a person names it."""
+    """A value of a Secret in a request."""
 
 
 class StrictRunSpec(RunSpec, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What the pods run, as a person sends it."""
+    """The container of the pods in a request."""
 
     secret_env: Annotated[Mapping[LabelText, StrictSecretKey], Meta(max_length=64)] = {}
+    # secret_env: environment variables from Secrets TENANT.NAME in the pods' namespace
 
 
 class StrictRuntime(Runtime, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A runtime as a person names it."""
+    """A runtime in a request."""
 
 
 class StrictDependency(Dependency, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A job that must have ended before, as a person names it."""
+    """A dependency in a request."""
 
 
 class StrictDivide(Divide, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How a job may be divided, as a person says it."""
+    """Permission to divide a job in a request."""
 
 
 class SubmitRequest(JobRequest, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What a person asks for. All pods of it start together on one cluster, or none does; on
-    several, if it may be divided."""
+    """A job to run. All pods start together on one cluster, or none does; a divided job spans
+    several clusters.
+    """
 
     pod_sets: Annotated[tuple[StrictPodSet, ...], Meta(min_length=1, max_length=MAX_POD_SETS)] = (
         StrictPodSet(),
-    )
-    run: StrictRunSpec = StrictRunSpec()
+    )  # groups of equal pods
+    run: StrictRunSpec = StrictRunSpec()  # container of the pods
     runtime: StrictRuntime | None = None
-    runtime_used: None = None  # for the gateway to fill in
+    # runtime: runtime template of the pods; null = plain, without a template
+    runtime_used: None = None  # set by the gateway; always null in a request
     depends_on: Annotated[tuple[StrictDependency, ...], Meta(max_length=MAX_DEPENDENCIES)] = ()
+    # depends_on: jobs that must end first
     divide: StrictDivide | None = None
-    part: None = None  # for the resolver to fill in
+    # divide: how to divide the job over clusters; null = all pods in one cluster
+    part: None = None  # set by the resolver; always null in a request
 
 
 class SubmitReply(
     msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="api.submitted.v1"
 ):
-    """The workload is durably in the log."""
+    """Durable acceptance of a job."""
 
     tenant: str
     id: str
-    sequence: int  # of its ``submitted`` event; after purging, of its tombstone
-    existing: bool = False  # True: the same request had been accepted before
+    sequence: int  # stream sequence of the ``submitted`` event, or of the tombstone after cleanup
+    existing: bool = False  # True: the same request was accepted before
     state: WorkloadStateName = "queued"
 
 
 class HelloRequest(
     msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True
 ):
-    """Who is there, and what time is it? Changes nothing."""
+    """Ask for the server's time and the protocol. Changes nothing."""
 
 
 class HelloReply(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="api.hello.v1"):
-    """What somebody who may ask JetStream nothing must know of the bus."""
+    """Facts about the bus for a client without JetStream rights."""
 
-    now_s: float  # seconds since 1970 by the server's clock, by which all ages are measured
-    protocol: int = 1  # one higher where requests or replies of before are not understood any more
+    now_s: float  # seconds since 1970 by the server's clock, the base of all ages
+    protocol: int = 1  # version of the protocol, raised when older requests or replies stop working
 
 
 class CancelRequest(
     msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True
 ):
-    """Cancel one workload. Repeating it is harmless."""
+    """Cancel one workload. Repeating the request is harmless."""
 
     id: WorkloadId
-    reason: Reason = ""
+    reason: Reason = ""  # reason for the event history; "" = unset
 
 
 class ReprioritizeRequest(
     msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True
 ):
-    """Give one workload another priority."""
+    """Change the priority of one workload."""
 
     id: WorkloadId
     priority: Annotated[int, Meta(ge=-1_000_000, le=1_000_000)]
@@ -170,74 +177,81 @@ class ReprioritizeRequest(
 class ChangeReply(
     msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="api.changed.v1"
 ):
-    """A cancel or a new priority was recorded (or nothing was left to do)."""
+    """The change is recorded, or nothing was left to do."""
 
     tenant: str
     id: str
     state: WorkloadStateName
-    note: str = ""  # for people, such as "its executor was asked to stop it"
+    note: str = ""
+    # note: explanation for display, such as "its executor was asked to stop it"; "" = unset
 
 
 class HoldRequest(
     msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True
 ):
-    """Hold one workload: it waits until it is released. One that runs is held only if it may be
-    ended for that. Repeating it is harmless."""
+    """Hold one workload until its release. A running workload needs ``evict``. Repeating the
+    request is harmless.
+    """
 
     id: WorkloadId
-    reason: Reason = ""
-    evict: bool = False
+    reason: Reason = ""  # reason for the event history; "" = unset
+    evict: bool = False  # True: evict the workload if an attempt is open
 
 
 class ReleaseRequest(
     msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True
 ):
-    """Hold a workload no more. What an operator holds, operators release."""
+    """Release a held workload. Only operators release an operator's hold."""
 
     id: WorkloadId
-    reason: Reason = ""
+    reason: Reason = ""  # reason for the event history; "" = unset
 
 
 class EvictRequest(
     msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True
 ):
-    """End the attempt of a workload, which waits again; it counts against nobody."""
+    """Evict the attempt of a workload, which is requeued. Counts against neither the job nor the
+    cluster.
+    """
 
     id: WorkloadId
-    reason: Reason = ""
+    reason: Reason = ""  # reason for the event history; "" = unset
 
 
 class MoveRequest(
     msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True
 ):
-    """Have a workload go on in another cluster: its attempt is ended once room is kept there."""
+    """Move a workload to another cluster. Its attempt ends once capacity is reserved there."""
 
     id: WorkloadId
-    to: Annotated[str, Meta(max_length=253)] = ""  # "" = any other cluster
-    reason: Reason = ""
+    to: Annotated[str, Meta(max_length=253)] = ""  # target cluster; "" = any other cluster
+    reason: Reason = ""  # reason for the event history; "" = unset
 
 
 class CheckpointedRequest(
     msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True
 ):
-    """A workload has written a checkpoint, which its next attempt goes on from."""
+    """Report a checkpoint, from which the next attempt continues."""
 
     id: WorkloadId
-    step: Annotated[int, Meta(ge=0, le=1 << 53)]
-    uri: Annotated[str, Meta(min_length=1, max_length=1024)]
-    attempt: Annotated[int, Meta(ge=1)] | None = None  # None = the last one
+    step: Annotated[int, Meta(ge=0, le=1 << 53)]  # training step of the checkpoint
+    uri: Annotated[str, Meta(min_length=1, max_length=1024)]  # location of the checkpoint
+    attempt: Annotated[int, Meta(ge=1)] | None = None
+    # attempt: attempt that wrote the checkpoint; null = the last one
 
 
 class ProgressedRequest(
     msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True
 ):
-    """How far a workload is that runs."""
+    """Report the progress of a running workload."""
 
     id: WorkloadId
-    step: Annotated[int, Meta(ge=0, le=1 << 53)]
-    loss: Loss | None = None
-    eta_s: Annotated[float, Meta(ge=0, le=315_360_000)] | None = None  # until it ends
-    attempt: Annotated[int, Meta(ge=1)] | None = None  # None = the last one
+    step: Annotated[int, Meta(ge=0, le=1 << 53)]  # training step reached
+    loss: Loss | None = None  # value of the loss; null = not reported
+    eta_s: Annotated[float, Meta(ge=0, le=315_360_000)] | None = None
+    # eta_s: seconds to the expected end; null = not reported
+    attempt: Annotated[int, Meta(ge=1)] | None = None
+    # attempt: attempt that made the progress; null = the last one
 
 
 Who = Annotated[str, Meta(max_length=128)]
@@ -246,28 +260,30 @@ Who = Annotated[str, Meta(max_length=128)]
 class JobOrderRequest(
     msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True
 ):
-    """What an operator wants of one workload of any tenant (verbs ``hold_job``, ``release_job``,
-    ``evict_job`` and ``move_job``)."""
+    """An operator action on one workload of any tenant (verbs ``hold_job``, ``release_job``,
+    ``evict_job`` and ``move_job``).
+    """
 
     tenant: Named
     id: WorkloadId
-    reason: Reason = ""
-    who: Who = ""  # as he calls himself: kept in the log beside what was done
-    evict: bool = False  # of hold_job: also if it runs
-    to: Annotated[str, Meta(max_length=253)] = ""  # of move_job: the cluster; "" = any other
+    reason: Reason = ""  # reason for the event history; "" = unset
+    who: Who = ""  # name of the operator, stored with the action
+    evict: bool = False  # hold_job: evict the workload if an attempt is open
+    to: Annotated[str, Meta(max_length=253)] = ""
+    # to: move_job: target cluster; "" = any other cluster
 
 
 class GetRequest(
     msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True
 ):
-    """One workload; with its story if asked."""
+    """Read one workload."""
 
     id: WorkloadId
-    story: bool = False
+    story: bool = False  # True: include all events
 
 
 class WorkloadView(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One workload as it stands."""
+    """State of one workload."""
 
     tenant: str
     id: str
@@ -277,298 +293,323 @@ class WorkloadView(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     attempt: int = 0
     evictions: int = 0
     cluster: str = ""
-    gpus: float = 0.0  # that its open or last attempt is charged with; waiting: that it asks for
-    gpu_models: tuple[str, ...] = ()
-    pods: int = 0
+    gpus: float = 0.0  # GPUs charged to the open or last attempt; while pending, requested GPUs
+    gpu_models: tuple[str, ...] = ()  # accepted GPU models; empty = any
+    pods: int = 0  # number of pods
     submitted_at_s: float = 0.0
-    changed_at_s: float = 0.0  # server's time of its last event
-    sequence: int = 0  # of its last event
-    cancel_requested: bool = False
-    held_by: str = ""  # who holds it; "" = nobody
-    checkpoint: Checkpoint | None = None  # the last that was told
-    progress: Progress | None = None  # of the last attempt, as it said last
-    progress_at_s: float = 0.0  # server's time
-    reason: str = ""  # of the last eviction, withdrawal or ending
-    set: str = ""
-    array_index: int | None = None
-    labels: dict[str, str] = {}
-    waits_for: tuple[str, ...] = ()  # ids of jobs that must end before it may be placed
-    parts: tuple[PartPlace, ...] = ()  # of its open attempt, if that is divided over clusters
-    part_of: str = ""  # the divided job that it is a part of
+    changed_at_s: float = 0.0  # server's time of the last event
+    sequence: int = 0  # stream sequence of the last event
+    cancel_requested: bool = False  # True: a cancel is under way
+    held_by: str = ""  # requester of the hold; "" = not held
+    checkpoint: Checkpoint | None = None  # last reported checkpoint; null = unset
+    progress: Progress | None = None  # last progress of the newest attempt; null = unset
+    progress_at_s: float = 0.0  # server's time of the last progress report
+    reason: str = ""  # reason of the last eviction, withdrawal or ending
+    set: str = ""  # set of the job; "" = unset
+    array_index: int | None = None  # index in the set; null = no array
+    labels: dict[str, str] = {}  # labels of the submitter
+    waits_for: tuple[str, ...] = ()  # ids of unfinished dependencies
+    parts: tuple[PartPlace, ...] = ()  # parts of the open attempt of a divided job
+    part_of: str = ""  # id of the divided job; "" = not a part
 
     @property
     def clusters(self) -> tuple[str, ...]:
-        """Where it is: of a divided job, where its parts are."""
+        """Return the cluster of the job, or the clusters of its parts."""
         return tuple(dict.fromkeys(part.cluster for part in self.parts)) or (
             (self.cluster,) if self.cluster else ()
         )
 
 
 class RecordedEvent(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One event with what the stream knows of it."""
+    """One event with its stream metadata."""
 
-    sequence: int
-    stored_at_s: float
-    event: WorkloadEvent
-    void: bool = False  # lost a race: stored, and without effect
+    sequence: int  # stream sequence
+    stored_at_s: float  # server's time of storing
+    event: WorkloadEvent  # event as written
+    void: bool = False  # True: stored after a lost race, and ignored
 
 
 class GetReply(
     msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="api.workload.v1"
 ):
-    """The answer to ``get``."""
+    """Reply to ``get``."""
 
-    workload: WorkloadView
-    request: JobRequest | None = None  # None: only the tombstone is left
-    story: tuple[RecordedEvent, ...] = ()
-    figures: tuple[JobFigures, ...] = ()  # what its GPUs do, where that was told of lately
+    workload: WorkloadView  # state of the workload
+    request: JobRequest | None = None  # job as accepted; null = only the tombstone is left
+    story: tuple[RecordedEvent, ...] = ()  # events, oldest first; empty unless requested
+    figures: tuple[JobFigures, ...] = ()  # usage of its GPUs in the last half minute, if reported
 
 
 class LogsRequest(
     msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True
 ):
-    """Some of the log of one pod of a workload. Who follows asks again with the last cursor."""
+    """Read a part of the log of one pod. To follow a log, repeat the request with the last cursor."""
 
     id: WorkloadId
-    pod: Annotated[int, Meta(ge=0, le=4095)] = 0  # in the order of their names
-    previous: bool = False  # of the attempt before the last one
-    after: Annotated[str, Meta(max_length=96)] = ""  # ``cursor`` of the last reply
-    tail: Annotated[int, Meta(ge=0, le=100_000)] | None = None  # at first: the last lines only
-    since_s: Annotated[float, Meta(gt=0, le=31_536_000)] | None = None  # at first: so far back
-    wait_s: Annotated[float, Meta(ge=0, le=5)] = 0.0  # for something to be written
+    pod: Annotated[int, Meta(ge=0, le=4095)] = 0  # index of the pod in the order of names
+    previous: bool = False  # True: the attempt before the last one
+    after: Annotated[str, Meta(max_length=96)] = ""
+    # after: ``cursor`` of the last reply; "" = from the start
+    tail: Annotated[int, Meta(ge=0, le=100_000)] | None = None
+    # tail: only this number of last lines, in the first request; null = all
+    since_s: Annotated[float, Meta(gt=0, le=31_536_000)] | None = None
+    # since_s: only lines of the last seconds, in the first request; null = all
+    wait_s: Annotated[float, Meta(ge=0, le=5)] = 0.0  # seconds to wait for new lines
 
 
 class LogsReply(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="api.logs.v1"):
-    """The answer to ``logs``; at most 96 KiB of a log."""
+    """Reply to ``logs``, with at most 96 KiB of a log."""
 
     tenant: str
     id: str
     state: WorkloadStateName
     attempt: int = 0
     cluster: str = ""
-    pod: int = 0
-    pods: int = 0  # how many the attempt has; 0 = not known
-    data: bytes = b""  # whole lines: time (RFC 3339), a blank, text; whatever bytes those are
-    cursor: str = ""
-    cut: bool = False  # lines before these were left out: too old, or not asked for in time
-    kept: bool = False  # this is the end that was kept of a log that is gone
-    ended: bool = False  # nothing more will come of this attempt
-    note: str = ""  # for people: why there is nothing
+    pod: int = 0  # index of the pod
+    pods: int = 0  # number of pods of the attempt; 0 = unknown
+    data: bytes = b""  # whole lines of any bytes: time (RFC 3339), a blank, text
+    cursor: str = ""  # position for the next request
+    cut: bool = False  # True: earlier lines are missing, because of age or a slow reader
+    kept: bool = False  # True: the stored end of a log that no longer exists
+    ended: bool = False  # True: the attempt's log is complete
+    note: str = ""  # cause of an empty reply, for display; "" = unset
 
 
 class ListRequest(
     msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True
 ):
-    """Workloads of one tenant, newest first. A divided job is one, which names its parts."""
+    """Read workloads of one tenant, newest first. A divided job is one workload that names its
+    parts.
+    """
 
-    states: tuple[WorkloadStateName, ...] = ()  # empty = all
-    queue: LabelText = ""
-    limit: Annotated[int, Meta(ge=1, le=1000)] = 100
-    before: int = 0  # a submission sequence: only older ones; 0 = from the newest
-    set: SetName = ""  # only of this set
-    labels: Annotated[dict[LabelText, LabelText], Meta(max_length=16)] = {}  # only with all these
-    since_s: Annotated[float, Meta(ge=0)] = 0.0  # only those of which something happened since then
-    parts: bool = False  # those of divided jobs too, as workloads of their own
+    states: tuple[WorkloadStateName, ...] = ()  # only these states; empty = all
+    queue: LabelText = ""  # only this queue; "" = all
+    limit: Annotated[int, Meta(ge=1, le=1000)] = 100  # maximum number of workloads
+    before: int = 0  # only submissions before this sequence; 0 = from the newest
+    set: SetName = ""  # only this set; "" = all
+    labels: Annotated[dict[LabelText, LabelText], Meta(max_length=16)] = {}
+    # labels: only workloads with all these labels
+    since_s: Annotated[float, Meta(ge=0)] = 0.0
+    # since_s: only workloads with an event since then, in seconds since 1970
+    parts: bool = False  # True: include parts of divided jobs as workloads of their own
 
 
 class ListReply(
     msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="api.workloads.v1"
 ):
-    """The answer to ``list``; ``counts`` covers all of the tenant's workloads still in the log, and
-    takes a divided one for one."""
+    """Reply to ``list``. ``counts`` covers all workloads of the tenant in the log, a divided job
+    once.
+    """
 
-    workloads: tuple[WorkloadView, ...] = ()
-    counts: dict[WorkloadStateName, int] = {}
-    next_before: int = 0  # 0 = that was all
+    workloads: tuple[WorkloadView, ...] = ()  # workloads, newest first
+    counts: dict[WorkloadStateName, int] = {}  # number of workloads by state
+    next_before: int = 0  # ``before`` of the next page; 0 = the end
 
 
 class EventsRequest(
     msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True
 ):
-    """What has happened to a tenant's workloads, page by page: for who was away for a while."""
+    """Read the events of a tenant's workloads by pages, to catch up after an absence."""
 
-    after: Annotated[int, Meta(ge=0)] | None = None  # a sequence; None: only where the log ends
-    limit: Annotated[int, Meta(ge=1, le=MOST_EVENTS)] = 100
+    after: Annotated[int, Meta(ge=0)] | None = None
+    # after: stream sequence to start behind; null = only report the end of the log
+    limit: Annotated[int, Meta(ge=1, le=MOST_EVENTS)] = 100  # maximum number of events
 
 
 class EventsReply(
     msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="api.events.v1"
 ):
-    """The answer to ``events``, in the log's order. Of a workload that ended long ago the log has
-    its end alone; ``get`` with the story has the rest."""
+    """Reply to ``events``, in the log's order. The log keeps only the ending of workloads that
+    ended long ago; ``get`` with the event history reads the archive.
+    """
 
-    events: tuple[RecordedEvent, ...] = ()
-    next_after: int  # where to go on: nothing of this tenant's is left out before it
-    more: bool = False  # there may be more at once
+    events: tuple[RecordedEvent, ...] = ()  # events of the tenant's workloads
+    next_after: int  # ``after`` of the next page
+    more: bool = False  # True: more events may exist
 
 
 class GpusRequest(
     msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True
 ):
-    """Which GPUs there are, for who wants so many in one pod."""
+    """List the GPUs of the fleet for a pod of a given size."""
 
-    gpus: Annotated[int, Meta(ge=1, le=64)] = 1
-    queue: LabelText = ""  # what may be had through this queue; "" = whatever there is
+    gpus: Annotated[int, Meta(ge=1, le=64)] = 1  # GPUs of the pod
+    queue: LabelText = ""  # only GPUs allowed to this queue; "" = all
 
 
 class GpuStock(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """GPUs of one model in the fleet. Neither nodes nor other tenants' jobs are told of."""
+    """GPUs of one model in the fleet, without names of nodes or other tenants' jobs."""
 
-    model: str  # as nodes report it
-    memory_mib: int = 0  # of the smallest of them
-    clusters: int = 0  # that have some
-    gpus: int = 0  # healthy ones
-    open_gpus: int = 0  # of them where new jobs are taken now
-    free_gpu_milli: int = 0  # of the open ones
-    free_gpus: int = 0  # of the open ones, wholly free
-    most_on_a_node: int = 0  # wholly free ones on one open node
-    expected_wait_s: float | None = None  # 0 = now; None: no known end makes room
-    why_not: str = ""  # why the queue lets nobody have them
-    price_least: float | None = None  # of a GPU hour, in whatever money the clusters tell
-    price_most: float | None = None
+    model: str  # model as nodes report
+    memory_mib: int = 0  # memory of the smallest GPU, in MiB
+    clusters: int = 0  # number of clusters with the model
+    gpus: int = 0  # number of healthy GPUs
+    open_gpus: int = 0  # number of GPUs open to new jobs
+    free_gpu_milli: int = 0  # free milli of open GPUs
+    free_gpus: int = 0  # wholly free open GPUs
+    most_on_a_node: int = 0  # maximum of wholly free GPUs on one open node
+    expected_wait_s: float | None = None  # expected wait in seconds; 0 = unset, null = unknown
+    why_not: str = ""  # why the queue may not use the model; "" = allowed
+    price_least: float | None = None
+    # price_least: lowest price of a GPU hour, in the clusters' currency; null = no price
+    price_most: float | None = None  # highest price of a GPU hour; null = no price
 
 
 class GpusReply(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="api.gpus.v1"):
-    """Answered by the resolver from what it knows now; most free ones first. Waits are as if all
-    jobs ended as they said and nobody else came."""
+    """Reply to ``gpus`` from current knowledge, most free GPUs first. Waits assume that jobs end as
+    stated and that no other job arrives.
+    """
 
-    models: tuple[GpuStock, ...] = ()
-    waiting: int = 0  # workloads that wait in all, everybody's
+    models: tuple[GpuStock, ...] = ()  # GPUs by model
+    waiting: int = 0  # number of pending workloads of all tenants
 
 
 class WhyRequest(
     msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True
 ):
-    """Why there, or why not yet. Without an id: the reasons of all that wait."""
+    """Explain the placement or the wait of a workload."""
 
-    id: WorkloadId | None = None
+    id: WorkloadId | None = None  # id of the workload; null = reasons of all pending workloads
 
 
 class QueueStanding(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """How a queue stands: what it has, what it may have. None: nobody set such a bound."""
+    """Usage and limits of a queue. Null limits are not set."""
 
-    queue: str
-    used_gpu_milli: int = 0  # of its live placements
-    used: dict[str, int] = {}  # the same by resource: cpu, memory, gpu, gpu/<model>
-    running: int = 0  # its live placements
-    max_running_jobs: int | None = None
-    waiting: int = 0  # its workloads that wait
-    guarantee_gpu_milli: int | None = None
-    deserved_gpu_milli: int | None = None
-    capability_gpu_milli: int | None = None
-    borrowed_gpu_milli: int = 0  # used beyond what it deserves, or is guaranteed
-    priority: int = 0
-    held: bool = False
+    queue: str  # name of the queue
+    used_gpu_milli: int = 0  # GPU milli of live placements
+    used: dict[str, int] = {}  # usage by resource: cpu, memory, gpu, gpu/<model>
+    running: int = 0  # number of live placements
+    max_running_jobs: int | None = None  # limit of live placements
+    waiting: int = 0  # number of pending workloads
+    guarantee_gpu_milli: int | None = None  # guaranteed GPU milli
+    deserved_gpu_milli: int | None = None  # deserved GPU milli
+    capability_gpu_milli: int | None = None  # maximum GPU milli
+    borrowed_gpu_milli: int = 0  # usage beyond the deserved or guaranteed GPU milli
+    priority: int = 0  # priority of the queue
+    held: bool = False  # True: the queue dispatches no jobs
 
 
 class QueueAccount(QueueStanding, frozen=True, kw_only=True, omit_defaults=True):
-    """How a queue stands, and those above it, each with all below it."""
+    """Usage and limits of a queue and of its parent queues."""
 
-    parents: tuple[QueueStanding, ...] = ()  # the nearest first
+    parents: tuple[QueueStanding, ...] = ()
+    # parents: parent queues, nearest first, each with the usage of all queues below
 
 
 class WhyReply(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="api.why.v1"):
-    """Answered by the resolver from what it knows now."""
+    """Reply to ``why`` from current knowledge."""
 
     tenant: str
     id: str = ""
     state: WorkloadStateName | None = None
-    summary: str  # one line for people
-    position: int | None = None  # in the order of all that wait, 1 = next
-    waiting: int = 0  # workloads that wait in all
-    queue_position: int | None = None  # among those of its queue, 1 = next
-    account: QueueAccount | None = None  # of its queue
-    accounts: tuple[QueueStanding, ...] = ()  # without an id: of all queues open to the tenant
-    first_free_s: float | None = None  # about when there may be room, if jobs end as they said
-    reservation: Reservation | None = None  # room that is kept for it
-    held_back: int = 0  # jobs before it for which room is kept that it would fit in
-    filtered: dict[str, str] = {}  # cluster -> why it is out, for one that waits
-    reasons: dict[str, int] = {}  # reason -> clusters (one workload) or workloads (all)
-    hints: tuple[str, ...] = ()  # what would help
-    choice: Choice | None = None  # for one that is placed
+    summary: str  # one line for display
+    position: int | None = None
+    # position: position in the order of all pending workloads, 1 = next; null = not pending
+    waiting: int = 0  # number of pending workloads
+    queue_position: int | None = None
+    # queue_position: position among pending workloads of the queue, 1 = next; null = not pending
+    account: QueueAccount | None = None  # usage and limits of the workload's queue
+    accounts: tuple[QueueStanding, ...] = ()  # without an id: queues open to the tenant
+    first_free_s: float | None = None
+    # first_free_s: estimated time of free capacity, in seconds since 1970; null = unknown
+    reservation: Reservation | None = None  # capacity reserved for the workload; null = unset
+    held_back: int = 0  # number of earlier jobs with a reservation that this one would fit in
+    filtered: dict[str, str] = {}  # reason by cluster that does not fit a pending workload
+    reasons: dict[str, int] = {}
+    # reasons: number of clusters (one workload) or of workloads (all) by reason
+    hints: tuple[str, ...] = ()  # suggestions for a faster start
+    choice: Choice | None = None  # placement and its reasons; null = not placed
     decision: int = 0
-    decided_at_s: float = 0.0
-    figures: tuple[JobFigures, ...] = ()  # what its GPUs do, where that was told of lately
+    decided_at_s: float = 0.0  # time of the decision
+    figures: tuple[JobFigures, ...] = ()  # usage of its GPUs in the last half minute, if reported
 
 
 class DryRunReply(
     msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="api.dry_run.v1"
 ):
-    """Where a request would go if it were submitted now, ahead of nothing and nobody."""
+    """Placement of a request if submitted now, ahead of all pending jobs."""
 
-    placed: bool
-    summary: str
-    ranking: tuple[RankedCluster, ...] = ()
-    filtered: dict[str, str] = {}
-    choice: Choice | None = None
+    placed: bool  # True: some cluster fits now
+    summary: str  # one line for display
+    ranking: tuple[RankedCluster, ...] = ()  # clusters that fit, best first
+    filtered: dict[str, str] = {}  # reason by cluster that does not fit
+    choice: Choice | None = None  # placement and its reasons; null = unset
 
 
 class CordonRequest(
     msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True
 ):
-    """Cordon (verb ``cordon``) a cluster or one node of it, or take that and a drain back
-    (verb ``uncordon``)."""
+    """Cordon a cluster or a node (verb ``cordon``), or end a cordon and its drain (verb
+    ``uncordon``).
+    """
 
     cluster: Named
-    node: Named | None = None
-    reason: Reason = ""
-    who: Who = ""  # as whoever asks calls himself
+    node: Named | None = None  # name of the node; null = the whole cluster
+    reason: Reason = ""  # reason for the record; "" = unset
+    who: Who = ""  # name of the operator, stored with the action
 
 
 class DrainRequest(
     msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True
 ):
-    """Cordon a cluster or one node of it (verb ``drain``) and move away what runs there. Undone by
-    ``uncordon``; ``cordon`` ends the drain and keeps the cordon."""
+    """Cordon a cluster or a node and move its running jobs away. ``uncordon`` ends both, ``cordon``
+    ends only the drain.
+    """
 
     cluster: Named
-    node: Named | None = None
-    reason: Reason = ""
-    who: Who = ""
-    by_s: float | None = None  # seconds since 1970, in the future; None = as room can be had
+    node: Named | None = None  # name of the node; null = the whole cluster
+    reason: Reason = ""  # reason for the record; "" = unset
+    who: Who = ""  # name of the operator, stored with the action
+    by_s: float | None = None
+    # by_s: time limit in seconds since 1970, in the future; null = as capacity becomes free
 
 
 class RebalanceRequest(
     msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True
 ):
-    """How rebalancing is supposed to be set, for all queues. Operators may ask that alone."""
+    """A supposed setting of rebalancing for all queues. Operators only."""
 
-    whose: Literal["queue", "all"] = "all"  # as ``rebalances`` of a queue
-    moves: Annotated[int, Meta(ge=1, le=64)] | None = None  # at most, for one job; None = as is set
+    whose: Literal["queue", "all"] = "all"
+    # whose: jobs that may be moved, as in ``rebalances`` of a queue
+    moves: Annotated[int, Meta(ge=1, le=64)] | None = None
+    # moves: maximum number of moves for one job; null = the current setting
     after_s: Annotated[float, Meta(ge=0, le=1e9)] | None = None
-    # For so long a job has to have waited; None = as is set.
+    # after_s: minimum wait of the pending job in seconds; null = the current setting
 
 
 class AddedCluster(
     msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True
 ):
-    """A cluster that does not exist yet: empty, open, and idle. Either like another one, or so
-    many nodes of a GPU model, which look like the fleet's largest of that model, if it has one."""
+    """A supposed new cluster without jobs: a copy of another cluster, or equal nodes of one GPU
+    model, shaped like the fleet's largest such node.
+    """
 
-    name: Named
-    like: Annotated[str, Meta(max_length=253)] = ""  # a cluster to copy, nodes and labels
-    model: Annotated[str, Meta(max_length=316)] = ""
-    nodes: Annotated[int, Meta(ge=1, le=10_000)] = 1
-    gpus_a_node: Annotated[int, Meta(ge=1, le=64)] | None = None  # None = as known; else 8
+    name: Named  # name of the new cluster
+    like: Annotated[str, Meta(max_length=253)] = ""
+    # like: cluster to copy with nodes and labels; "" = by model
+    model: Annotated[str, Meta(max_length=316)] = ""  # GPU model of the nodes; "" = by like
+    nodes: Annotated[int, Meta(ge=1, le=10_000)] = 1  # number of nodes
+    gpus_a_node: Annotated[int, Meta(ge=1, le=64)] | None = None
+    # gpus_a_node: GPUs of each node; null = as in the fleet, else 8
     gpu_memory_mib: Annotated[int, Meta(ge=1, le=1 << 24)] | None = (
-        None  # None = as known; else 80 GiB
+        None  # memory of each GPU in MiB; null = as in the fleet, else 80 GiB
     )
 
 
 class SupposedPlace(QueuePlace, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A place of a queue as a person supposes it."""
+    """A namespace of a supposed queue."""
 
 
 class SupposedAmounts(QueueAmounts, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What a queue has of one resource as a person supposes it."""
+    """Quota of a supposed queue."""
 
 
 class SupposedAllows(QueueAllows, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What requests of a queue may ask for as a person supposes it."""
+    """Limits of the requests of a supposed queue."""
 
 
 class SupposedDefaults(JobDefaults, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What holds for a queue's jobs that do not say it, as a person supposes it."""
+    """Defaults of the jobs of a supposed queue."""
 
 
 class SupposedQueue(
@@ -579,156 +620,160 @@ class SupposedQueue(
     forbid_unknown_fields=True,
     tag=False,
 ):
-    """A queue as a person supposes it: all of it, as it would be set."""
+    """A supposed queue, with all of its settings."""
 
     resources: dict[str, SupposedAmounts] = {}  # type: ignore[assignment]  # noqa: RUF012
+    # resources: quota of other resources by name
     places: dict[str, SupposedPlace] = {}  # type: ignore[assignment]  # noqa: RUF012
-    allows: SupposedAllows = SupposedAllows()
-    defaults: SupposedDefaults = SupposedDefaults()
+    # places: where jobs are created, by cluster
+    allows: SupposedAllows = SupposedAllows()  # limits of requests
+    defaults: SupposedDefaults = SupposedDefaults()  # defaults of jobs
 
 
 class WhatifRequest(
     msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True
 ):
-    """What would move if one thing were otherwise: exactly one field is given. Nothing changes."""
+    """Show the effect of one change, without changing anything. Exactly one field is set."""
 
-    submit: SubmitRequest | None = None
-    cordon: CordonRequest | None = None
-    uncordon: CordonRequest | None = None
-    add_cluster: AddedCluster | None = None
-    queue: SupposedQueue | None = None
-    drain: DrainRequest | None = None
-    preempt: WorkloadId | None = None  # of the asker's tenant: who would be ended for it
-    preempt_for: SubmitRequest | None = None  # the same for a job that is not submitted
-    rebalance: RebalanceRequest | None = None
+    submit: SubmitRequest | None = None  # job to submit
+    cordon: CordonRequest | None = None  # cluster or node to cordon
+    uncordon: CordonRequest | None = None  # cluster or node to uncordon
+    add_cluster: AddedCluster | None = None  # cluster to add
+    queue: SupposedQueue | None = None  # queue to set
+    drain: DrainRequest | None = None  # cluster or node to drain
+    preempt: WorkloadId | None = None
+    # preempt: id of a pending job of the own tenant, for which jobs would be preempted
+    preempt_for: SubmitRequest | None = None  # a job to submit, for which jobs would be preempted
+    rebalance: RebalanceRequest | None = None  # setting of rebalancing
 
 
 class Ended(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One attempt that would be ended."""
+    """One attempt that would be ended or moved."""
 
     tenant: str
     id: str
     queue: str
     cluster: str
-    gpus: float = 0.0
-    lost_gpu_s: float = 0.0  # what that would cost
-    why: str = ""
-    to: str = ""  # where room would be kept for it; "" = it would wait
-    for_id: str = ""  # who would begin, as <tenant>/<id>; "" = nobody but itself
-    nodes: tuple[str, ...] = ()  # where its pods are, if that matters
-    to_nodes: tuple[str, ...] = ()  # where they would be
+    gpus: float = 0.0  # number of GPUs
+    lost_gpu_s: float = 0.0  # cost in GPU seconds
+    why: str = ""  # reason of the end
+    to: str = ""  # cluster with a reservation for the workload; "" = requeued
+    for_id: str = ""  # beneficiary as <tenant>/<id>; "" = unset
+    nodes: tuple[str, ...] = ()  # current nodes, for a rebalancing
+    to_nodes: tuple[str, ...] = ()  # future nodes, for a rebalancing
 
 
 class Rebalanced(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One job that waits, and whether others would be moved for it."""
+    """One pending job, and the moves that would let the job start."""
 
     tenant: str
     id: str
     queue: str
-    gpus: float = 0.0
-    cluster: str = ""  # where it would begin; "" = nothing would be moved
-    nodes: tuple[str, ...] = ()
-    moves: int = 0  # jobs
-    waited_s: float = 0.0
-    saves_s: float = 0.0  # of waiting
-    gain_gpu_s: float = 0.0
-    cost_gpu_s: float = 0.0
-    why_not: str = ""  # nothing would be moved for it
+    gpus: float = 0.0  # requested GPUs
+    cluster: str = ""  # cluster of the start; "" = nothing would be moved
+    nodes: tuple[str, ...] = ()  # nodes of the start
+    moves: int = 0  # number of jobs to move
+    waited_s: float = 0.0  # time since the submission, in seconds
+    saves_s: float = 0.0  # saved waiting time in seconds
+    gain_gpu_s: float = 0.0  # gain in GPU seconds
+    cost_gpu_s: float = 0.0  # cost in GPU seconds
+    why_not: str = ""  # why nothing would be moved; "" = jobs would be moved
 
 
 class Moved(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One workload that a change would move."""
+    """One workload that a change would affect."""
 
     tenant: str
     id: str
     queue: str
-    gpus: float = 0.0  # GPUs' worth that it asks for in all
-    was: str = ""  # cluster; "" = it waits
-    would: str = ""  # cluster; "" = it would wait
+    gpus: float = 0.0  # requested GPUs of all pods
+    was: str = ""  # current cluster; "" = pending
+    would: str = ""  # future cluster; "" = pending
 
 
 class WhatifReply(
     msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="api.whatif.v1"
 ):
-    """What would move, by the very functions that decide, on a copy of what the resolver knows.
-    Lists are cut to some hundred entries, and to the asker's own tenant; ``counts`` are of all."""
+    """Effect of a change, by the deciding code on a copy of current knowledge. Lists are cut to
+    some hundred entries of the requesting tenant; ``counts`` covers all.
+    """
 
-    change: str  # in words
-    summary: str  # one line for people
-    placed: tuple[Moved, ...] = ()  # wait now, and would be placed
-    waits: tuple[Moved, ...] = ()  # about to be placed now, and would wait
-    elsewhere: tuple[Moved, ...] = ()  # placed; what runs stays, but anew it would go elsewhere
-    stranded: tuple[
-        Moved, ...
-    ] = ()  # wait for room, and no cluster would be left that could have it
-    counts: dict[str, int] = {}  # of each list
-    hidden: int = 0  # workloads of other tenants in those counts
-    capped: tuple[str, ...] = ()  # what was not looked at, for it would have taken too long
-    job: WhyReply | None = None  # of the submitted one
-    ended: tuple[Ended, ...] = ()  # would be ended or moved, the cheapest first
-    lost_gpu_s: float = 0.0  # what that would cost in all
-    rebalances: tuple[Rebalanced, ...] = ()  # for whom: those that would begin, then the others
+    change: str  # the change in words
+    summary: str  # one line for display
+    placed: tuple[Moved, ...] = ()  # pending workloads that would be placed
+    waits: tuple[Moved, ...] = ()  # workloads about to be placed that would stay pending
+    elsewhere: tuple[Moved, ...] = ()
+    # elsewhere: placed workloads that would go elsewhere if placed again; running ones stay
+    stranded: tuple[Moved, ...] = ()  # pending workloads that no cluster could take any more
+    counts: dict[str, int] = {}  # length of each list before cutting
+    hidden: int = 0  # number of other tenants' workloads in the counts
+    capped: tuple[str, ...] = ()  # parts of the calculation left out to save time
+    job: WhyReply | None = None  # explanation for the submitted job
+    ended: tuple[Ended, ...] = ()  # attempts that would be ended or moved, cheapest first
+    lost_gpu_s: float = 0.0  # total cost in GPU seconds
+    rebalances: tuple[Rebalanced, ...] = ()
+    # rebalances: pending jobs: first those that would start, then the others
 
 
 class LostRequest(
     msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True
 ):
-    """Declare a cluster lost (verb ``lost``), or found again (verb ``found``)."""
+    """Declare a cluster lost (verb ``lost``), or undo that (verb ``found``)."""
 
     cluster: Named
-    reason: Annotated[str, Meta(min_length=1, max_length=1024)]
+    reason: Annotated[str, Meta(min_length=1, max_length=1024)]  # reason for the record
 
 
 class CordonsRequest(
     msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True
 ):
-    """Which cordons there are; of one cluster, or of all."""
+    """List cordons."""
 
-    cluster: Annotated[str, Meta(max_length=253)] = ""
+    cluster: Annotated[str, Meta(max_length=253)] = ""  # only this cluster; "" = all
 
 
 class StillThere(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A workload that runs in a cordoned place."""
+    """A workload that still runs on a cordoned cluster or node."""
 
     tenant: str
     id: str
-    gpus: float = 0.0
-    since_s: float = 0.0  # server's time of its claim
-    why: str = ""  # of a drain: why it is still there, or where it goes
+    gpus: float = 0.0  # number of GPUs
+    since_s: float = 0.0  # server's time of the claim
+    why: str = ""  # drain: why the workload is still there, or its target
 
 
 class CordonView(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One cordon, and how its drain stands."""
+    """One cordon and the progress of its drain."""
 
     cluster: str
-    node: str | None = None
-    drain: bool = False
-    drain_by_s: float | None = None
+    node: str | None = None  # name of the node; null = the whole cluster
+    drain: bool = False  # True: running jobs are moved away
+    drain_by_s: float | None = None  # time limit of the drain in seconds since 1970; null = unset
     reason: str = ""
     set_by: str = ""
     set_at_s: float = 0.0
-    matches: bool = True  # False: nothing of that name is known
-    nearest: str = ""  # then, what may have been meant
-    jobs: int = 0  # of ours that hold room there
-    gpus: float = 0.0
-    still_there: tuple[StillThere, ...] = ()  # the first of them
+    matches: bool = True  # False: no cluster or node has this name
+    nearest: str = ""  # similar existing name, if none matches; "" = unset
+    jobs: int = 0  # number of managed jobs that hold capacity there
+    gpus: float = 0.0  # number of GPUs of those jobs
+    still_there: tuple[StillThere, ...] = ()  # first of the jobs
 
 
 class CordonsReply(
     msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="api.cordons.v1"
 ):
-    """The answer to ``cordons``."""
+    """Reply to ``cordons``."""
 
-    cordons: tuple[CordonView, ...] = ()
+    cordons: tuple[CordonView, ...] = ()  # cordons in force
 
 
 class OperatorReply(
     msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="api.done.v1"
 ):
-    """What an operator asked for is set, durably."""
+    """The operator's setting is stored durably."""
 
-    sequence: int
-    note: str = ""
+    sequence: int  # stream sequence of the setting
+    note: str = ""  # explanation for display; "" = unset
 
 
 ApiReply = (

@@ -1,4 +1,4 @@
-"""What operators set: queues, cordons, clusters declared lost. Last value per subject."""
+"""Operators' settings: queues, cordons and lost clusters, as the last value of each subject."""
 
 from typing import Annotated, Literal
 
@@ -10,10 +10,10 @@ from berthmaster.lib.messages.runtimes import RuntimeSetting
 
 
 class QueuePlace(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Where a queue's jobs are made in a Kubernetes cluster."""
+    """Namespace and Kueue queue of a queue's jobs in one cluster."""
 
-    namespace: str = "default"
-    service_account: str = ""  # "" = the namespace's default
+    namespace: str = "default"  # namespace of the jobs
+    service_account: str = ""  # service account of the pods; "" = the namespace's default
     local_queue: str = ""  # Kueue LocalQueue, for via worker and hub; "" = the queue's own name
 
 
@@ -21,18 +21,18 @@ Amount = Annotated[int, Meta(ge=0, le=1 << 50)]
 
 
 class QueueAmounts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What a queue has of one resource; None is "nothing" but for the capability: "no limit"."""
+    """Quota of one resource. Null means 0, or no limit for the capability."""
 
-    guarantee: Amount | None = None  # can always be had, unless it is lent to what runs already
-    deserved: Amount | None = None  # goes before others up to here
-    capability: Amount | None = None  # is never exceeded
+    guarantee: Amount | None = None  # quota never borrowed by others while needed here; null = 0
+    deserved: Amount | None = None  # quota up to which the queue goes before others; null = 0
+    capability: Amount | None = None  # quota never exceeded; null = no limit
 
 
 Allowed = Annotated[tuple[Annotated[str, Meta(max_length=512)], ...], Meta(max_length=256)]
 
 
 class QueueAllows(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What requests of a queue may ask for; None = whatever they like, empty = nothing of it."""
+    """Limits of the requests of a queue. Null allows everything, an empty list nothing."""
 
     tolerations: Annotated[
         Allowed | None,
@@ -62,7 +62,7 @@ class QueueAllows(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
 
 
 class JobDefaults(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What holds for a queue's jobs whose requests do not say it; None: what holds for all."""
+    """Defaults of a queue's jobs. Null keeps the general default."""
 
     max_run_s: Annotated[
         Annotated[float, Meta(gt=0, le=31_536_000)] | None,
@@ -89,16 +89,15 @@ Jobs = Annotated[int, Meta(ge=0)]
 class QueueSetting(
     msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="control.queue.v1"
 ):
-    """A tenant's share, under a name that requests give.
+    """A queue, the share of a tenant, under a name for requests.
 
     Subject: ``berth.control.queue.<queue>``
 
-    Amounts are GPU milli of whatever model, as nodes charge for them; None is "no limit" for the
-    capability and "nothing" for the guarantee. ``resources`` holds amounts of others by name:
-    ``cpu`` in milli, ``memory`` in MiB, ``gpu/<model>`` in GPU milli of that model, and extended
-    resources in pieces by their full names, such as ``rdma/hca`` and ``google.com/tpu``. Where
-    ``via`` is not direct, the clusters' own Kueue governs order and quota: then amounts and numbers
-    are kept and limit nothing.
+    Quota is GPU milli of any model, as nodes charge. Null means no limit for the capability and 0
+    for the guarantee. ``resources`` has other quota by name: ``cpu`` in milli, ``memory`` in MiB,
+    ``gpu/<model>`` in GPU milli of the model, and extended resources in units by full name, such as
+    ``rdma/hca`` and ``google.com/tpu``. For ``via`` worker and hub, the clusters' Kueue governs
+    order and quota, and the amounts here limit nothing.
     """
 
     queue: str
@@ -137,7 +136,7 @@ class QueueSetting(
     capability_gpu_milli: Annotated[
         GpuMilli | None, Meta(description="GPUs that the queue never exceeds; None = no limit.")
     ] = None
-    resources: dict[str, QueueAmounts] = {}
+    resources: dict[str, QueueAmounts] = {}  # quota of other resources by name
     max_job_gpu_milli: Annotated[
         GpuMilli | None, Meta(description="GPUs of all pods of one job; None = no limit.")
     ] = None
@@ -155,7 +154,7 @@ class QueueSetting(
     max_priority: Annotated[
         int | None, Meta(description="Highest priority that a job may have; None = no limit.")
     ] = None
-    allows: QueueAllows = QueueAllows()
+    allows: QueueAllows = QueueAllows()  # limits of requests
     profile: Annotated[
         str,
         Meta(
@@ -190,7 +189,7 @@ class QueueSetting(
             description="Jobs of lower priority that a job may preempt: none, those of its queue, "
             "or those of all queues down to what these deserve."
         ),
-    ] = "queue"  # for what it is guaranteed or deserves, a queue preempts in any case
+    ] = "queue"
     preempts_equals: Annotated[
         bool,
         Meta(
@@ -205,7 +204,7 @@ class QueueSetting(
             "its queue, or those of all queues of no higher priority."
         ),
     ] = "never"
-    defaults: JobDefaults = JobDefaults()  # taken over when a request is accepted
+    defaults: JobDefaults = JobDefaults()  # defaults of jobs, copied at submission
     held: Annotated[
         bool, Meta(description="Whether the queue accepts requests and dispatches none.")
     ] = False
@@ -219,17 +218,18 @@ class QueueSetting(
 class Cordon(
     msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="control.cordon.v1"
 ):
-    """No new placements on a cluster or one of its nodes; what runs there goes on, unless it is
-    drained: then decisions move it away at the least cost.
+    """Excludes a cluster or a node from new placements. Running jobs stay, unless ``drain`` moves
+    them away at the least cost.
 
     Subject: ``berth.control.cordon.<cluster>.<node or ->``
     """
 
     cluster: str
-    node: str | None = None  # None = the whole cluster
-    cordoned: bool
-    drain: bool = False
-    drain_by_s: float | None = None  # seconds since 1970: nothing of ours runs there after that
+    node: str | None = None  # name of the node; null = the whole cluster
+    cordoned: bool  # False: the cordon ended
+    drain: bool = False  # True: decisions also move running jobs away
+    drain_by_s: float | None = None
+    # drain_by_s: time by which no managed job runs here, in seconds since 1970; null = no limit
     reason: str = ""
     set_by: str = ""
     set_at_s: float = 0.0
@@ -238,13 +238,13 @@ class Cordon(
 class ClusterLost(
     msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="control.lost.v1"
 ):
-    """A person says whether a cluster is gone for good: what was claimed there is placed anew.
+    """An operator's statement that a cluster is gone for good. Attempts claimed there are requeued.
 
     Subject: ``berth.control.lost.<cluster>``
     """
 
     cluster: str
-    lost: bool
+    lost: bool  # False: the cluster is back
     reason: str = ""
     set_by: str = ""
     set_at_s: float = 0.0

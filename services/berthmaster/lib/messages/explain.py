@@ -1,11 +1,12 @@
-"""What is wrong with a request, for whoever sent it.
+"""Errors of requests, for the sender: field, value and accepted values.
 
-Turns what a decoder says into what a person needs: which field, what was sent, what is right.
+Example: ``{"pod_sets": [{"gpus": 65}]}`` becomes field ``pod_sets[0].gpus``, value ``65``, expected
+``a whole number from 0 to 64``.
 
-msgspec names the place of a fault as ``$.pod_sets[0].gpus`` and never the value. The place is
-looked up in the types (for the words about what would be right) and in the same bytes decoded
-without types (for the value). What cannot be decoded at all is read once more by a lenient decoder,
-since "NaN at expected_duration_s" helps more than "invalid character at byte 32".
+msgspec reports the path ``$.pod_sets[0].gpus`` and no value. The types give the accepted values for
+the path, and the same bytes decoded without types give the value. Bytes that are not JSON are read
+again by a lenient decoder, because "NaN at expected_duration_s" helps more than "invalid character
+at byte 32".
 """
 
 import difflib
@@ -55,12 +56,12 @@ def shorten(value: object, limit: int = VALUE_CHARS) -> str:
     try:
         text = msgspec.json.encode(value).decode()
     except (TypeError, ValueError, OverflowError, RecursionError):
-        text = ascii(value)  # such as a float that JSON has no word for, or a lone surrogate
+        text = ascii(value)  # such as a float without a JSON form, or a lone surrogate
     return cut(text, limit)
 
 
 def cut(text: str, limit: int) -> str:
-    """The text, or its beginning and an ellipsis."""
+    """Return the text, shortened to ``limit`` with an ellipsis."""
     return text if len(text) <= limit else text[: limit - 1] + "…"
 
 
@@ -88,7 +89,7 @@ def invalid(path: Iterable[Step], value: object, expected: str) -> Refusal:
 
 
 def decoded(kind: type[T], decoder: Reader[T], data: bytes) -> T | Refusal:
-    """A request out of what somebody sent, or what is wrong with it."""
+    """Decode a request, or return the error."""
     if len(data) > MAX_REQUEST_BYTES:
         return Refusal(
             code="too_large",
@@ -116,7 +117,7 @@ _VERBATIM: Final = ("command", "args")
 
 
 class _Blank(Exception):
-    """A member of a list that is empty, and the way to it from inside out."""
+    """An empty member of a list, with its path from inside out."""
 
     def __init__(self, value: str, index: int) -> None:
         super().__init__(value)
@@ -146,7 +147,7 @@ def plain_lists(raw: Any, kind: type[msgspec.Struct]) -> Any | Refusal:
 
 
 def _plain(info: inspect.Type) -> _Plain | None:
-    """What trims the lists in values of a type; None if there are none, be it deep inside."""
+    """Return a function that trims the lists in values of a type; None if the type has no lists."""
     match info:
         case inspect.VarTupleType(item_type=inspect.StrType() | inspect.LiteralType()):
             return _trimmed
@@ -178,7 +179,7 @@ def _plain_struct(kind: type[msgspec.Struct]) -> _Plain | None:
 
 def _plain_fields(fields: list[tuple[str, _Plain]], raw: Any) -> Any:
     if not isinstance(raw, dict):
-        return raw  # the decoder says what is wrong with it
+        return raw  # the decoder reports the error
     made = raw
     for name, plain in fields:
         if each := raw.get(name):
@@ -228,15 +229,14 @@ def _trimmed(raw: Any) -> Any:
 
 
 class _Twice(Exception):
-    """A name that an object has twice."""
+    """A name that occurs twice in an object."""
 
 
 def twice_named(data: bytes, raw: object) -> Refusal | None:
-    """A name that stands twice in one object, of which every reader would believe another one.
-    ``raw``: the same bytes decoded.
+    """Find a name that occurs twice in one object, because readers disagree about the value.
 
-    What our clients send our encoder writes again byte for byte, and no name twice; that is quick
-    to see. Other bytes are read by a slower reader. Raises one of UNREADABLE.
+    ``raw`` is the decoded form of ``data``. Our clients' bytes equal the encoder's output and need
+    no further check. Other bytes are parsed again by a slower reader. Raises one of UNREADABLE.
     """
     if msgspec.json.encode(raw) == data:
         return None
@@ -245,7 +245,7 @@ def twice_named(data: bytes, raw: object) -> Refusal | None:
     except _Twice as twice:
         name = shorten(twice.args[0])
         return _malformed(spell([twice.args[0]]), name, "each name once in an object, this one too")
-    except ValueError as error:  # msgspec takes what this does not: very long whole numbers
+    except ValueError as error:  # very long whole numbers, which msgspec accepts
         return explain_malformed(data, error)
     return None
 
@@ -261,11 +261,11 @@ def _once(pairs: list[tuple[str, object]]) -> dict[str, object]:
 def explain_validation(
     kind: type[msgspec.Struct], data: bytes, error: msgspec.ValidationError
 ) -> Refusal:
-    """What a ValidationError of decoding ``kind`` from ``data`` means."""
+    """Return the error for a ValidationError of decoding ``kind`` from ``data``."""
     try:
         raw = msgspec.json.decode(data)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as worse:
-        return explain_malformed(data, worse)  # the rest is not even JSON: say that first
+        return explain_malformed(data, worse)  # not even JSON: report that first
     message = str(error)
     place = _PLACE.search(message)
     steps = _STEP.findall(place["path"]) if place else []
@@ -283,14 +283,14 @@ def explain_validation(
 
 
 def nearest(word: str, names: Iterable[str]) -> str:
-    """The name that is most like what somebody wrote, whatever its case; "" if none is."""
+    """Return the most similar name, ignoring case; "" if none is similar."""
     spelt = {name.casefold(): name for name in names}
     found = difflib.get_close_matches(word[:64].casefold(), spelt, n=1, cutoff=0.7)
     return spelt[found[0]] if found else ""
 
 
 def unknown_field(path: list[Step], value: dict[str, object], info: inspect.StructType) -> Refusal:
-    """The first field of ``value`` that its type does not have."""
+    """Return the error for the first field of ``value`` unknown to its type."""
     known = [field.encode_name for field in info.fields]
     name = next((name for name in value if name not in known), "")
     inner = _inner_fields(info)
@@ -303,7 +303,7 @@ def unknown_field(path: list[Step], value: dict[str, object], info: inspect.Stru
 
 
 def _inner_fields(info: inspect.StructType) -> dict[str, str]:
-    """Fields one level further in, and how to reach them: ``gpus`` belongs in a pod set."""
+    """Return fields one level below by path: ``gpus`` belongs in a pod set."""
     found: dict[str, str] = {}
     for field in info.fields:
         inner = field.type
@@ -321,8 +321,9 @@ def _names(info: inspect.StructType) -> set[str]:
 
 
 def first_unknown_field(kind: type[msgspec.Struct], data: bytes) -> Refusal | None:
-    """For a type that tolerates unknown fields as a message, when it comes as a request: the first
-    one that it has not, however deep inside."""
+    """Return the error for the first unknown field at any depth, for types that tolerate unknown
+    fields in messages.
+    """
     return _first_unknown([], msgspec.json.decode(data), type_of(kind))
 
 
@@ -349,7 +350,7 @@ def _first_unknown(path: list[Step], raw: object, info: inspect.Type) -> Refusal
 
 
 def explain_malformed(data: bytes, error: Exception) -> Refusal:
-    """What is wrong with bytes that are no JSON for a strict reader."""
+    """Return the error for bytes that are not strict JSON."""
     if isinstance(error, RecursionError):
         return _malformed("", shorten_bytes(data, 0), f"{_JSON} without such deep nesting")
     try:
@@ -366,7 +367,7 @@ def explain_malformed(data: bytes, error: Exception) -> Refusal:
 
 
 def shorten_bytes(data: bytes, offset: int) -> str:
-    """The surroundings of a byte, readable whatever they are."""
+    """Return the text around a byte, escaped where unreadable."""
     start = max(0, offset - VALUE_CHARS // 2)
     text = data[start : start + VALUE_CHARS].decode(errors="backslashreplace")
     return cut(("…" if start else "") + text, VALUE_CHARS)
@@ -377,7 +378,7 @@ def _malformed(field: str, value: str, expected: str) -> Refusal:
 
 
 def _not_quite_json(data: bytes) -> tuple[list[Step], str, str] | None:
-    """Where a lenient reader finds what a strict one refuses: NaN, Infinity, half a character."""
+    """Locate a fault that only a strict reader refuses: NaN, Infinity, half a character."""
     try:
         loaded = json.loads(data)
     except (ValueError, RecursionError):
@@ -411,7 +412,7 @@ def _is_unicode(text: str) -> bool:
 
 @functools.cache
 def type_of(kind: type[msgspec.Struct]) -> inspect.Type:
-    """Return what msgspec tells of a type, without the descriptions of its fields."""
+    """Return msgspec's description of a type, without the descriptions of fields."""
     info: inspect.Type = _undescribed(inspect.type_info(kind))
     return info
 
@@ -453,7 +454,7 @@ def _walk(
 
 
 def _member(info: inspect.Type, value: Any) -> inspect.Type:
-    """Return which type of a union the value is of: by its tag, else the first that is not None."""
+    """Return the member type of a union for a value: by its tag, else the first that is not None."""
     if not isinstance(info, inspect.UnionType):
         return info
     kinds = [each for each in info.types if not isinstance(each, inspect.NoneType)]
@@ -464,15 +465,16 @@ def _member(info: inspect.Type, value: Any) -> inspect.Type:
 
 
 def _fields_of(info: inspect.Type) -> inspect.StructType | None:
-    """The one object that may stand there, be it alone or in place of nothing."""
+    """Return the only struct type of a type or union, None included; None if there are several."""
     kinds = info.types if isinstance(info, inspect.UnionType) else (info,)
     found = [kind for kind in kinds if isinstance(kind, inspect.StructType)]
     return found[0] if len(found) == 1 else None
 
 
 def _first_unfit(info: inspect.Type, value: dict[str, object], *, by_key: bool) -> str:
-    """Find the key at fault, which msgspec does not name for maps: the first key or value that is
-    none of this type; "" if each is."""
+    """Return the first key of a map whose key or value has the wrong type, since msgspec names
+    none; "" if all fit.
+    """
     kind = _kind_of(info)
     for key, inner in value.items():
         try:
@@ -483,8 +485,8 @@ def _first_unfit(info: inspect.Type, value: dict[str, object], *, by_key: bool) 
 
 
 def _kind_of(info: inspect.Type) -> Any:
-    """The type that msgspec describes as ``info``, bounds included."""
-    of_tuples: Any = tuple  # types are made here, which no checker of types follows
+    """Build the type that ``info`` describes, bounds included."""
+    of_tuples: Any = tuple  # built at run time, beyond a type checker
     of_maps: Any = dict
     match info:
         case inspect.StructType():
@@ -519,7 +521,7 @@ def _bounded(kind: Any, info: inspect.Type, *names: str) -> Any:
 
 
 def words(info: inspect.Type) -> str:
-    """What a type takes, as it continues the word "expected"."""
+    """Describe the accepted values of a type, to follow the word "expected"."""
     match info:
         case inspect.IntType():
             return f"a whole number{_range(info)}"

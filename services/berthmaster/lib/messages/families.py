@@ -1,8 +1,8 @@
-"""The families of messages: for each its decoder, built once, and what its subject is made of.
+"""The families of messages: a decoder for each, built once, and the parts of each subject.
 
-A reader decodes with the family of the subject it listens to, so that a message on the wrong
-subject is an error and not a surprise. Decoders and the encoder keep no state between calls. What
-a stranger's bytes can raise is UNREADABLE; msgspec.DecodeError alone would let invalid UTF-8 pass.
+A reader decodes with the family of its subject, so a message on the wrong subject is an error.
+Decoders and the encoder keep no state between calls. Decoding untrusted bytes may raise UNREADABLE,
+which includes invalid UTF-8 beside msgspec.DecodeError.
 """
 
 from collections.abc import Mapping
@@ -79,20 +79,20 @@ UNREADABLE: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 
 class Reader(Protocol[T_co]):
-    """Turns bytes into one type of message. Raises one of UNREADABLE."""
+    """A decoder of one type of message. Raises one of UNREADABLE."""
 
     def decode(self, data: bytes, /) -> T_co: ...
 
 
 class JobRequestReader:
-    """Reads what people submit: refuses unknown fields, yet gives the type that events carry."""
+    """Decoder of submitted jobs: refuses unknown fields, and returns the type of events."""
 
     def __init__(self) -> None:
         self._strict = msgspec.json.Decoder(SubmitRequest)
         self._plain = msgspec.json.Decoder(JobRequest)
 
     def decode(self, data: bytes, /) -> JobRequest:
-        """Raises one of UNREADABLE."""
+        """Decode a request. Raises one of UNREADABLE."""
         self._strict.decode(data)
         return self._plain.decode(data)
 
@@ -102,7 +102,7 @@ class JobRequestReader:
         return msgspec.convert(value, JobRequest)
 
 
-# What each subject family carries; the names are those of lib/nats/subjects.py.
+# Decoder of each subject family; names as in lib/nats/subjects.py.
 EVENTS: Final = msgspec.json.Decoder(WorkloadEvent)
 DECISIONS: Final = msgspec.json.Decoder(Decision)
 QUALITY: Final = msgspec.json.Decoder(QualityReport)
@@ -123,7 +123,7 @@ HELD_PAGES: Final = msgspec.json.Decoder(HeldPage)
 API_REPLIES: Final = msgspec.json.Decoder(ApiReply)
 LOGIN_ANSWERS: Final[Reader[LoginAnswer]] = msgspec.json.Decoder(LoginAnswer)
 
-# Requests carry no tag: the verb in the subject says what they are.
+# Requests carry no tag: the verb in the subject gives the type.
 JOB_REQUESTS: Final = JobRequestReader()  # submit, dry_run
 HELLO_REQUESTS: Final = msgspec.json.Decoder(HelloRequest)
 CANCEL_REQUESTS: Final = msgspec.json.Decoder(CancelRequest)
@@ -156,7 +156,7 @@ TELL_REQUESTS: Final = msgspec.json.Decoder(TellRequest)
 STORY_REQUESTS: Final = msgspec.json.Decoder(StoryRequest)
 FACTS_REQUESTS: Final = msgspec.json.Decoder(FactsRequest)
 REPORT_REQUESTS: Final = msgspec.json.Decoder(ReportRequest)
-REPORTED_FACTS: Final = msgspec.json.Decoder(ReportedFact)  # one of such a request
+REPORTED_FACTS: Final = msgspec.json.Decoder(ReportedFact)  # an element of a report request
 LEASE_REQUESTS: Final = msgspec.json.Decoder(LeaseRequest)
 DEAD_REQUESTS: Final = msgspec.json.Decoder(DeadRequest)
 LOG_END_REQUESTS: Final = msgspec.json.Decoder(LogEndRequest)
@@ -222,12 +222,12 @@ VERBS: Final = tuple(dict.fromkeys((*TENANT_VERBS, *OPERATOR_VERBS, *RESOLVER_OP
 
 
 def members(family: Any) -> tuple[type[msgspec.Struct], ...]:
-    """The struct types of a union; of a single struct, itself."""
+    """Return the struct types of a union, or the single struct itself."""
     return get_args(family) or (family,)
 
 
 def tag_of(message: type[msgspec.Struct]) -> str | None:
-    """The tag that names the type on the wire, such as ``workload.placed.v1``, if it has one."""
+    """Return the tag of the type, such as ``workload.placed.v1``; None if untagged."""
     tag = message.__struct_config__.tag
     if tag is not None and not isinstance(tag, str):
         raise TypeError(f"{message.__name__} has the tag {tag!r}; tags are texts here")
@@ -249,15 +249,14 @@ EVENT_KINDS: Final[Mapping[type[msgspec.Struct], str]] = MappingProxyType(
 
 
 def event_kind(event: WorkloadEvent) -> str:
-    """The token of the event's subject that says what happened, such as ``cancel_requested``."""
+    """Return the kind token of the event's subject, such as ``cancel_requested``."""
     return EVENT_KINDS[type(event)]
 
 
 def event_cluster(event: WorkloadEvent) -> str | None:
-    """The cluster in the event's subject; None where it has none (``-`` there)."""
+    """Return the cluster of the event's subject; None for ``-``."""
     return getattr(event, "cluster", None) or None
 
 
 def encode(message: msgspec.Struct) -> bytes:
-    """The message as it travels."""
     return ENCODER.encode(message)

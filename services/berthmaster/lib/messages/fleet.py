@@ -1,7 +1,7 @@
 """Facts about the fleet: the last known value of a cluster, a node, a score.
 
-A fact is replaced by its successor, never edited. Each carries its writer's epoch and counter, so
-that a late one is recognised and dropped; its age is the server's time stamp, never a field here.
+A new fact replaces its predecessor. Each fact carries its writer's epoch and counter, and readers
+drop a late fact. The age of a fact comes from the server's time stamp, never from a field.
 """
 
 from typing import Annotated, Literal
@@ -28,94 +28,104 @@ Quota = Annotated[int, Meta(ge=0, le=(1 << 63) - 1)]  # people write the most fo
 Names = Annotated[tuple[ObjectName, ...], Meta(max_length=1024)]
 Labels = dict[LabelKey, Text]
 
-REFRESH_S = 3600.0  # whoever reports facts tells all of them again at least so often
+REFRESH_S = 3600.0  # maximum interval between two reports of the same fact, in seconds
 
 
 class Stamp(msgspec.Struct, frozen=True, gc=False, kw_only=True, order=True):
-    """Orders the facts of one subject: larger is newer, whatever the order of arrival."""
+    """Order of the facts of one subject: a larger stamp is newer, in whatever order facts arrive."""
 
-    epoch: Number  # one life of the writer; a new life takes a larger one
-    counter: Number  # rises with each fact of that life
+    epoch: Number  # process run of the writer; a later run has a larger epoch
+    counter: Number  # number of the fact in its epoch, rising
 
 
 class Taint(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
-    """A Kubernetes taint; pods without a matching toleration stay away."""
+    """A Kubernetes taint. Pods without a matching toleration avoid the node or cluster."""
 
-    key: ObjectName
-    value: Text = ""
+    key: ObjectName  # key of the taint
+    value: Text = ""  # value of the taint
     effect: Literal["NoSchedule", "PreferNoSchedule", "NoExecute"] = "NoSchedule"
+    # effect: effect of the taint on pods without a toleration
 
 
 class Amounts(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
-    """Amounts of the divisible resources of a node or a pod."""
+    """Quantities of the divisible resources of a node or a pod."""
 
-    cpu_milli: Milli = 0
-    memory_mib: Count = 0
-    gpu_milli: Milli = 0
-    tpus: Count = 0
-    pieces: dict[LabelKey, Count] = {}  # of other extended resources, by their full names
+    cpu_milli: Milli = 0  # CPU in milli
+    memory_mib: Count = 0  # memory in MiB
+    gpu_milli: Milli = 0  # GPU capacity in milli; 1000 = one whole GPU
+    tpus: Count = 0  # number of TPU chips
+    pieces: dict[LabelKey, Count] = {}  # units of other extended resources, by full name
 
 
 class DeviceClaim(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
-    """How a device is had by dynamic resource allocation (DRA): by a claim, and not by counting."""
+    """How pods obtain a device by dynamic resource allocation (DRA): a ResourceClaim in place of an
+    extended resource.
+    """
 
-    driver: ObjectName  # whose attributes and capacity a selector compares, such as gpu.nvidia.com
-    device_class: ObjectName  # the DeviceClass that a claim names
-    product: ObjectName = ""  # attribute productName, letter by letter; "" = none
+    driver: ObjectName  # DRA driver of the device, such as gpu.nvidia.com
+    device_class: ObjectName  # DeviceClass to name in a ResourceClaim
+    product: ObjectName = ""  # exact attribute productName of the device; "" = unset
     divisible: bool = False
-    # Several claims may have it, each as much of its memory as it asks for; nobody holds them to
-    # that but the scheduler, which counts.
+    # divisible: True: several claims may share the device, by memory; only the scheduler enforces
+    # the shares
 
 
 class GpuDevice(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
-    """One GPU that a node offers. Where only the number of GPUs that foreign pods use is known,
-    the inventory charges it to the last GPUs of the node. Each maker's GPUs are numbered by
-    themselves: NVIDIA's from 0, AMD's from 64, others' behind them."""
+    """One GPU of a node. NVIDIA's GPUs are numbered from 0, AMD's from 64, other vendors' behind.
+    Where only the number of GPUs of unmanaged pods is known, the inventory charges the last GPUs of
+    the node.
+    """
 
-    index: Index
-    uuid: ObjectName
-    model: ModelName
-    memory_mib: Count
-    healthy: bool = True  # False: not offered to new pods
-    foreign_milli: Milli = 0  # held by pods that are not ours
-    withheld_milli: Milli = 0  # that no pod can have: what MIG leaves uncut, what keeps parts apart
-    nvlink_domain: Count | None = None  # GPUs of one number are linked by NVLink; None = not told
-    numa_node: Count | None = None  # None = not told
-    resource: ObjectName = ""  # by which pods ask for it whole; "" = nvidia.com/gpu
-    claim: DeviceClaim | None = None  # how it is claimed, where no resource counts it
-    parts_only: bool = False  # True: handed out as replicas or slices, never as a whole GPU
+    index: Index  # number of the GPU on the node
+    uuid: ObjectName  # UUID of the GPU
+    model: ModelName  # model of the GPU
+    memory_mib: Count  # memory in MiB
+    healthy: bool = True  # False: new pods do not get the GPU
+    foreign_milli: Milli = 0  # milli allocated to unmanaged pods
+    withheld_milli: Milli = 0  # milli that no pod can get, such as capacity without a MIG instance
+    nvlink_domain: Count | None = None
+    # nvlink_domain: GPUs of one number are linked by NVLink; null = not reported
+    numa_node: Count | None = None  # NUMA node of the GPU; null = not reported
+    resource: ObjectName = ""  # extended resource of the whole GPU; "" = nvidia.com/gpu
+    claim: DeviceClaim | None = None
+    # claim: how to claim the GPU, if no extended resource counts the GPU; null = by resource
+    parts_only: bool = False  # True: pods get replicas or slices of the GPU, never the whole GPU
 
 
 class PodUse(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
-    """One pod of ours that holds resources on a node, as the node sees it."""
+    """One pod managed by Berthmaster and its resources on a node, as the node reports."""
 
     tenant: ObjectName
-    workload: ObjectName
+    workload: ObjectName  # id of the job
     attempt: Attempt
-    pod: ObjectName  # "<pod set>-<index>", unique within the attempt
-    cpu_milli: Milli = 0
-    memory_mib: Count = 0
-    gpu_milli: Milli = 0  # of each GPU named below
-    gpus: tuple[Index, ...] = ()  # indices
-    tpus: Count = 0
-    pieces: dict[LabelKey, Count] = {}  # of other extended resources, by their full names
+    pod: ObjectName  # name of the pod, "<pod set>-<index>", unique within the attempt
+    cpu_milli: Milli = 0  # CPU in milli
+    memory_mib: Count = 0  # memory in MiB
+    gpu_milli: Milli = 0  # milli of each GPU in ``gpus``
+    gpus: tuple[Index, ...] = ()  # indices of GPUs on the node
+    tpus: Count = 0  # number of TPU chips
+    pieces: dict[LabelKey, Count] = {}  # units of other extended resources, by full name
 
 
 class Share(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
-    """A part of a GPU that a node offers as an extended resource: one pod takes one."""
+    """A GPU fraction offered by a node as an extended resource. One pod gets one."""
 
-    resource: ObjectName  # such as nvidia.com/gpu.shared or nvidia.com/mig-1g.10gb
-    milli: Milli  # of a GPU's compute
-    memory_mib: Count = 0  # 0 = not limited; kai: what there is of a whole GPU, 0 = not told
-    count: Count = 0  # on the node, free or not
+    resource: ObjectName
+    # resource: extended resource, such as nvidia.com/gpu.shared or nvidia.com/mig-1g.10gb
+    milli: Milli  # milli of a GPU's compute
+    memory_mib: Count = 0  # memory in MiB; 0 = not limited, or unknown for kai
+    count: Count = 0  # number on the node, allocated ones included
     kind: Literal["shared", "mig", "hami", "kai", "milli"] = "shared"
-    profile: ObjectName = ""  # of MIG, such as 1g.10gb, where the resource's name does not say it
+    # kind: mechanism that divides the GPU
+    profile: ObjectName = ""  # MIG profile, such as 1g.10gb; "" = in the name of the resource
     isolation: Literal["", "hardware", "memory", "none"] = ""
-    # How hard its limit is: see PodSet.isolation. "" = as its kind is: mig's hardware, hami's
-    # memory, the others' none.
-    claim: DeviceClaim | None = None  # how it is claimed, where no resource counts it
-    parts: Count = 0  # into which a GPU is split at most, where any size is had; 0 = no matter
-    gpus: tuple[Index, ...] = ()  # indices of the GPUs that it is a part of; empty = all
+    # isolation: isolation of the fraction, as in PodSet; "" = by kind: mig hardware, hami memory,
+    # else none
+    claim: DeviceClaim | None = None
+    # claim: how to claim the fraction, if no extended resource counts fractions; null = by resource
+    parts: Count = 0
+    # parts: maximum number of fractions of one GPU, if any size is possible; 0 = not applicable
+    gpus: tuple[Index, ...] = ()  # indices of the divided GPUs; empty = all GPUs of the node
 
 
 class NodeReport(
@@ -125,25 +135,26 @@ class NodeReport(
 
     Subject: ``berth.fleet.<cluster>.node.<node>``
 
-    Free = allocatable - foreign - our live placements. ``pods`` shows what of ours really is
-    there: it serves scores, people and the audit, and frees nothing.
+    Free capacity = allocatable - foreign - live placements. ``pods`` has the observed pods for
+    scores, displays and the audit, and frees nothing.
     """
 
     cluster: ObjectName
     node: ObjectName
     stamp: Stamp
-    observed_at_s: Moment  # the reporter's own clock, for people
-    ready: bool = True
+    observed_at_s: Moment  # reporter's clock, for display only
+    ready: bool = True  # condition Ready of the node
     schedulable: bool = True  # False: cordoned in Kubernetes
-    labels: Labels = {}
-    taints: tuple[Taint, ...] = ()
-    allocatable: Amounts  # gpu_milli is 1000 x the GPUs listed, healthy or not
-    foreign: Amounts = Amounts()  # what pods that are not ours request
-    gpus: tuple[GpuDevice, ...] = ()
-    pods: tuple[PodUse, ...] = ()
-    fractions: bool = True  # False: its GPUs are handed out whole only
-    shares: tuple[Share, ...] = ()  # how a part of a GPU is asked for; empty = in any milli
-    problems: tuple[Text, ...] = ()  # contradictions and what cannot be read, for operators
+    labels: Labels = {}  # labels of the node
+    taints: tuple[Taint, ...] = ()  # taints of the node
+    allocatable: Amounts
+    # allocatable: allocatable capacity; gpu_milli is 1000 for each GPU in ``gpus``, healthy or not
+    foreign: Amounts = Amounts()  # capacity requested by unmanaged pods
+    gpus: tuple[GpuDevice, ...] = ()  # GPUs of the node
+    pods: tuple[PodUse, ...] = ()  # pods managed by Berthmaster
+    fractions: bool = True  # False: the node allocates whole GPUs only
+    shares: tuple[Share, ...] = ()  # GPU fractions on offer; empty = any number of milli
+    problems: tuple[Text, ...] = ()  # contradictions and unreadable input, for operators
 
 
 class NodeGone(msgspec.Struct, frozen=True, gc=False, kw_only=True, tag="fleet.node_gone.v1"):
@@ -159,18 +170,19 @@ class NodeGone(msgspec.Struct, frozen=True, gc=False, kw_only=True, tag="fleet.n
 
 
 class UnlistedKind(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
-    """Objects that the reporter cannot read although the API server answers it: what the fleet
-    knows of them is as of ``since_s``, or nothing."""
+    """A kind of object that the reporter cannot list. The fleet's knowledge of such objects dates
+    from ``since_s``, or is empty.
+    """
 
-    kind: ObjectName  # such as resourceslices.resource.k8s.io
-    why: Text  # the API server's words
-    since_s: Moment  # the reporter's own clock, for people
+    kind: ObjectName  # kind of the objects, such as resourceslices.resource.k8s.io
+    why: Text  # error message of the API server
+    since_s: Moment  # time of the first error by the reporter's clock, for display only
 
 
 class ClusterProfile(
     msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True, tag="fleet.profile.v1"
 ):
-    """What a cluster is: labels and properties that seldom change.
+    """Labels and properties of a cluster, which seldom change.
 
     Subject: ``berth.fleet.<cluster>.profile``
     """
@@ -178,30 +190,31 @@ class ClusterProfile(
     cluster: ObjectName
     stamp: Stamp
     observed_at_s: Moment
-    labels: Labels = {}
-    taints: tuple[Taint, ...] = ()
-    properties: dict[Text, Text] = {}  # as in ClusterProfile and ClusterClaim
-    nodes: Count = 0
-    gpus: dict[ModelName, Count] = {}  # model -> devices
+    labels: Labels = {}  # labels of the cluster
+    taints: tuple[Taint, ...] = ()  # taints of the cluster
+    properties: dict[Text, Text] = {}  # properties, as in ClusterProfile and ClusterClaim objects
+    nodes: Count = 0  # number of nodes
+    gpus: dict[ModelName, Count] = {}  # number of GPUs by model
     job_kinds: Names | None = None
-    # Job objects that can be made: Job, JobSet, RayJob, VolcanoJob; None = any.
+    # job_kinds: kinds of job objects that the cluster serves: Job, JobSet, RayJob, VolcanoJob; null
+    # = any
     counted_as: dict[ObjectName, ObjectName] = {}
-    # What pods ask for -> the resource that its Kueue counts it as, where that is another. Claimed
-    # devices of a DeviceClass are deviceclass.resource.kubernetes.io/CLASS.
-    uid: ObjectName = ""  # of namespace kube-system; "" = not known, or no Kubernetes
+    # counted_as: Kueue's name of a requested resource, where the names differ; for a DeviceClass
+    # the key is deviceclass.resource.kubernetes.io/CLASS
+    uid: ObjectName = ""  # UID of namespace kube-system; "" = unknown, or no Kubernetes
     uid_since_s: Moment = 0.0
-    # When the door first stored this uid of this cluster, by the server's clock: agents cannot set
-    # it. Of several clusters with one uid the earliest counts; the others take no jobs.
-    unlisted: tuple[UnlistedKind, ...] = ()  # by kind
+    # uid_since_s: server's time at which the door first stored this uid for the cluster. Of several
+    # clusters with one uid, only the earliest takes jobs.
+    unlisted: tuple[UnlistedKind, ...] = ()  # kinds of objects that the reporter cannot list
 
 
 class HubRoom(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
-    """What a hub has measured of a cluster as a whole: KubeFleet's ``resourceUsage``."""
+    """Capacity of a whole cluster as measured by a hub: ``resourceUsage`` of KubeFleet."""
 
-    allocatable: Amounts
-    available: Amounts  # of that, what no pod asks for
-    observed_at_s: Moment  # by the cluster's own clock
-    interval_s: Interval  # when to expect the next
+    allocatable: Amounts  # allocatable capacity of all nodes
+    available: Amounts  # allocatable capacity less all requests
+    observed_at_s: Moment  # clock of the cluster
+    interval_s: Interval  # seconds to the next measurement
 
 
 class Membership(
@@ -212,64 +225,66 @@ class Membership(
     omit_defaults=True,
     tag="fleet.membership.v1",
 ):
-    """What a hub says of a cluster: its ClusterProfile, ManagedCluster and MemberCluster, as one.
+    """A cluster as its hub describes it: ClusterProfile, ManagedCluster and MemberCluster in one.
 
     Subject: ``berth.fleet.<cluster>.membership``
 
-    Beside the cluster's own profile, which says what the cluster says of itself. Where both name a
-    label, the hub's counts; taints of both count.
+    The cluster's own profile exists beside this fact. The hub's value of a label wins, and taints
+    of both apply.
     """
 
     cluster: ObjectName
     stamp: Stamp
     observed_at_s: Moment
-    labels: Labels = {}
-    taints: tuple[Taint, ...] = ()
+    labels: Labels = {}  # labels of the cluster on the hub
+    taints: tuple[Taint, ...] = ()  # taints of the cluster on the hub
     properties: dict[Text, Text] = {}
-    # Of ClusterProfile and MemberCluster, and claims of ManagedCluster.
-    healthy: bool | None = None  # None = the hub does not say
-    reason: Text = ""  # why it is not healthy
-    sources: tuple[str, ...] = ()  # kinds of the objects that this is made of
-    gone: bool = False  # the hub no longer knows it
-    room: HubRoom | None = None  # None = the hub measures none
+    # properties: properties of ClusterProfile and MemberCluster, and claims of ManagedCluster
+    healthy: bool | None = None  # health of the cluster as the hub reports; null = not reported
+    reason: Text = ""  # cause of bad health; "" = unset
+    sources: tuple[str, ...] = ()  # kinds of the objects behind this fact
+    gone: bool = False  # True: the hub has no such cluster any more
+    room: HubRoom | None = None  # capacity measured by the hub; null = not measured
 
 
 class QuotaAmount(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
-    """One resource of one flavor; CPU in milli, memory in MiB, all else in pieces."""
+    """Quota of one resource in one flavor: CPU in milli, memory in MiB, all else in units."""
 
-    nominal: Quota
-    used: Quota = 0
-    borrowing_limit: Quota | None = None  # None = all of the cohort's
-    lending_limit: Quota | None = None  # None = all of it may be lent to the cohort
+    nominal: Quota  # nominal quota
+    used: Quota = 0  # used quota
+    borrowing_limit: Quota | None = None  # maximum borrowed from the cohort; null = no limit
+    lending_limit: Quota | None = None  # maximum lent to the cohort; null = the whole quota
 
 
 class FlavorQuota(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
-    """What a Kueue ClusterQueue or Cohort has of one ResourceFlavor. Flavors of the same resources
-    are a resource group, and Kueue tries them in the order of the report."""
+    """Quota of a Kueue ClusterQueue or Cohort in one ResourceFlavor. Flavors with the same
+    resources form a resource group, and Kueue tries these in the order of the report.
+    """
 
-    flavor: ObjectName
-    node_labels: Labels = {}
-    resources: dict[LabelKey, QuotaAmount] = {}
-    taints: tuple[Taint, ...] = ()  # of its nodes, that pods have to tolerate by themselves
+    flavor: ObjectName  # name of the ResourceFlavor
+    node_labels: Labels = {}  # labels of the flavor's nodes
+    resources: dict[LabelKey, QuotaAmount] = {}  # quota by resource
+    taints: tuple[Taint, ...] = ()  # taints of the flavor's nodes, which pods must tolerate
 
 
 class CohortQuota(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
-    """A Kueue Cohort: what it has beside its queues'. What child cohorts without any queue lend it
-    counts as its own, since nobody else tells of them."""
+    """A Kueue Cohort and its own quota, to which child cohorts without a queue add the quota that
+    they lend.
+    """
 
-    cohort: ObjectName
-    parent: ObjectName = ""
-    flavors: tuple[FlavorQuota, ...] = ()
+    cohort: ObjectName  # name of the Cohort
+    parent: ObjectName = ""  # name of the parent Cohort; "" = unset
+    flavors: tuple[FlavorQuota, ...] = ()  # quota by flavor
 
 
 class LocalQueueReport(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
-    """A LocalQueue that leads to the ClusterQueue."""
+    """A LocalQueue of the ClusterQueue."""
 
     namespace: ObjectName
-    name: ObjectName
-    active: bool = True
-    reason: Text = ""
-    stopped: ObjectName = ""  # Hold or HoldAndDrain, its own or its ClusterQueue's is told by that
+    name: ObjectName  # name of the LocalQueue
+    active: bool = True  # condition Active of the LocalQueue
+    reason: Text = ""  # cause of being inactive; "" = unset
+    stopped: ObjectName = ""  # stop policy in effect, Hold or HoldAndDrain; "" = not stopped
 
 
 class QueueReport(
@@ -281,71 +296,73 @@ class QueueReport(
     """
 
     cluster: ObjectName
-    queue: ObjectName
+    queue: ObjectName  # name of the ClusterQueue
     stamp: Stamp
     observed_at_s: Moment
-    active: bool = True
-    reason: Text = ""  # why it is not active
-    stopped: bool = False  # Hold or HoldAndDrain
-    stop_policy: ObjectName = ""  # which of them; "" = not stopped
-    cohort: ObjectName = ""
-    cohorts: tuple[CohortQuota, ...] = ()  # its cohort and those above it, if they are objects
-    prefers_own: bool = False  # tries its next flavor before it borrows (whenCanBorrow)
-    flavors: tuple[FlavorQuota, ...] = ()
-    local_queues: tuple[LocalQueueReport, ...] = ()
-    pending: Count = 0  # workloads
-    admitted: Count = 0
-    gone: bool = False  # it was removed
-    preempts: bool = False  # its Kueue may end other Workloads for one that waits in it
+    active: bool = True  # condition Active of the ClusterQueue
+    reason: Text = ""  # cause of being inactive; "" = unset
+    stopped: bool = False  # True: a stop policy is in effect
+    stop_policy: ObjectName = ""  # stop policy, Hold or HoldAndDrain; "" = not stopped
+    cohort: ObjectName = ""  # name of the cohort; "" = unset
+    cohorts: tuple[CohortQuota, ...] = ()
+    # cohorts: the cohort and its ancestors that exist as Cohort objects
+    prefers_own: bool = False  # True: tries its next flavor before borrowing (whenCanBorrow)
+    flavors: tuple[FlavorQuota, ...] = ()  # quota by flavor
+    local_queues: tuple[LocalQueueReport, ...] = ()  # LocalQueues of the ClusterQueue
+    pending: Count = 0  # number of pending Workloads
+    admitted: Count = 0  # number of admitted Workloads
+    gone: bool = False  # True: removed from the cluster
+    preempts: bool = False  # True: Kueue may preempt Workloads for this queue
 
 
 class CopyReport(
     msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True, tag="fleet.copy.v1"
 ):
-    """A Kueue Workload that MultiKueue has copied to a worker cluster, as it stands there.
+    """A Kueue Workload that MultiKueue copied to a worker cluster, in its state there.
 
     Subject: ``berth.fleet.<cluster>.copy.<namespace>.<workload>``
 
-    The hub says nothing of a copy that is not admitted; only this says why.
+    The hub does not report why a copy is not admitted. This fact does.
     """
 
     cluster: ObjectName
     namespace: ObjectName
-    workload: ObjectName  # the same name on hub and worker
+    workload: ObjectName  # name of the Workload, equal on hub and worker
     stamp: Stamp
     observed_at_s: Moment
-    origin: ObjectName = ""  # label kueue.x-k8s.io/multikueue-origin
-    quota_reserved: bool = False
-    admitted: bool = False
-    evicted: bool = False
-    finished: bool = False
-    message: Text = ""  # of the condition that says most
-    gone: bool = False  # it was removed
-    looked_at: bool = True  # by the cluster's Kueue, which has said something of it
-    unscheduled: Count = 0  # pods of its job for which the cluster's scheduler finds no node
-    scheduler: Text = ""  # its words for one of them
-    reason: Text = ""  # Kueue's for having no quota; which there are differs by its version
-    flavors: tuple[dict[LabelKey, ObjectName], ...] = ()  # of each pod set: resource -> flavor
-    # An object there that has the name of its job and is not MultiKueue's, such as
-    # "Job team/train": Kueue can make no job beside it. "" = none was found.
+    origin: ObjectName = ""  # label kueue.x-k8s.io/multikueue-origin; "" = unset
+    quota_reserved: bool = False  # condition QuotaReserved
+    admitted: bool = False  # condition Admitted
+    evicted: bool = False  # condition Evicted
+    finished: bool = False  # condition Finished
+    message: Text = ""  # message of the most informative condition
+    gone: bool = False  # True: removed from the cluster
+    looked_at: bool = True  # True: the cluster's Kueue has set a condition
+    unscheduled: Count = 0  # number of pods for which the cluster's scheduler finds no node
+    scheduler: Text = ""  # scheduler's message for one of the unscheduled pods; "" = unset
+    reason: Text = ""
+    # reason: Kueue's reason for the missing quota; the set of reasons depends on Kueue's version
+    flavors: tuple[dict[LabelKey, ObjectName], ...] = ()  # flavor by resource, for each pod set
     blocked_by: Text = ""
-    # Jobs that have completed for copies of this name in this cluster, since its inventory started.
-    # More than 1: the hub did not read the end of one, and began it again.
+    # blocked_by: object that occupies the name of the job and is not MultiKueue's, such as "Job
+    # team/train"; Kueue cannot create the job. "" = unset
     succeeded: Count = 0
+    # succeeded: number of jobs that completed for copies of this name since the inventory started;
+    # more than 1 means that the hub missed an end and started the job again
 
     @property
     def ran(self) -> bool:
-        """Its job runs there, or has run there to its end."""
+        """Return True once the job of the copy has started there."""
         return (self.admitted or self.finished) and not (self.evicted or self.blocked_by)
 
     @property
     def running(self) -> bool:
-        """It was admitted, and neither taken back nor finished: its job may run there."""
+        """Return True while the job of the copy may run there."""
         return self.admitted and not (self.evicted or self.finished or self.blocked_by)
 
 
 class ClusterAlive(msgspec.Struct, frozen=True, gc=False, kw_only=True, tag="fleet.alive.v1"):
-    """The cluster's reporter is connected and has nothing older than this to tell.
+    """A heartbeat: the cluster's reporter is connected and has sent all changes.
 
     Subject: ``berth.fleet.<cluster>.alive``
     """
@@ -353,15 +370,15 @@ class ClusterAlive(msgspec.Struct, frozen=True, gc=False, kw_only=True, tag="fle
     cluster: ObjectName
     stamp: Stamp
     observed_at_s: Moment
-    interval_s: Interval  # when to expect the next one
+    interval_s: Interval  # seconds to the next heartbeat
 
 
 class ResourceScore(msgspec.Struct, frozen=True, gc=False, kw_only=True):
-    """One AddOnPlacementScore value with the amounts behind it."""
+    """One AddOnPlacementScore value and the quantities behind the value."""
 
-    score: Annotated[int, Meta(ge=-100, le=100)]
-    available: float  # cores, MiB, GPUs or TPUs
-    full_scale: float  # the available amount that scores 100
+    score: Annotated[int, Meta(ge=-100, le=100)]  # value of the AddOnPlacementScore, -100 to 100
+    available: float  # free cores, MiB, GPUs or TPUs
+    full_scale: float  # free quantity that scores 100
 
 
 Freshness = Literal["fresh", "stale", "withdrawn"]
@@ -370,38 +387,36 @@ Freshness = Literal["fresh", "stale", "withdrawn"]
 class ClusterScore(
     msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True, tag="fleet.score.v1"
 ):
-    """How attractive a cluster is now, with how fresh that is.
+    """Score of a cluster and its freshness.
 
     Subject: ``berth.fleet.<cluster>.score``
 
-    ``resources`` holds OCM's names: {cpu,mem,gpu,tpu}NodeAvailable and
+    ``resources`` uses OCM's names: {cpu,mem,gpu,tpu}NodeAvailable and
     {cpu,mem,gpu,tpu}ClusterAvailable.
     """
 
     cluster: str
     stamp: Stamp
-    freshness: Freshness
-    input_age_s: float  # age of the oldest input that counts, when this was computed
-    resources: dict[str, ResourceScore] = {}
+    freshness: Freshness  # fresh, stale (lower trust) or withdrawn (no new placements)
+    input_age_s: float  # age of the oldest relevant input at the calculation, in seconds
+    resources: dict[str, ResourceScore] = {}  # values by AddOnPlacementScore name
     idle_gpu_percent: float | None = (
-        None  # measured idle share of healthy GPUs; None = no telemetry
+        None  # measured idle share of healthy GPUs; null = no telemetry
     )
     calm_gpu_percent: float | None = None
-    # Of the GPUs that are taken in part, how many are measured below 70 % busy; without any 100;
-    # None = no telemetry. One that is not measured counts as busy.
-    free_gpus: float = 0.0  # GPUs' worth of free milli on schedulable nodes
-    largest_gang: dict[
-        str, Count
-    ] = {}  # GPU model -> whole GPUs one gang of 1-GPU pods could get now
+    # calm_gpu_percent: share of partly allocated GPUs measured below 70 % busy; 100 = no such GPU,
+    # null = no telemetry. A GPU without a measurement counts as busy.
+    free_gpus: float = 0.0  # free GPU capacity on schedulable nodes, in GPUs
+    largest_gang: dict[str, Count] = {}  # largest possible gang of 1-GPU pods by GPU model
     fragmentation_percent: float | None = (
-        None  # share of free GPU milli that the typical job mix cannot use
+        None  # share of free GPU capacity unusable for the typical mix of jobs; null = no telemetry
     )
-    telemetry_nodes: Count = 0  # nodes with live telemetry
-    nodes: Count = 0
-    note: str = ""  # for people: why stale or withdrawn
+    telemetry_nodes: Count = 0  # number of nodes with live telemetry
+    nodes: Count = 0  # number of nodes
+    note: str = ""  # cause of being stale or withdrawn, for display; "" = unset
     lost_gpus: dict[str, tuple[Count, ...]] = {}
-    # Node -> indices of its GPUs, as its report lists them, that telemetry calls lost. They get no
-    # new pods, whatever the report says of them. Silence of the telemetry heals none.
+    # lost_gpus: indices of lost GPUs by node, as telemetry reports. New pods do not get these GPUs,
+    # and missing telemetry does not restore a GPU.
 
 
 FleetFact = (

@@ -1,7 +1,7 @@
-"""What those who have no credentials of the bus yet say to the login service, and its answer.
+"""Request and reply of the login service, for clients without a NATS credential.
 
-Subject: ``login.token``, in an account that may do nothing else. The private key never travels: who
-asks makes it and sends the public part, to which the JWT of the answer is bound.
+Subject: ``login.token``, in an account without other rights. The client creates a key pair and
+sends the public key only. The JWT in the reply is bound to that key.
 """
 
 from typing import Annotated
@@ -20,12 +20,13 @@ Name = Annotated[str, Meta(max_length=253)]
 class LoginRequest(
     msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True
 ):
-    """A token of somebody who knows the sender, and the account that the sender wants to be in."""
+    """An identity token, and the account that the sender wants to enter."""
 
-    token: Annotated[str, Meta(min_length=1, max_length=MAX_TOKEN_CHARS)]
-    key: Annotated[str, Meta(pattern=r"^U[A-Z2-7]{55}$(?!\n)")]  # public nkey of the user to be
-    tenant: Name = ""  # exactly one of both is given
-    cluster: Name = ""
+    token: Annotated[str, Meta(min_length=1, max_length=MAX_TOKEN_CHARS)]  # identity token
+    key: Annotated[str, Meta(pattern=r"^U[A-Z2-7]{55}$(?!\n)")]
+    # key: public nkey of the future NATS user
+    tenant: Name = ""  # tenant to enter; exactly one of tenant and cluster is set
+    cluster: Name = ""  # cluster to enter; exactly one of tenant and cluster is set
 
     def __repr__(self) -> str:
         """Without the token."""
@@ -35,10 +36,10 @@ class LoginRequest(
 class LoginReply(
     msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="login.reply.v1"
 ):
-    """The sender may come in until then."""
+    """A NATS credential."""
 
-    jwt: str  # of the user whose key was sent: of no use without the private part
-    ends_s: float
+    jwt: str  # JWT bound to the sent key, useless without the private key
+    ends_s: float  # expiry, in seconds since 1970
 
 
 LoginAnswer = LoginReply | Refusal

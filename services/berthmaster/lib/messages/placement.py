@@ -1,7 +1,8 @@
-"""Where attempts run, and the record of how that was decided.
+"""Placements, and the record of each decision.
 
-A decision is one entry of its cell's chain: everything that was decided together, with what the
-decider saw (one sequence per stream), so that the same core can repeat it bit for bit.
+A decision is an entry of its cell's chain. The entry holds all placements, withdrawals and moves
+decided together, and one sequence per stream as input. From these the same core repeats the
+decision bit for bit.
 """
 
 from typing import Annotated, Literal
@@ -9,14 +10,14 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
-# A plain job in the worker cluster, one that its Kueue queues, or one that the hub's Kueue sends.
+# direct = a plain Job in the worker cluster; worker = queued by its Kueue; hub = by the hub's Kueue
 Via = Literal["direct", "worker", "hub"]
 
-MAIN_CELL = "all"  # whose decider is the resolver
-HUB_CELL = "hub"  # whose decider is the MultiKueue reconciler
+MAIN_CELL = "all"  # cell of the resolver
+HUB_CELL = "hub"  # cell of the MultiKueue reconciler
 
 
-# What each part of a cluster's score counts, by the part's name; below 0: the less the better.
+# Weight of each score component by name; a negative weight prefers low values.
 PartWeights = Annotated[
     dict[Annotated[str, Meta(max_length=63)], Annotated[float, Meta(ge=-10, le=10)]],
     Meta(max_length=32),
@@ -24,332 +25,345 @@ PartWeights = Annotated[
 
 
 class Target(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
-    """How an attempt's job object is made in a Kubernetes cluster: what its queue says."""
+    """How the executor creates the job object of an attempt, from the job's queue."""
 
     via: Via = "direct"
-    namespace: str = "default"
-    service_account: str = ""
-    local_queue: str = ""
+    # via: direct = a plain Job; worker = queued by the cluster's Kueue; hub = sent by the hub's
+    # Kueue
+    namespace: str = "default"  # namespace of the job object
+    service_account: str = ""  # service account of the pods; "" = the namespace's default
+    local_queue: str = ""  # Kueue LocalQueue of the job object; "" = unset
 
 
 class PodBinding(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
-    """One pod and its place."""
+    """Node and GPUs of one pod."""
 
-    pod: str  # "<pod set>-<index>"
-    node: str
-    gpus: tuple[int, ...] = ()  # indices on the node; empty = the cluster chooses
+    pod: str  # name of the pod, "<pod set>-<index>"
+    node: str  # node of the pod; "" = the cluster chooses
+    gpus: tuple[int, ...] = ()  # indices of GPUs on the node; empty = the cluster chooses
     isolation: Literal["", "hardware", "memory", "none"] = ""
-    # How hard the limit of its part of a GPU is; "" = its GPUs are whole, or nobody says.
+    # isolation: isolation of the GPU fraction; "" = whole GPUs, or unknown
     charged_milli: Annotated[int, Meta(ge=0, le=1000)] = 0
-    # GPU milli that its part of a GPU is charged with on the node; 0 = as much as it asks for.
+    # charged_milli: GPU milli charged for the fraction on this node; 0 = as requested
 
 
 class RankedCluster(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
-    """A cluster that could take the workload, with the parts of its score."""
+    """A cluster that fits the workload, with the components of its score."""
 
     cluster: str
-    score: float  # 0..100, the weighted mean of its parts
-    parts: dict[str, float]  # each 0..100; of what is not known 0
-    input_age_s: float  # of the newest sign of life that the decider had
+    score: float  # weighted mean of the components, 0 to 100
+    parts: dict[str, float]  # components of the score by name, 0 to 100 each; 0 = unknown
+    input_age_s: float  # age of the cluster's newest heartbeat at the decision, in seconds
 
 
 class Choice(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
-    """One placement of a decision and why."""
+    """One placement of a decision, and the reasons for its cluster."""
 
     tenant: str
     id: str
     attempt: int
     cluster: str
-    pods: tuple[PodBinding, ...]
-    ranking: tuple[RankedCluster, ...]  # best first; the first is the chosen one
-    filtered: dict[str, str] = {}  # cluster -> why it was out
-    profile: str = ""  # by which it was ranked; "" = balanced, as nobody asked for another
-    weights: PartWeights = {}  # of the parts, where the request or its queue changed the profile's
-    follows: str = ""  # it was not this decision's to choose: who did, in words
+    pods: tuple[PodBinding, ...]  # node and GPUs of each pod
+    ranking: tuple[RankedCluster, ...]  # clusters that fit, best first; the first is the chosen one
+    filtered: dict[str, str] = {}  # reason by cluster that did not fit
+    profile: str = ""  # scoring profile of the ranking; "" = balanced
+    weights: PartWeights = {}  # weights changed by the request or its queue
+    follows: str = ""
+    # follows: party that chose the cluster in place of this decision, in words; "" = the decision
 
 
 class Retraction(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
-    """One placement taken back by a decision and why."""
+    """One placement withdrawn by a decision."""
 
     tenant: str
     id: str
     attempt: int
     cluster: str
-    reason: str
+    reason: str  # reason of the withdrawal
 
 
 class EvictionOrder(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
-    """One attempt that makes room for a workload of better right, and what that costs."""
+    """One attempt preempted by a decision, with the beneficiary and the cost."""
 
     tenant: str
     id: str
     attempt: int
     cluster: str
-    lost_gpu_s: float  # work that is done again, and starting again, in GPU seconds
-    for_tenant: str  # whose room it will be: see the reservation of that workload
-    for_id: str
-    right: Literal["guarantee", "deserved", "priority"]
-    # Given where both are equal in queue and priority: what it has still to do, and what the other
-    # has, which is clearly less and is what goes first then.
+    lost_gpu_s: float  # cost: repeated work and the restart, in GPU seconds
+    for_tenant: str  # tenant of the beneficiary, which has a reservation
+    for_id: str  # id of the beneficiary
+    right: Literal["guarantee", "deserved", "priority"]  # precedence of the beneficiary
     left_s: float | None = None
+    # left_s: remaining work of the victim in seconds, between jobs of one queue and priority; None
+    # = not compared
     for_left_s: float | None = None
+    # for_left_s: remaining work of the beneficiary in seconds; null = not compared
 
 
 class ResizeOrder(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
-    """One attempt that goes on with another number of pods: fewer, so that a workload of better
-    right gets their room, or more, in room that nobody else has a right to."""
+    """One attempt resized by a decision: fewer pods for a beneficiary, or more pods on free
+    capacity.
+    """
 
     tenant: str
     id: str
     attempt: int
     cluster: str
-    pods_before: int
-    pods: int
-    lost_gpu_s: float = 0.0  # what it costs those that go on and those that go, in GPU seconds
-    for_tenant: str = ""  # whose room it will be: see the reservation of that workload
-    for_id: str = ""
+    pods_before: int  # number of pods before
+    pods: int  # number of pods after
+    lost_gpu_s: float = 0.0  # cost to pods that stay and pods that end, in GPU seconds
+    for_tenant: str = ""  # tenant of the beneficiary; "" = unset
+    for_id: str = ""  # id of the beneficiary; "" = unset
     right: Literal["", "guarantee", "deserved", "priority"] = ""
-    # "" = of what is lent: it grows into it or, where there is somebody to whom it goes, gives back
-    # what it has beyond what it wished for.
+    # right: precedence of the beneficiary; "" = borrowed capacity is taken or returned
 
 
 class MoveOrder(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
-    """One attempt that leaves its place for a person's wish or for a drain, and what that costs.
-    Those that make room by right are EvictionOrders."""
+    """One attempt ended by a decision for an operator's or tenant's request, or for a drain.
+    Preemptions are EvictionOrders.
+    """
 
     tenant: str
     id: str
     attempt: int
     cluster: str
-    lost_gpu_s: float  # as in EvictionOrder
+    lost_gpu_s: float  # cost in GPU seconds, as in EvictionOrder
     why: Literal["asked", "held", "drain"]
-    to: str = ""  # the cluster in which room is kept for it: see its reservation; "" = in none
-    who: str = ""  # whose wish it is
+    # why: asked = a requested move or eviction; held = a hold; drain = a drain
+    to: str = ""  # cluster with a reservation for the workload; "" = unset
+    who: str = ""  # requester; "" = a drain
 
 
 class DividedPart(msgspec.Struct, frozen=True, gc=False, kw_only=True):
-    """What one cluster gets of a divided job."""
+    """One cluster's part of a divided job."""
 
-    id: str  # of the part
+    id: str  # id of the workload of the part
     cluster: str
-    pods: int
-    room: int  # for how many pods there was some
+    pods: int  # number of pods of the part
+    room: int  # number of pods that the cluster's free capacity allows
 
 
 class Division(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
-    """One job that goes to several clusters, and why each gets so many: see the reservations of its
-    parts."""
+    """One job divided over several clusters. Each part has a reservation."""
 
     tenant: str
     id: str
     attempt: int
-    parts: tuple[DividedPart, ...]
-    filtered: dict[str, str] = {}  # cluster -> why it was out
+    parts: tuple[DividedPart, ...]  # part of each cluster
+    filtered: dict[str, str] = {}  # reason by cluster that got no part
 
 
 class Commit(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
-    """All parts of one job are claimed, and start."""
+    """Start of a divided gang, after the claim of its last part."""
 
     tenant: str
     id: str
     attempt: int
-    parts: tuple[str, ...]  # their ids
+    parts: tuple[str, ...]  # ids of the parts
 
 
 class PartOrder(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
-    """One part of a divided job that is ended, as the others do not go on, and what that costs."""
+    """One part of a divided job ended by a decision, because another part ended."""
 
     tenant: str
     id: str
     attempt: int
     cluster: str
-    lost_gpu_s: float  # as in EvictionOrder
-    reason: str
+    lost_gpu_s: float  # cost in GPU seconds, as in EvictionOrder
+    reason: str  # reason of the end
 
 
 class RebalanceMove(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
-    """One attempt that leaves its place so that a job that waits fits there, and goes on in room
-    that was free: see its reservation."""
+    """One attempt moved to free capacity elsewhere, for a pending job that fits in its place."""
 
     tenant: str
     id: str
     attempt: int
     cluster: str
-    to: str  # the cluster in which room is kept for it; it may be the same
-    lost_gpu_s: float  # as in EvictionOrder
+    to: str  # cluster with a reservation for the moved workload, possibly the same
+    lost_gpu_s: float  # cost in GPU seconds, as in EvictionOrder
 
 
 class Rebalance(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
-    """A job that waits and can begin once a few others have moved: who does, and why it pays."""
+    """A pending job that can start once a few other jobs have moved, with gain and cost."""
 
     tenant: str
     id: str
-    cluster: str  # where it will begin: see its reservation
-    moves: tuple[RebalanceMove, ...]
-    gpus: float  # that it waits for; of one without any, what its CPUs are worth
-    waited_s: float
-    saves_s: float  # of waiting: what it would wait for yet, less what the others take to go
-    gain_gpu_s: float  # gpus times saves_s
-    cost_gpu_s: float  # what all that move lose together
+    cluster: str  # cluster of the pending job's reservation
+    moves: tuple[RebalanceMove, ...]  # attempts that move
+    gpus: float  # requested GPUs; for a job without GPUs, the worth of its CPUs
+    waited_s: float  # time since the submission, in seconds
+    saves_s: float
+    # saves_s: saved waiting time: expected wait without moves, less the time that the moves take
+    gain_gpu_s: float  # gain: gpus times saves_s
+    cost_gpu_s: float  # cost of all moves, in GPU seconds
 
 
 class HeldPieces(msgspec.Struct, frozen=True, gc=False, kw_only=True):
-    """So many of one extended resource."""
+    """A number of units of one extended resource."""
 
-    resource: str
-    number: int
+    resource: str  # full name of the extended resource
+    number: int  # number of units
 
 
 class HeldNode(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
-    """What a reservation keeps of one node."""
+    """Capacity that a reservation holds on one node."""
 
     node: str
-    cpu_milli: int = 0
-    memory_mib: int = 0
-    gpu_milli: int = 1000  # of each GPU named
-    gpus: tuple[int, ...] = ()
-    gpu_memory_mib: int = 0
-    mig_profile: str = ""
-    isolation: str = ""
-    pieces: tuple[HeldPieces, ...] = ()  # TPUs and other extended resources
+    cpu_milli: int = 0  # CPU in milli
+    memory_mib: int = 0  # memory in MiB
+    gpu_milli: int = 1000  # milli of each GPU in ``gpus``
+    gpus: tuple[int, ...] = ()  # indices of the GPUs
+    gpu_memory_mib: int = 0  # memory of each GPU in MiB, for a fraction; 0 = by gpu_milli
+    mig_profile: str = ""  # MIG profile, such as 1g.10gb; "" = unset
+    isolation: str = ""  # minimum isolation of the fraction; "" = any
+    pieces: tuple[HeldPieces, ...] = ()  # units of TPUs and other extended resources
 
 
 class Reservation(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
-    """Room that is kept for a waiting job: others may use it until then, not longer."""
+    """Capacity reserved for a pending job. Other jobs may use the capacity if they end in time."""
 
     tenant: str
     id: str
     cluster: str
-    held: tuple[HeldNode, ...]
-    expected_at_s: float | None = None  # None = not known when it will be free
-    owed: bool = False  # others were ended for it: nobody but that job gets the room
-    moving: bool = False  # the job itself is ended elsewhere so that it goes on here: owed too
+    held: tuple[HeldNode, ...]  # reserved capacity by node
+    expected_at_s: float | None = None
+    # expected_at_s: time at which the capacity is expected to be free; null = unknown
+    owed: bool = False
+    # owed: True: victims were preempted for the job, and no other job gets the capacity
+    moving: bool = False  # True: the job is being moved here, and no other job gets the capacity
 
 
 class PodKind(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
-    """What of a pod decides which holes it can fill, and how often such pods came."""
+    """Shape of a pod, and how often such pods arrived."""
 
-    gpus: int = 0
-    gpu_milli: int = 0
-    cpu_milli: int = 0
-    weight: int
+    gpus: int = 0  # number of GPUs
+    gpu_milli: int = 0  # milli of each GPU
+    cpu_milli: int = 0  # CPU in milli
+    weight: int  # number of such pods
 
 
 class Wanted(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
-    """What pods cannot do without, and how much of GPUs was asked for by those that say so."""
+    """Node requirements of pods, and the GPU capacity that such pods requested."""
 
-    accepts: str  # a pod set that the same nodes do for, as JSON
-    gpu_milli: int
+    accepts: str  # representative pod set as JSON; other sets here accept the same nodes
+    gpu_milli: int  # requested GPU milli
 
 
 class LearnedMix(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
-    """The mix of pods that scores are made for, as the decider had learned it."""
+    """Mix of pods that scores assume, as learned from submissions."""
 
-    pods: int  # that had arrived
-    kinds: tuple[PodKind, ...] = ()
-    wants: tuple[Wanted, ...] = ()
+    pods: int  # number of pods that had arrived
+    kinds: tuple[PodKind, ...] = ()  # shapes of pods
+    wants: tuple[Wanted, ...] = ()  # node requirements of pods
 
 
 class PressedPool(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
-    """Nodes that the same pods accept, and how dear their room is."""
+    """Nodes that the same pods accept, and the price of their capacity."""
 
-    wanted_by: tuple[int, ...] = ()  # numbers of the mix's ``wants``, from 0
-    price_milli: int  # of a GPU there, beyond what one costs where nobody has to go
+    wanted_by: tuple[int, ...] = ()  # indices into ``wants`` of the mix, from 0
+    price_milli: int  # extra price of a GPU here, in thousandths of a GPU on uncontended nodes
 
 
 class WholeBlock(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
-    """What so many GPUs that are wholly free on one node are worth beyond themselves."""
+    """Extra worth of a number of wholly free GPUs on one node."""
 
-    gpus: int
-    price_milli: int  # in GPUs
+    gpus: int  # number of wholly free GPUs
+    price_milli: int  # extra worth, in thousandths of a GPU
 
 
 class Pressure(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
-    """Which nodes are scarce, by the mix of pods and by what was free."""
+    """Scarcity of nodes, from the mix of pods and free capacity."""
 
-    pods: int = 0  # of the mix that it was worked out for
-    pools: tuple[PressedPool, ...] = ()  # all others cost nothing beyond
-    whole: tuple[WholeBlock, ...] = ()
+    pods: int = 0  # number of pods in the mix of the calculation
+    pools: tuple[PressedPool, ...] = ()  # pools with an extra price; all other nodes have none
+    whole: tuple[WholeBlock, ...] = ()  # extra worth of blocks of free GPUs
 
 
 class ToldOutlook(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
-    """What the order of those that wait was made of, where jobs go by when they are due."""
+    """Inputs of the order of pending jobs, where jobs go by their due times."""
 
-    patience_s: float | None = None  # that the fleet needs for all that is open; None = for ever
-    gpus: float | None = None  # of the fleet; None = as many as anybody wants
-    left_gpu_s: float | None = None  # jobs of more service go behind the others; None = nobody does
-    submitted: int = 0  # jobs that ever came
-    late: int = 0  # of those that went behind, who had waited for long when they began
+    patience_s: float | None = None
+    # patience_s: seconds that the fleet needs for all open work; null = unlimited
+    gpus: float | None = None  # GPUs of the fleet; null = unlimited
+    left_gpu_s: float | None = None  # service above which a job goes behind others; null = no limit
+    submitted: int = 0  # total number of submitted jobs
+    late: int = 0  # number of jobs put behind others that had waited long at their start
 
 
 class Expected(msgspec.Struct, frozen=True, gc=False, kw_only=True):
-    """How long a job is expected to take that does not say itself."""
+    """Learned duration of a job that states none."""
 
     tenant: str
     id: str
-    expected_s: float
+    expected_s: float  # expected duration in seconds
 
 
 class LifeTable(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
-    """Of jobs of one size: after how long they ended well, and for how long those had run that were
-    open. Counts by step of duration, as far as any is not 0."""
+    """Survival counts of jobs of one size, by step of duration. Trailing zeros are left out."""
 
-    gpus: float  # they have at most so many, and more than half as many
-    ended: tuple[int, ...] = ()
-    open: tuple[int, ...] = ()
+    gpus: float  # upper limit of the size; jobs have more than half as many GPUs
+    ended: tuple[int, ...] = ()  # successful endings by step of duration
+    open: tuple[int, ...] = ()  # open jobs by step of run time
 
 
 class Lives(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
-    """What was learned of how long jobs go on that do not say it themselves."""
+    """Learned durations of jobs that state none."""
 
-    endings: int = 0  # that were seen until then
-    tables: tuple[LifeTable, ...] = ()
+    endings: int = 0  # number of endings seen
+    tables: tuple[LifeTable, ...] = ()  # survival counts by job size
 
 
 class Saw(msgspec.Struct, frozen=True, gc=False, kw_only=True):
-    """The last sequence of each stream that the decider had folded."""
+    """Last folded sequence of each stream."""
 
-    workloads: int
-    fleet: int
-    control: int
+    workloads: int  # sequence of WORKLOADS
+    fleet: int  # sequence of FLEET
+    control: int  # sequence of CONTROL
 
 
 class Decision(
     msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True, tag="decision.v1"
 ):
-    """One group commit of a cell's decider.
+    """One group commit of a cell's resolver.
 
     Subject: ``berth.decision.<cell>``
     """
 
     cell: str
-    number: int  # 1, 2, 3 … without gaps
-    after: int  # stream sequence of decision number - 1; 0 for the first
-    decider: str
+    number: int  # number in the chain, from 1, without gaps
+    after: int  # stream sequence of decision number - 1; 0 = the first decision
+    decider: str  # service and instance of the resolver
     engine: str  # version of the deciding code
-    now_s: float  # the time that the core was given
-    settings: dict[str, float | int | str]
-    saw: Saw
-    events: int | None = None  # stored with it, right behind it; None = as many as it orders
-    placements: tuple[Choice, ...] = ()
-    withdrawals: tuple[Retraction, ...] = ()
-    evictions: tuple[EvictionOrder, ...] = ()  # the cheapest that make the room that is needed
-    resizes: tuple[ResizeOrder, ...] = ()  # before anybody is evicted
-    moves: tuple[MoveOrder, ...] = ()
-    rebalances: tuple[Rebalance, ...] = ()
-    divisions: tuple[Division, ...] = ()
-    commits: tuple[Commit, ...] = ()
-    partings: tuple[PartOrder, ...] = ()
-    reservations: tuple[Reservation, ...] | None = None  # all in force; None = as before
-    reserved: int = 0  # how many were in force when this was decided
-    mix: LearnedMix | None = None  # scored with from here on; None = as before
-    mix_pods: int = 0  # of the mix that this was scored with
-    pressure: Pressure | None = None  # scored with from here on; None = as before
-    pressed_by: int = 0  # number of the decision that told the pressure that this was scored with
-    outlook: ToldOutlook | None = None  # that the order was made of; None = jobs went as they came
-    expected: tuple[Expected, ...] = ()  # of jobs that say nothing, and no decision had told
-    lives: Lives | None = None  # what is left of jobs goes by it from here on; None = as before
-    lives_by: int = 0  # number of the decision that told what this was made with
-    unclaimed: dict[str, float] = {}  # cluster -> when it left a placement so, while that counts
-    suspended: tuple[str, ...] = ()  # <tenant>/<id> whose commits the log refuses: left out
-    retried: tuple[str, ...] = ()  # and those tried again: nobody makes or leaves room for them
+    now_s: float  # time given to the deciding code
+    settings: dict[str, float | int | str]  # settings that decisions depend on
+    saw: Saw  # sequences that the decision is based on
+    events: int | None = None
+    # events: number of events stored right behind the decision; null = one for each order
+    placements: tuple[Choice, ...] = ()  # placements, with their reasons
+    withdrawals: tuple[Retraction, ...] = ()  # placements withdrawn before a claim
+    evictions: tuple[EvictionOrder, ...] = ()
+    # evictions: preemptions, the cheapest set that frees the needed capacity
+    resizes: tuple[ResizeOrder, ...] = ()  # resizes, decided before preemptions
+    moves: tuple[MoveOrder, ...] = ()  # moves for requests, holds and drains
+    rebalances: tuple[Rebalance, ...] = ()  # moves of running jobs so that a pending job fits
+    divisions: tuple[Division, ...] = ()  # jobs divided over clusters
+    commits: tuple[Commit, ...] = ()  # divided gangs that start
+    partings: tuple[PartOrder, ...] = ()  # parts ended because another part ended
+    reservations: tuple[Reservation, ...] | None = None
+    # reservations: all reservations in force; null = unchanged
+    reserved: int = 0  # number of reservations in force
+    mix: LearnedMix | None = None  # mix of pods for later scores; null = unchanged
+    mix_pods: int = 0  # number of pods in the mix of this decision
+    pressure: Pressure | None = None  # scarcity for later scores; null = unchanged
+    pressed_by: int = 0  # number of the decision with the scarcity of this one
+    outlook: ToldOutlook | None = None  # inputs of the order; null = first come, first served
+    expected: tuple[Expected, ...] = ()  # learned durations not in an earlier decision
+    lives: Lives | None = None  # survival counts for later decisions; null = unchanged
+    lives_by: int = 0  # number of the decision with the survival counts of this one
+    unclaimed: dict[str, float] = {}
+    # unclaimed: time of the last unclaimed placement by cluster, while that excludes the cluster
+    suspended: tuple[str, ...] = ()
+    # suspended: <tenant>/<id> of workloads backed off because the log refuses their commits
+    retried: tuple[str, ...] = ()
+    # retried: <tenant>/<id> of backed off workloads tried again, without preemption

@@ -1,4 +1,4 @@
-"""What is kept for the record: dead letters, archived stories, leases, how far logs were."""
+"""Records: dead letters, archived event histories, leases and high-water marks of logs."""
 
 import msgspec
 
@@ -11,22 +11,22 @@ class DeadLetter(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, 
     Subject: ``berth.dead.<service>``
     """
 
-    service: str
-    subject: str
-    reason: str
-    at_s: float
-    stream: str = ""
-    sequence: int = 0
-    workload: str = ""  # "<tenant>/<id>" if it belonged to one: frozen for that service
-    body: bytes = b""  # shortened, and without what looks like a key or a token
+    service: str  # service that failed
+    subject: str  # subject of the message
+    reason: str  # error
+    at_s: float  # time of the failure, in seconds since 1970
+    stream: str = ""  # stream of the message; "" = unset
+    sequence: int = 0  # stream sequence of the message; 0 = unset
+    workload: str = ""  # "<tenant>/<id>" of the workload, frozen for the service; "" = unset
+    body: bytes = b""  # message, shortened, with keys and tokens removed
 
 
 class ArchivedStory(
     msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="archive.story.v1"
 ):
-    """All events of an ended workload, before its aggregate is purged down to the ending. A long
-    story is several messages. After a crash one may be there twice, and its copy may call other
-    events void: of events with one sequence and one time of storing the first counts.
+    """Events of an ended workload, written before the log keeps only the ending. A long history
+    takes several messages. After a crash a message may repeat, and copies may mark other events as
+    void: for one sequence and storing time, the first copy is valid.
 
     Subject: ``berth.archive.workload.<tenant>.<bucket>``, the bucket being CRC-32 of the id modulo
     16384
@@ -34,42 +34,43 @@ class ArchivedStory(
 
     tenant: str
     id: str
-    events: tuple[RecordedEvent, ...]
+    events: tuple[RecordedEvent, ...]  # events in the log's order
 
 
 class Lease(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="lease.v1"):
-    """Who does a job that one does at a time. It keeps the peace; guards keep it safe.
+    """A lease for work that one process does at a time. Expected-last-sequence checks give the
+    safety.
 
     Subject: ``berth.lease.<name>``
     """
 
-    name: str
-    holder: str
-    ttl_s: float
-    renewals: int = 0
-    released: bool = False  # True: given up on purpose, take it at once
+    name: str  # name of the work
+    holder: str  # service and instance that hold the lease
+    ttl_s: float  # seconds after the last renewal until another may take the lease
+    renewals: int = 0  # number of renewals
+    released: bool = False  # True: given up on purpose, free at once
 
 
 class StreamMark(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """How far one stream was, and its last message then."""
+    """High-water mark of one stream, with its last message."""
 
-    stream: str
-    incarnation: str  # the stream's, as its metadata has it
-    sequence: int  # of the last message; 0 = the stream was empty
-    digest: str = ""  # of that message; "" = not known
-    subject: str = ""  # of that message
+    stream: str  # name of the stream
+    incarnation: str  # id of the stream's incarnation, from its metadata
+    sequence: int  # sequence of the last message; 0 = the stream was empty
+    digest: str = ""  # hash of the last message; "" = unknown
+    subject: str = ""  # subject of the last message
 
 
 class LogMark(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="log.mark.v2"):
-    """How far the logs were when a service checked them last. It is kept beside them, so that a log
-    that has lost its end, or is another one, is noticed.
+    """High-water marks of the logs at a service's last check, stored beside the logs. A log that
+    lost its end, or was replaced, is behind its mark.
 
     Subject: ``berth.lease.log.<service>``
     """
 
-    service: str
-    at_s: float  # the server's clock
-    streams: tuple[StreamMark, ...] = ()
+    service: str  # service that checked
+    at_s: float  # server's clock
+    streams: tuple[StreamMark, ...] = ()  # marks by stream
 
 
 class LogEnd(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="log.end.v1"):
@@ -82,7 +83,7 @@ class LogEnd(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag=
     id: str
     attempt: int
     cluster: str
-    pod: int = 0
-    pods: int = 1
+    pod: int = 0  # index of the pod
+    pods: int = 1  # number of pods of the attempt
     data: bytes = b""  # whole lines: time, a blank, text
-    cut: bool = False  # there was more before
+    cut: bool = False  # True: earlier lines are missing

@@ -1,9 +1,9 @@
-"""What the GPUs of a node, and those of a job, do right now: observations, lossy, never truth.
+"""GPU usage of nodes and jobs: lossy observations, never truth.
 
-Telemetry feeds scores and people. No service evicts or frees anything because of it, and nothing is
-placed by it but that GPUs which it calls lost get no new pods (``ClusterScore.lost_gpus``). So it
-travels on core NATS, one message a node and interval, one a job and 30 s, and a lost one is simply
-replaced by the next.
+Telemetry feeds scores and displays. No service evicts or frees anything because of telemetry. Only
+``ClusterScore.lost_gpus`` affects placement: lost GPUs get no new pods. Messages travel on core
+NATS, for each node once an interval and for each job every 30 s, and the next message replaces a
+lost one.
 """
 
 from typing import Annotated, Literal, Protocol
@@ -33,94 +33,95 @@ TelemetrySource = Literal["nvml", "dcgm", "emulated"]
 
 
 class GpuProcess(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One process that holds memory on a GPU, as the driver sees it."""
+    """One process with memory on a GPU, as the driver reports."""
 
-    pid: Amount
-    kind: Literal["compute", "graphics", "mps"] = "compute"
-    serves_mps: bool = False  # all that it does is what clients of MPS asked it to; it is nobody's
-    memory_mib: Amount | None = None  # None = the driver does not say (containers, MIG)
-    sm_percent: Percent | None = None
-    pod_uid: str | None = None  # from the process's cgroup, where it is in a pod
+    pid: Amount  # process id
+    kind: Literal["compute", "graphics", "mps"] = "compute"  # use of the GPU
+    serves_mps: bool = False  # True: an MPS server, which works for its clients
+    memory_mib: Amount | None = None  # GPU memory in MiB; null = not reported (containers, MIG)
+    sm_percent: Percent | None = None  # SM utilization; null = not measured
+    pod_uid: str | None = None  # UID of the pod, from the cgroup of the process; null = no pod
 
 
 class GpuPodUse(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What all processes of one pod have of a GPU, together."""
+    """All processes of one pod on a GPU."""
 
-    pod_uid: str
-    processes: Annotated[int, Meta(ge=1, le=1 << 20)] = 1
-    memory_mib: Amount | None = None  # None = the driver does not say of one of them
-    sm_percent: Percent | None = None  # None = the driver says it of none of them
+    pod_uid: str  # UID of the pod
+    processes: Annotated[int, Meta(ge=1, le=1 << 20)] = 1  # number of processes
+    memory_mib: Amount | None = None  # GPU memory in MiB; null = unknown for some process
+    sm_percent: Percent | None = None  # SM utilization; null = unknown for all processes
 
 
 class GpuHolder(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A container that was given a GPU, or a part of one, as the kubelet or an exporter says it."""
+    """A container with a GPU or a fraction of a GPU, as the kubelet or an exporter reports."""
 
     namespace: str
-    pod: str
-    container: str = ""
-    resource: str = ""  # by which it was asked for; of a claim the driver
-    device: str = ""  # UUID of a MIG instance; "" = the GPU
-    claim: str = ""  # of dynamic resource allocation
-    parts: Index = 0  # of a device that is handed out several times; 0 = whole
+    pod: str  # name of the pod
+    container: str = ""  # name of the container
+    resource: str = ""  # extended resource of the request, or the driver of a ResourceClaim
+    device: str = ""  # UUID of a MIG instance; "" = the whole GPU
+    claim: str = ""  # name of the ResourceClaim; "" = no dynamic resource allocation
+    parts: Index = 0  # number of replicas of a shared device; 0 = the whole device
 
 
 class MigInstance(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One slice of a GPU in MIG mode."""
+    """One MIG slice of a GPU."""
 
-    uuid: str
-    profile: str  # as in nvidia.com/mig-<profile>, for example "1g.5gb"
-    memory_mib: Amount
-    memory_used_mib: Amount | None = None
+    uuid: str  # UUID of the MIG instance
+    profile: str  # profile, as in nvidia.com/mig-<profile>, such as "1g.5gb"
+    memory_mib: Amount  # memory in MiB
+    memory_used_mib: Amount | None = None  # used memory in MiB; null = not measured
     utilization_percent: Percent | None = None
-    sm_active_percent: Percent | None = None
+    # utilization_percent: share of time with a running kernel; null = not measured
+    sm_active_percent: Percent | None = None  # share of SMs with work; null = not measured
 
 
 class GpuReading(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One GPU at one moment. None is "not measured" and never stands for zero."""
+    """A sample of one GPU. Null means not measured, never 0."""
 
-    index: Index
-    uuid: ObjectName
-    model: Model
-    health: GpuHealth = "ok"
-    health_reason: Words = ""  # for people: why it is not ok
-    memory_total_mib: Amount | None = None
-    memory_used_mib: Amount | None = None
-    utilization_percent: Percent | None = None  # share of time in which a kernel ran
-    sm_active_percent: Percent | None = None  # share of its SMs that had work, over some seconds
-    memory_bandwidth_percent: Percent | None = None
-    power_w: Watts | None = None
-    power_limit_w: Watts | None = None
-    temperature_c: Celsius | None = None
-    sm_clock_mhz: Amount | None = None
-    memory_clock_mhz: Amount | None = None
-    throttle_reasons: tuple[str, ...] = ()
-    ecc_corrected: Number | None = None  # since the driver was loaded
-    ecc_uncorrected: Number | None = None
-    xid: Index | None = None  # the newest XID error since the agent started
-    mig: tuple[MigInstance, ...] = ()
-    processes: tuple[GpuProcess, ...] = ()  # those with the most memory
-    pods: tuple[GpuPodUse, ...] = ()  # whose processes are on it; those with the most memory
-    other_processes: Index = 0  # that are in no pod, or whose pod is not known
-    holders: tuple[GpuHolder, ...] = ()  # who was given it
+    index: Index  # number of the GPU on the node
+    uuid: ObjectName  # UUID of the GPU
+    model: Model  # model of the GPU
+    health: GpuHealth = "ok"  # ok, degraded or lost
+    health_reason: Words = ""  # cause of bad health, for display; "" = unset
+    memory_total_mib: Amount | None = None  # total memory in MiB
+    memory_used_mib: Amount | None = None  # used memory in MiB
+    utilization_percent: Percent | None = None  # share of time with a running kernel
+    sm_active_percent: Percent | None = None  # share of SMs with work, over some seconds
+    memory_bandwidth_percent: Percent | None = None  # use of the memory bandwidth
+    power_w: Watts | None = None  # power draw in watts
+    power_limit_w: Watts | None = None  # power limit in watts
+    temperature_c: Celsius | None = None  # temperature in degrees Celsius
+    sm_clock_mhz: Amount | None = None  # SM clock in MHz
+    memory_clock_mhz: Amount | None = None  # memory clock in MHz
+    throttle_reasons: tuple[str, ...] = ()  # reasons of a reduced clock, as the driver names them
+    ecc_corrected: Number | None = None  # corrected ECC errors since the driver was loaded
+    ecc_uncorrected: Number | None = None  # uncorrected ECC errors since the driver was loaded
+    xid: Index | None = None  # newest XID error since the agent started; null = unset
+    mig: tuple[MigInstance, ...] = ()  # MIG slices
+    processes: tuple[GpuProcess, ...] = ()  # processes with the most memory
+    pods: tuple[GpuPodUse, ...] = ()  # pods with the most memory
+    other_processes: Index = 0  # number of processes outside of known pods
+    holders: tuple[GpuHolder, ...] = ()  # containers with the GPU
 
 
 class NodeTelemetry(
     msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="telemetry.node.v1"
 ):
-    """All GPUs of one node, once an interval.
+    """Samples of all GPUs of one node, once an interval.
 
     Subject: ``berth.telemetry.<cluster>.<node>`` (core NATS)
     """
 
     cluster: str
     node: str
-    epoch: Number  # of this agent's life: a later life has a larger one
-    counter: Number  # rises by one with each message of an epoch; gaps are lost messages
-    observed_at_s: Moment  # the node's own clock: it may make us doubt, never reorder
-    interval_s: Interval  # when to expect the next one
-    source: TelemetrySource
-    gpus: tuple[GpuReading, ...]
-    lacks: tuple[str, ...] = ()  # what cannot be told at present and why, in words for people
+    epoch: Number  # process run of the agent; a later run has a larger epoch
+    counter: Number  # number of the message in its epoch; gaps are lost messages
+    observed_at_s: Moment  # node's clock; a doubtful clock lowers trust and never reorders messages
+    interval_s: Interval  # seconds to the next message
+    source: TelemetrySource  # source of the samples
+    gpus: tuple[GpuReading, ...]  # GPUs of the node
+    lacks: tuple[str, ...] = ()  # unavailable measurements and their causes, for display
 
 
 # Jobs
@@ -129,68 +130,70 @@ FIGURES_S = 30.0  # between two messages about one job
 
 
 class GpuUse(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What some GPUs did for somebody, over a while. None is "not measured", never zero.
+    """Usage of some GPUs by one job over a window. Null means not measured, never 0.
 
-    Of a GPU that several pods share, each has the part that its processes had: of the utilization
-    what the driver says of them, of the power as much as of the utilization.
+    On a GPU shared by pods, each pod has the utilization of its processes as the driver reports,
+    and the same share of the power.
     """
 
-    gpus: Index = 0  # devices held: a GPU, a MIG instance, a part of a GPU
-    measured: Index = 0  # of those, with figures at all
-    utilization_percent: Percent | None = None  # mean of its devices over the while
-    utilization_max_percent: Percent | None = None  # the busiest device's highest reading
-    sm_active_percent: Percent | None = None  # mean of the devices of which that is known
-    memory_used_mib: Amount | None = None  # sum over its devices, as last read
-    memory_total_mib: Amount | None = None  # of those devices
-    power_w: Watts | None = None  # sum over its devices, mean over the while
+    gpus: Index = 0  # number of allocated devices: GPUs, MIG instances or fractions
+    measured: Index = 0  # number of allocated devices with measurements
+    utilization_percent: Percent | None = None  # mean over the devices and the window
+    utilization_max_percent: Percent | None = None  # highest sample of the busiest device
+    sm_active_percent: Percent | None = None  # mean over the devices with this measurement
+    memory_used_mib: Amount | None = None  # sum over the devices, last sample, in MiB
+    memory_total_mib: Amount | None = None  # total memory of the devices in MiB
+    power_w: Watts | None = None  # sum over the devices, mean over the window, in watts
 
 
 class JobOwner(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What stands at the top of a job's ownerReferences, such as a JobSet or a RayJob."""
+    """Top object of a job's ownerReferences, such as a JobSet or a RayJob."""
 
-    kind: ObjectName
-    name: ObjectName
-    uid: ObjectName
-    jobs: Annotated[int, Meta(ge=1, le=1 << 20)] = 1  # of its jobs have figures
-    use: GpuUse = GpuUse()  # of all of them in this cluster
+    kind: ObjectName  # kind of the object
+    name: ObjectName  # name of the object
+    uid: ObjectName  # UID of the object
+    jobs: Annotated[int, Meta(ge=1, le=1 << 20)] = 1
+    # jobs: number of jobs of the owner with measurements
+    use: GpuUse = GpuUse()  # usage of all jobs of the owner in this cluster
 
 
 class JobFigures(
     msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="telemetry.job.v1"
 ):
-    """What one job's GPUs did in one cluster in the last half minute.
+    """Usage of one job's GPUs in one cluster, over the last half minute.
 
-    Subject: ``berth.figures.<tenant>.<cluster>.<job>`` (core NATS). Of a job that came through us
-    <job> is its id. Of any other <tenant> is ``-``, and <job> is ``<namespace>/<kind>/<name>`` as
-    one token.
+    Subject: ``berth.figures.<tenant>.<cluster>.<job>`` (core NATS). <job> is the id of a managed
+    job. For unmanaged jobs <tenant> is ``-``, and <job> is ``<namespace>/<kind>/<name>`` as one
+    token.
     """
 
     cluster: ObjectName
     namespace: ObjectName = ""
-    kind: ObjectName = "Job"  # of the object whose pods these are; Pod = a pod that nobody owns
-    name: ObjectName = ""
-    uid: ObjectName = ""
-    tenant: ObjectName = ""  # "" = it did not come through us
-    id: ObjectName = ""
+    kind: ObjectName = "Job"  # kind of the object that owns the pods; Pod = a pod without an owner
+    name: ObjectName = ""  # name of the object
+    uid: ObjectName = ""  # UID of the object
+    tenant: ObjectName = ""  # tenant of the job; "" = an unmanaged job
+    id: ObjectName = ""  # id of the job; "" = an unmanaged job
     attempt: Attempt = 0
-    epoch: Number  # of whoever measures it: a later life has a larger one
-    counter: Number  # rises by one with each message about this job; gaps are lost messages
-    observed_at_s: Moment  # end of the while, by the cluster's own clock
-    window_s: Interval = FIGURES_S  # how long the while was
-    pods: Index = 0  # that hold GPUs
-    nodes: Annotated[tuple[NodeName, ...], Meta(max_length=64)] = ()  # the first 64 by name
-    use: GpuUse = GpuUse()
-    idle_since_s: Moment | None = None  # since when no device of it did anything; None = busy
-    idle_for_long: bool = False  # longer than this cluster's limit
-    idle_limit_s: Moment = 0.0  # that limit; 0 = there is none
+    epoch: Number  # process run of the reporter; a later run has a larger epoch
+    counter: Number  # number of the message about this job; gaps are lost messages
+    observed_at_s: Moment  # end of the window by the cluster's clock
+    window_s: Interval = FIGURES_S  # length of the window in seconds
+    pods: Index = 0  # number of pods with GPUs
+    nodes: Annotated[tuple[NodeName, ...], Meta(max_length=64)] = ()
+    # nodes: names of the nodes, the first 64
+    use: GpuUse = GpuUse()  # usage over the window
+    idle_since_s: Moment | None = None  # time since which every device is idle; null = busy
+    idle_for_long: bool = False  # True: idle for longer than the limit
+    idle_limit_s: Moment = 0.0  # the cluster's limit of idle time in seconds; 0 = no limit
     disagreements: Annotated[tuple[Words, ...], Meta(max_length=64)] = ()
-    # Of the sources on whose processes these are, in words.
-    ended: bool = False  # the last message about it
-    owner: JobOwner | None = None  # None = nothing stands above it
+    # disagreements: contradictions between sources about the owner of processes, for display
+    ended: bool = False  # True: the last message about the job
+    owner: JobOwner | None = None  # top object of the ownerReferences; null = unset
 
 
 class NamedJob(Protocol):
-    """What the subject of a job's figures is made of."""
+    """Parts of the subject of a job's usage."""
 
     @property
     def tenant(self) -> str: ...
@@ -205,5 +208,5 @@ class NamedJob(Protocol):
 
 
 def job_key(job: NamedJob) -> str:
-    """What a job is called in the subject of its figures."""
+    """Return the last token of the subject of a job's usage."""
     return job.id if job.tenant else f"{job.namespace}/{job.kind}/{job.name}"

@@ -1,4 +1,4 @@
-"""What messages of several families are made of."""
+"""Types shared by several families of messages."""
 
 from typing import Annotated, Literal
 
@@ -16,7 +16,7 @@ Number = Annotated[int, Meta(ge=0, le=1 << 62)]  # an epoch or a counter
 Moment = Annotated[float, Meta(ge=0, le=1e11)]  # seconds since 1970
 Interval = Annotated[float, Meta(ge=0, le=86_400)]  # seconds between two messages
 Amount = Annotated[int, Meta(ge=0, le=1 << 46)]  # of a node, a job or a cluster: MiB, milli, pieces
-Index = Annotated[int, Meta(ge=0, le=1 << 20)]  # of a device on its node
+Index = Annotated[int, Meta(ge=0, le=1 << 20)]  # number of a device on its node
 Attempt = Annotated[int, Meta(ge=0, le=1 << 31)]
 Text = Annotated[str, Meta(max_length=32_768)]  # words for people, as of a Kubernetes condition
 LabelKey = Annotated[str, Meta(max_length=317)]  # also a resource's name
@@ -25,9 +25,11 @@ ModelName = Annotated[str, Meta(max_length=128, pattern=r"^[-A-Za-z0-9 ._+/:()@=
 
 
 class Toleration(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
-    """Lets pods onto nodes and clusters with a matching taint; an empty key matches every taint."""
+    """Permission for pods to use nodes and clusters with a matching taint."""
 
-    key: LabelText = ""
+    key: LabelText = ""  # key of the taint; "" with Exists = every taint
     operator: Literal["Equal", "Exists"] = "Equal"
-    value: LabelText = ""
-    effect: Literal["", "NoSchedule", "PreferNoSchedule", "NoExecute"] = ""  # "" = every effect
+    # operator: Equal compares the value; Exists ignores the value
+    value: LabelText = ""  # value of the taint
+    effect: Literal["", "NoSchedule", "PreferNoSchedule", "NoExecute"] = ""
+    # effect: effect of the taint; "" = every effect

@@ -39,148 +39,162 @@ EndS = Annotated[float, Meta(ge=0, le=32_503_680_000)]  # the year 3000: seconds
 class UsageReportRequest(
     msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True
 ):
-    """What was used from ``since_s`` (in it) to ``until_s`` (not in it), by these groups."""
+    """Usage from ``since_s`` (included) to ``until_s`` (excluded), by groups."""
 
-    kind: ReportKind = "usage"
-    since_s: EndS | None = None  # seconds since 1970; None = 30 days before until_s
-    until_s: EndS | None = None  # None = now
-    group: Annotated[tuple[ReportGroup, ...], Meta(max_length=4)] = ()  # empty = as the kind says
-    tenant: LabelText = ""  # of this one only; a tenant may name itself and nobody else
-    queue: LabelText = ""
-    owner: LabelText = ""
-    model: LabelText = ""
-    cluster: LabelText = ""
-    id: LabelText = ""  # kind job: this one only, with its attempts
-    limit: Annotated[int, Meta(ge=1, le=MOST_ROWS)] = 100  # rows
-    page: Annotated[str, Meta(max_length=512)] = ""  # kind job: next_page of the reply before
+    kind: ReportKind = "usage"  # content of the report: usage, queue or cluster in rows, or job
+    since_s: EndS | None = None  # seconds since 1970; null = 30 days before until_s
+    until_s: EndS | None = None  # seconds since 1970; null = now
+    group: Annotated[tuple[ReportGroup, ...], Meta(max_length=4)] = ()
+    # group: fields to group by; empty = by the kind
+    tenant: LabelText = ""  # only this tenant; a tenant may name only itself; "" = all
+    queue: LabelText = ""  # only this queue; "" = all
+    owner: LabelText = ""  # only this owner; "" = all
+    model: LabelText = ""  # only this GPU model; "" = all
+    cluster: LabelText = ""  # only this cluster; "" = all
+    id: LabelText = ""  # kind job: only this job, with its attempts; "" = all
+    limit: Annotated[int, Meta(ge=1, le=MOST_ROWS)] = 100  # maximum number of rows
+    page: Annotated[str, Meta(max_length=512)] = ""
+    # page: kind job: next_page of the reply before; "" = the first page
 
 
 class UsageRow(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One group of a report. Of the names those are given that it is grouped by, and they may be
-    empty there: not known, or none."""
+    """One group of a report. Names are set for the fields of the grouping, and may be empty there:
+    unknown, or none.
+    """
 
-    tenant: str = ""
-    queue: str = ""
-    owner: str = ""
-    model: str = ""
-    cluster: str = ""
-    period: str = ""  # 2026-11-24 or 2026-11, in UTC
-    jobs: int = 0  # that ended in the period
-    succeeded: int = 0
-    failed: int = 0
-    cancelled: int = 0
-    evictions: int = 0  # of those jobs
-    asked_gpu_h: float = 0.0  # the GPUs that were asked for, while the job had a place
-    held_gpu_h: float = 0.0  # the GPUs that nobody else could have meanwhile
-    used_gpu_h: float | None = None  # of those measured: utilization x time; None = not measured
-    measured_gpu_h: float = 0.0  # for so many of the held hours it is known
-    wait_p50_s: float | None = None  # submission to first placement, within 1 %; None = none was
-    wait_p95_s: float | None = None
-    start_p50_s: float | None = None  # submission to first running, within 1 %; None = none was
-    start_p95_s: float | None = None
-    cost: float | None = None  # held hours by price; None = there is no price for any of them
-    unpriced_gpu_h: float = 0.0  # held hours of models that no price is set for: not in cost
+    tenant: str = ""  # tenant of the group
+    queue: str = ""  # queue of the group
+    owner: str = ""  # owner of the group
+    model: str = ""  # GPU model of the group
+    cluster: str = ""  # cluster of the group
+    period: str = ""  # day or month in UTC, such as 2026-11-24 or 2026-11
+    jobs: int = 0  # number of jobs that ended in the period
+    succeeded: int = 0  # number of succeeded jobs
+    failed: int = 0  # number of failed jobs
+    cancelled: int = 0  # number of cancelled jobs
+    evictions: int = 0  # number of evictions of those jobs
+    asked_gpu_h: float = 0.0  # requested GPU hours, over the time with a placement
+    held_gpu_h: float = 0.0  # allocated GPU hours
+    used_gpu_h: float | None = None  # utilization times measured hours; null = not measured
+    measured_gpu_h: float = 0.0  # allocated GPU hours with a measurement
+    wait_p50_s: float | None = None
+    # wait_p50_s: median of submission to first placement, within 1 %; null = unset
+    wait_p95_s: float | None = (
+        None  # p95 of submission to first placement, within 1 %; null = unset
+    )
+    start_p50_s: float | None = None
+    # start_p50_s: median of submission to first running, within 1 %; null = unset
+    start_p95_s: float | None = None  # p95 of submission to first running, within 1 %; null = unset
+    cost: float | None = None  # allocated hours by price; null = no price is set for these models
+    unpriced_gpu_h: float = 0.0  # allocated hours of models without a price, not in the cost
 
 
 class AttemptUsage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One attempt of an ended job on one model of GPUs."""
+    """One attempt of an ended job on one GPU model."""
 
     attempt: int
     cluster: str
-    model: str = ""  # "" = not known
-    gpus_asked: float = 0.0  # GPUs' worth
-    gpus_held: float = 0.0
+    model: str = ""  # GPU model; "" = unknown
+    gpus_asked: float = 0.0  # requested GPUs
+    gpus_held: float = 0.0  # allocated GPUs
     placed_at_s: float
-    running_at_s: float | None = None  # None = it never ran
-    ended_at_s: float
+    running_at_s: float | None = None  # start of all pods; null = never
+    ended_at_s: float  # end of the attempt
     end: Literal["withdrawn", "evicted", "succeeded", "failed", "cancelled"]
-    reason: str = ""
-    held_gpu_h: float = 0.0
-    used_gpu_h: float | None = None
-    measured_gpu_h: float = 0.0
+    # end: how the attempt ended
+    reason: str = ""  # reason of the end
+    held_gpu_h: float = 0.0  # allocated GPU hours
+    used_gpu_h: float | None = None  # utilization times measured hours; null = not measured
+    measured_gpu_h: float = 0.0  # allocated GPU hours with a measurement
 
 
 class JobUsage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One ended job, all of its attempts together, whatever the report's period is."""
+    """One ended job with all of its attempts, whatever the report's period."""
 
     tenant: str
     id: str
-    state: Literal["succeeded", "failed", "cancelled"]
+    state: Literal["succeeded", "failed", "cancelled"]  # state at the end
     queue: str
-    owner: str = ""
-    cluster: str = ""  # of its last attempt; "" = it never had a place
-    models: tuple[str, ...] = ()
-    hub: str = ""  # id of the hub's cluster by way of which it came; "" = by a request
-    gpus_asked: float = 0.0  # GPUs' worth
-    gpus_held: float = 0.0  # of its last attempt
-    attempts: int = 0
-    evictions: int = 0
+    owner: str = ""  # owner of the job
+    cluster: str = ""  # cluster of the last attempt; "" = never placed
+    models: tuple[str, ...] = ()  # GPU models of the attempts
+    hub: str = ""  # id of the hub's cluster; "" = submitted by a request
+    gpus_asked: float = 0.0  # requested GPUs
+    gpus_held: float = 0.0  # allocated GPUs of the last attempt
+    attempts: int = 0  # number of attempts
+    evictions: int = 0  # number of evictions
     submitted_at_s: float
-    placed_at_s: float | None = None  # first; None = never
-    running_at_s: float | None = None  # first; None = never
+    placed_at_s: float | None = None  # first placement; null = never
+    running_at_s: float | None = None  # first start of all pods; null = never
     ended_at_s: float
-    wait_s: float | None = None  # submission to first placement
-    start_s: float | None = None  # submission to first running
-    asked_gpu_h: float = 0.0
-    held_gpu_h: float = 0.0
-    used_gpu_h: float | None = None
-    measured_gpu_h: float = 0.0
-    cost: float | None = None
-    reason: str = ""  # of its ending
-    each: tuple[AttemptUsage, ...] = ()  # only if one job was asked for
+    wait_s: float | None = None  # seconds from submission to first placement; null = never
+    start_s: float | None = None  # seconds from submission to first running; null = never
+    asked_gpu_h: float = 0.0  # requested GPU hours, over the time with a placement
+    held_gpu_h: float = 0.0  # allocated GPU hours
+    used_gpu_h: float | None = None  # utilization times measured hours; null = not measured
+    measured_gpu_h: float = 0.0  # allocated GPU hours with a measurement
+    cost: float | None = None  # allocated hours by price; null = no price is set for these models
+    reason: str = ""  # reason of the end
+    each: tuple[AttemptUsage, ...] = ()  # attempts, if the request named one job
 
 
 class UsageReport(
     msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="api.report.v1"
 ):
-    """The answer to ``report``: ``rows`` of kinds usage, queue and cluster, those with the most
-    held hours first, or by period where it is grouped by one; ``jobs`` of kind job, the last ended
-    first. ``total`` is of all, also of what was cut off."""
+    """Reply to ``report``. ``rows`` of kinds usage, queue and cluster come with the most allocated
+    hours first, or by period. ``jobs`` of kind job come last ended first. ``total`` includes rows
+    that were cut off.
+    """
 
-    kind: ReportKind
-    since_s: float
-    until_s: float
-    group: tuple[ReportGroup, ...] = ()
-    rows: tuple[UsageRow, ...] = ()
-    total: UsageRow = UsageRow()
-    groups: int = 0  # how many rows there are in all
-    jobs: tuple[JobUsage, ...] = ()
-    next_page: str = ""  # kind job: there are more
-    currency: str = ""  # of cost
-    filled_until_s: float = 0.0  # jobs that ended before are in it, if the store is not behind
-    kept_since_s: float = 0.0  # the end of the oldest job that the store still has; 0 = it has none
-    notes: tuple[str, ...] = ()  # for people: what is missing and why
+    kind: ReportKind  # content of the report
+    since_s: float  # start of the report, included
+    until_s: float  # end of the report, excluded
+    group: tuple[ReportGroup, ...] = ()  # fields of the grouping
+    rows: tuple[UsageRow, ...] = ()  # groups of kinds usage, queue and cluster
+    total: UsageRow = UsageRow()  # sum of all groups
+    groups: int = 0  # total number of rows
+    jobs: tuple[JobUsage, ...] = ()  # jobs of kind job
+    next_page: str = ""  # kind job: page for the next request; "" = the end
+    currency: str = ""  # currency of cost
+    filled_until_s: float = 0.0  # end of the last job in the store; earlier ends are complete
+    kept_since_s: float = 0.0  # end of the oldest job in the store; 0 = empty
+    notes: tuple[str, ...] = ()  # missing data and the causes, for display
 
 
 class TrendsRequest(
     msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True
 ):
-    """How figures went over an hour (a point a minute), a day (15 minutes), a month (6 hours)."""
+    """Metrics over an hour (a point a minute), a day (a point each 15 minutes) or a month (6
+    hours).
+    """
 
-    span: TrendSpan = "day"
-    until_s: EndS | None = None  # None = now
-    names: Annotated[tuple[TrendName, ...], Meta(max_length=16)] = ()  # empty = all
-    cell: LabelText = ""  # whose decider's; "" = of each
+    span: TrendSpan = "day"  # length of the period
+    until_s: EndS | None = None  # end of the period, in seconds since 1970; null = now
+    names: Annotated[tuple[TrendName, ...], Meta(max_length=16)] = ()
+    # names: metrics to return; empty = all
+    cell: LabelText = ""  # cell of the metrics; "" = all cells, one after the other
 
 
 class Trend(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One figure over time. Point i is of the step that begins at ``since_s + i * step_s``; None =
-    nothing was seen then."""
+    """One metric over time. Point i covers the step from ``since_s + i * step_s``; null = no
+    sample.
+    """
 
-    name: TrendName
-    cell: str = ""  # "" = of a tenant, over all cells
-    means: tuple[float | None, ...] = ()
-    lows: tuple[float | None, ...] = ()
-    highs: tuple[float | None, ...] = ()
+    name: TrendName  # name of the metric
+    cell: str = ""  # cell of the metric; "" = all cells, for a tenant
+    means: tuple[float | None, ...] = ()  # mean of each step
+    lows: tuple[float | None, ...] = ()  # minimum of each step
+    highs: tuple[float | None, ...] = ()  # maximum of each step
 
 
 class Trends(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="api.trends.v1"):
-    """The answer to ``trends``. A tenant gets its own waits, starts, placements and endings, and
-    what the whole fleet is like."""
+    """Reply to ``trends``. A tenant gets its own waits, starts, placements and endings, and metrics
+    of the whole fleet.
+    """
 
-    span: TrendSpan
-    since_s: float
-    until_s: float
-    step_s: float
-    trends: tuple[Trend, ...] = ()
-    notes: tuple[str, ...] = ()
+    span: TrendSpan  # length of the period
+    since_s: float  # start of the period
+    until_s: float  # end of the period
+    step_s: float  # length of a step in seconds
+    trends: tuple[Trend, ...] = ()  # metrics, each with one point a step
+    notes: tuple[str, ...] = ()  # missing data and the causes, for display

@@ -1,19 +1,18 @@
-"""One job request and its life, as events that are appended and never edited.
+"""A job request and its event history. Events are appended and never edited.
 
-The life of a workload (the table is lib/lifecycle/states.py)::
+States of a workload (the table is in lib/lifecycle/states.py)::
 
     submitted ─▶ QUEUED ─placed─▶ PLACED ─claimed─▶ CLAIMED ─admitted─▶ ADMITTED ─running─▶ RUNNING
                    ▲ ▲──withdrawn───┘                 │                    │                 │
                    └────────────evicted───────────────┴────────────────────┴─────────────────┘
-    endings: succeeded, failed, cancelled. A wish to cancel, to move or to hold it, an order to make
-    room or to have another number of pods, that it has that many, how far it is, a checkpoint, a
-    new priority, and that the jobs before it are done (released) change no state.
-    carried ─▶ the state that it had: the first event of a workload that `berth recover` took over
-    into a new log.
+    endings: succeeded, failed, cancelled.
+    without a change of state: released, reprioritized, held, hold_released, cancel_requested,
+    move_requested, eviction_requested, resize_requested, resized, progressed, checkpointed.
+    carried ─▶ the state of the old log: the first event after `berth recover` built a new log.
 
 Subject of every event: ``berth.workload.<tenant>.<id>.<kind>.<cluster or ->``. ``after`` is the
-sequence of the aggregate's event on which this one was decided (0 for the first): an event whose
-``after`` is not its aggregate's previous sequence is void for every reader.
+sequence of the workload's last event when the writer decided, and 0 for the first event. Every
+reader ignores an event whose ``after`` is not the workload's previous sequence.
 """
 
 from collections.abc import Mapping
@@ -27,7 +26,7 @@ from berthmaster.lib.messages.placement import MAIN_CELL, PartWeights, PodBindin
 from berthmaster.lib.messages.runtimes import Runtime, RuntimeUse
 from berthmaster.lib.messages.terms import LabelText, Name, Toleration
 
-__all__ = ["LabelText", "Name", "Toleration"]  # and all that is defined here
+__all__ = ["LabelText", "Name", "Toleration"]
 
 MAX_GPUS_A_POD = 64
 MAX_TPUS_A_POD = 64
@@ -38,7 +37,7 @@ MAX_PODS = 4096
 MAX_POD_SETS = 16
 MAX_PARTS = 16  # of a divided job
 MAX_TOLERATIONS = 32
-ONE_NODE = "node"  # of a topology: what all pods have in common
+ONE_NODE = "node"  # topology level of a single node
 MAX_PREFERRED_MODELS = 8
 MAX_DEPENDENCIES = 64
 MAX_ARRAY_JOBS = 10_000  # of one array
@@ -56,8 +55,9 @@ Isolation = Literal["", "hardware", "memory", "none"]
 
 
 class Topology(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
-    """How the pods of a set are to stand to each other on the nodes of their one cluster. What is
-    not said is free: then pods go where they cost least."""
+    """Where the pods of a set stand relative to each other on the nodes of their cluster. A rule
+    left out is free: then pods go where they cost the least.
+    """
 
     same: Annotated[
         LabelText,
@@ -65,7 +65,7 @@ class Topology(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_default
             description="Node label of which all pods get one value, such as "
             "topology.kubernetes.io/zone; node = all pods on one node."
         ),
-    ] = ""  # pod sets of a job that name the same label share its value
+    ] = ""
     max_pods_a_node: Annotated[
         int,
         Meta(ge=0, le=MAX_PODS, description="Most pods of the set on one node; 0 = no limit."),
@@ -85,7 +85,7 @@ class Topology(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_default
 class PodSet(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
     """A number of equal pods."""
 
-    name: Name = "main"
+    name: Name = "main"  # name of the pod set, unique within the job
     count: Annotated[
         int, Meta(ge=1, le=MAX_PODS, description="Number of pods, which start together.")
     ] = 1
@@ -103,14 +103,14 @@ class PodSet(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=
     memory_mib: Annotated[int, Meta(ge=0, le=1 << 30, description="Memory of each pod.")] = 1024
     gpus: Annotated[int, Meta(ge=0, le=MAX_GPUS_A_POD, description="GPUs of each pod.")] = 0
     gpu_milli: Annotated[int, Meta(ge=1, le=1000)] = (
-        1000  # of each of them; < 1000 only for one GPU
+        1000  # thousandths of each GPU; below 1000 only for one GPU
     )
     gpu_memory_mib: Annotated[
         int,
         Meta(
             ge=0, le=1 << 24, description="Least memory of each GPU, or of the fraction of a GPU."
         ),
-    ] = 0  # a fraction of so much memory, however large it is, has gpu_milli 1
+    ] = 0
     gpu_models: Annotated[
         tuple[LabelText, ...],
         Meta(max_length=32, description="Accepted GPU models; empty = any."),
@@ -127,8 +127,7 @@ class PodSet(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=
         str, Meta(max_length=32, description="MIG slice of each pod, such as 1g.10gb.")
     ] = ""
     gpu_resource: Annotated[str, Meta(max_length=253)] = ""
-    # As which its whole GPUs are asked for, such as amd.com/gpu: those and no other maker's.
-    # Empty = any.
+    # gpu_resource: extended resource to request whole GPUs by, such as amd.com/gpu; "" = any maker
     isolation: Annotated[
         Isolation,
         Meta(
@@ -143,7 +142,7 @@ class PodSet(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=
             max_length=32,
             description="Accepted TPU kinds, such as tpu-v5-lite-podslice; empty = any.",
         ),
-    ] = ()  # values of the node label cloud.google.com/gke-tpu-accelerator
+    ] = ()
     tpu_topology: Annotated[
         str,
         Meta(
@@ -151,7 +150,7 @@ class PodSet(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=
             description="Chips of the TPU slice that all pods form, such as 2x4 or 2x2x4; "
             '"" = any.',
         ),
-    ] = ""  # with more chips than one pod has, the pods are a gang on one node pool
+    ] = ""
     resources: Annotated[
         dict[LabelText, Annotated[int, Meta(ge=1, le=MAX_PIECES_A_POD)]],
         Meta(
@@ -167,27 +166,34 @@ class PodSet(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=
             "pods share.",
         ),
     ] = ()
-    topology: Topology | None = None
+    topology: Topology | None = None  # where the pods stand relative to each other; null = anywhere
     node_labels: Annotated[Labels, Meta(description="Labels that nodes must have.")] = {}
     tolerations: Annotated[tuple[Toleration, ...], Meta(max_length=MAX_TOLERATIONS)] = ()
+    # tolerations: taints of nodes and clusters to tolerate
 
 
 class SecretKey(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
-    """One value of a Kubernetes Secret. The Secret is called ``<tenant>.<name>`` and is in the
-    namespace of the pods: no request reaches a Secret that was not made for its tenant."""
+    """One value of the Kubernetes Secret ``<tenant>.<name>`` in the namespace of the pods. A
+    request reaches only Secrets made for its own tenant.
+    """
 
-    name: Name  # without the tenant
+    name: Name  # name of the Secret without the prefix of the tenant
     key: Annotated[str, Meta(pattern=r"^[-._a-zA-Z0-9]+$(?!\n)", min_length=1, max_length=253)]
+    # key: key inside the Secret
 
 
 class RunSpec(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
-    """What the pods run. Executors for real clusters need the image; emulated ones ignore all."""
+    """The container of the pods. Real clusters need an image, emulated clusters ignore the whole
+    spec.
+    """
 
     image: Annotated[
         str, Meta(max_length=1024, description="Container image; emulated clusters need none.")
     ] = ""
     command: Annotated[tuple[str, ...], Meta(max_length=256)] = ()
+    # command: entrypoint of the container; empty = the image's own
     args: Annotated[tuple[str, ...], Meta(max_length=256)] = ()
+    # args: arguments of the entrypoint; empty = the image's own
     env: Annotated[
         dict[str, str],
         Meta(
@@ -205,24 +211,26 @@ class RunSpec(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults
 
 
 class Dependency(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
-    """Another job of the same tenant that must have ended before."""
+    """Another job of the same tenant to wait for."""
 
-    id: WorkloadId
-    until: Literal["succeeded", "ended"] = "succeeded"  # ended: however it ended
+    id: WorkloadId  # id of the job to wait for
+    until: Literal["succeeded", "ended"] = "succeeded"
+    # until: state to wait for; ended = succeeded, failed or cancelled
 
 
 Loss = Annotated[float, Meta(ge=-1e300, le=1e300)]
 
 
 class Checkpoint(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
-    """What a job goes on from when it is started again."""
+    """Saved state for a restart of the job."""
 
-    step: Annotated[int, Meta(ge=0, le=1 << 53)]
-    uri: Annotated[str, Meta(min_length=1, max_length=1024)]  # where it is; everybody sees it
+    step: Annotated[int, Meta(ge=0, le=1 << 53)]  # training step of the checkpoint
+    uri: Annotated[str, Meta(min_length=1, max_length=1024)]
+    # uri: location of the checkpoint, visible to every reader of the job
 
 
 class Divide(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
-    """That the pods of a job may run in several clusters, each of which gets a part of them."""
+    """Permission to run the pods of one job in several clusters, a part in each."""
 
     by: Annotated[
         Literal["room", "weight"],
@@ -233,38 +241,39 @@ class Divide(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=
     ] = "room"
     weights: Annotated[
         dict[LabelText, Annotated[int, Meta(ge=1, le=1000)]], Meta(max_length=MAX_PARTS)
-    ] = {}  # of clusters, and no others get any; empty = each by its room
+    ] = {}  # share of the pods by cluster, for these clusters only; empty = by free capacity
     min_part: Annotated[
         int, Meta(ge=1, le=MAX_PODS, description="Fewest pods of a divided job in one cluster.")
     ] = 1
     gang: bool = True
-    # All parts start together or none does. False: pods that need no others; a part that ends
-    # before its work is done goes on by itself.
+    # gang: True: all parts start together or none does. False: each part may start and end alone.
     address: Annotated[str, Meta(pattern=r"^([a-zA-Z0-9]([-.a-zA-Z0-9]*[a-zA-Z0-9])?)?$(?!\n)")] = (
         ""
     )
-    # Where the first pod of all is reachable from all clusters, which only their network can give;
-    # then its pods are told of one world. Empty: each part finds together by itself.
+    # address: host name of the first pod, reachable from all clusters; then the pods of all parts
+    # form one group. "" = each part forms its own group.
 
 
 class Part(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
-    """Which part of a divided job a workload is."""
+    """Identity of one part of a divided job."""
 
-    job: WorkloadId
-    attempt: int  # of that job
-    number: int  # of this part, from 0
-    clusters: tuple[str, ...]  # of all parts; this is where they begin
-    pods: tuple[int, ...]  # so many each
-    gang: bool = True
-    address: str = ""
-    checkpoint: Checkpoint | None = None  # that the job goes on from
+    job: WorkloadId  # id of the divided job
+    attempt: int  # attempt of the divided job
+    number: int  # number of this part, from 0
+    clusters: tuple[str, ...]  # first cluster of each part
+    pods: tuple[int, ...]  # number of pods of each part
+    gang: bool = True  # whether all parts start together
+    address: str = ""  # host name of the first pod of all; "" = each part forms its own group
+    checkpoint: Checkpoint | None = None
+    # checkpoint: checkpoint to continue from; null = start from the beginning
 
 
 class JobRequest(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
-    """What a person asks for. All pods of it start together on one cluster, or none does; on
-    several, if it may be divided.
+    """The job as requested. All pods start together on one cluster, or none does; a divided job
+    spans several clusters.
 
-    Events carry it, so it tolerates fields of a newer version; as a request it is a SubmitRequest.
+    Events carry the request and therefore tolerate fields of newer versions. A user sends the
+    strict form, SubmitRequest.
     """
 
     id: Annotated[WorkloadId, Meta(description="Id of the job, unique for its tenant.")]
@@ -275,13 +284,13 @@ class JobRequest(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defau
     ] = 0
     pod_sets: Annotated[tuple[PodSet, ...], Meta(min_length=1, max_length=MAX_POD_SETS)] = (
         PodSet(),
-    )
+    )  # groups of equal pods
     clusters: Annotated[
         tuple[LabelText, ...],
         Meta(max_length=64, description="Accepted clusters; empty = any."),
     ] = ()
     cluster_labels: Annotated[Labels, Meta(description="Labels that the cluster must have.")] = {}
-    run: RunSpec = RunSpec()
+    run: RunSpec = RunSpec()  # container of the pods
     expected_duration_s: Annotated[
         Annotated[float, Meta(gt=0, le=31_536_000)] | None,
         Meta(description="Expected run time; None = learned from similar jobs."),
@@ -293,7 +302,8 @@ class JobRequest(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defau
             "be placed again where its cluster stays silent; None = never."
         ),
     ] = None
-    max_evictions: Annotated[int, Meta(ge=0, le=1000)] = 10  # one more eviction is a failure
+    max_evictions: Annotated[int, Meta(ge=0, le=1000)] = 10
+    # max_evictions: evictions to survive; one more fails the job
     retries: Annotated[
         int, Meta(ge=0, le=100, description="Number of new attempts after failures of the job.")
     ] = 0
@@ -309,8 +319,9 @@ class JobRequest(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defau
         tuple[Annotated[int, Meta(ge=1, le=255)], ...],
         Meta(max_length=64, description="Exit codes after which the job is not retried."),
     ] = ()
-    runtime: Runtime | None = None  # None = plain, without any template
-    runtime_used: RuntimeUse | None = None  # filled in by the gateway; requests leave it out
+    runtime: Runtime | None = None  # runtime template of the pods; null = plain, without a template
+    runtime_used: RuntimeUse | None = None
+    # runtime_used: runtime resolved by the gateway; requests leave this out
     preemptible: Annotated[
         bool, Meta(description="Whether the job may be preempted once it is claimed.")
     ] = True
@@ -350,9 +361,9 @@ class JobRequest(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defau
     ] = ()
     set: Annotated[SetName, Meta(description="Name shared by several jobs of a tenant.")] = ""
     set_at_most: Annotated[int, Meta(ge=1, le=MAX_ARRAY_JOBS)] | None = None
-    # set_at_most: it gets no place while so many jobs of its set have one; None: any number.
+    # set_at_most: maximum number of placed jobs of the set; null = no limit
     array_index: Annotated[int, Meta(ge=0, le=MAX_ARRAY_INDEX)] | None = None
-    # array_index: its number in its set; its pods have it as BERTH_ARRAY_INDEX.
+    # array_index: index in the set, passed to pods as BERTH_ARRAY_INDEX; null = no array
     depends_on: Annotated[
         tuple[Dependency, ...],
         Meta(
@@ -361,36 +372,38 @@ class JobRequest(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defau
             "cancelled.",
         ),
     ] = ()
-    divide: Divide | None = None  # None: all pods run in one cluster
-    part: Part | None = None  # filled in by the resolver; requests leave it out
+    divide: Divide | None = None
+    # divide: how to divide the job over clusters; null = all pods in one cluster
+    part: Part | None = None
+    # part: identity as a part of a divided job, set by the resolver; requests leave this out
 
 
 class Progress(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
-    """How far a job is, in its own words. ``eta_s``: until it ends."""
+    """Progress of a job, as the job reports."""
 
-    step: Annotated[int, Meta(ge=0, le=1 << 53)]
-    loss: Loss | None = None  # None = it has none, or it is no number
-    eta_s: Annotated[float, Meta(ge=0, le=315_360_000)] | None = None  # None = it does not say
+    step: Annotated[int, Meta(ge=0, le=1 << 53)]  # training step reached
+    loss: Loss | None = None  # value of the loss; null = not reported, or not a number
+    eta_s: Annotated[float, Meta(ge=0, le=315_360_000)] | None = None
+    # eta_s: seconds to the expected end; null = not reported
 
 
 class HubObject(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
-    """The object on a hub that a workload of ours stands for: a Workload of Kueue's, or a
-    ResourceBinding of Karmada's."""
+    """Object on a hub behind a workload: a Workload of Kueue or a ResourceBinding of Karmada."""
 
-    namespace: str
-    name: str
-    uid: str = ""
-    owner: str = ""  # "<kind>/<name>" of the job that people made
-    local_queue: str = ""
-    cluster_queue: str = ""
-    hub: str = ""  # id of the hub's cluster: of whose objects nobody else's absence says anything
-    system: Literal["kueue", "karmada"] = "kueue"
+    namespace: str  # namespace of the object on the hub
+    name: str  # name of the object on the hub
+    uid: str = ""  # UID of the object on the hub; "" = unknown
+    owner: str = ""  # "<kind>/<name>" of the user's job object; "" = unset
+    local_queue: str = ""  # Kueue LocalQueue of the object; "" = unset
+    cluster_queue: str = ""  # Kueue ClusterQueue of the object; "" = unset
+    hub: str = ""  # id of the hub's cluster; only this hub's reports may end the workload
+    system: Literal["kueue", "karmada"] = "kueue"  # system that owns the object
 
 
-# What ended an attempt before its work was done; "" = not told. Of the job itself: exit and
-# out_of_memory. Not able to start, be it for what the request names: not_started. The rest is what
-# its cluster did: the kubelet or a person evicted it, its scheduler preempted it, a node or a GPU
-# was lost, it was in the way, it took too long to start (late), its time was over (deadline).
+# Cause of the end of an attempt before its work was done; "" = unknown. Faults of the job: exit and
+# out_of_memory. A job that could not start: not_started. Faults of the cluster: an eviction by the
+# kubelet or an operator (evicted), preempted by the scheduler, a lost node or GPU, a late start
+# (late), and the time limit of the job (deadline).
 Fault = Literal[
     "",
     "exit",
@@ -406,218 +419,230 @@ Fault = Literal[
 
 
 class Event(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
-    """What every event of a workload carries."""
+    """Common fields of all events of a workload."""
 
     tenant: str
     id: str
-    after: int
-    at_s: float  # the writer's clock, for people; order is the stream's
-    by: str  # service and instance that wrote it
-    cause: str = ""  # what made it write: a request id, a decision, a pod
+    after: int  # stream sequence of the workload's previous event as known to the writer; 0 = unset
+    at_s: float  # writer's clock, for display only; the stream gives the order
+    by: str  # service and instance of the writer
+    cause: str = ""  # reason of the write, such as a request id, a decision or a pod; "" = unset
 
 
 class Submitted(Event, frozen=True, kw_only=True, omit_defaults=True, tag="workload.submitted.v1"):
     """Accepted for placement."""
 
-    request: JobRequest
-    digest: str  # of the request's content: the same id with another digest is another job
-    cell: str = MAIN_CELL  # whose decider places it
-    origin: HubObject | None = None  # made with kubectl on a hub, not by a request
+    request: JobRequest  # job as accepted, defaults of its queue included
+    digest: str  # hash of the request; the same id with another hash is another job
+    cell: str = MAIN_CELL  # cell whose resolver places the workload
+    origin: HubObject | None = None
+    # origin: object on a hub that became this workload; null = submitted by a request
 
 
 class Reprioritized(
     Event, frozen=True, kw_only=True, omit_defaults=True, tag="workload.reprioritized.v1"
 ):
-    """Its priority is another from now on."""
+    """The priority changed."""
 
-    priority: int
+    priority: int  # new priority
 
 
 class Released(Event, frozen=True, kw_only=True, omit_defaults=True, tag="workload.released.v1"):
-    """The jobs that it depends on have come about: from now on it waits for its place."""
+    """All dependencies are satisfied, and the workload may be placed."""
 
 
 class Held(Event, frozen=True, kw_only=True, omit_defaults=True, tag="workload.held.v1"):
-    """A person says that it waits, whoever's turn it is, until it is released. An attempt that is
-    claimed is ended for that by a decision; one that is not is taken back."""
+    """The workload waits until a release. An unclaimed attempt is withdrawn, and a decision evicts
+    a claimed one.
+    """
 
-    who: str  # "tenant acme", or an operator as he calls himself
-    operator: bool = False  # then only an operator releases it
-    reason: str = ""
+    who: str  # "tenant acme", or the name given by an operator
+    operator: bool = False  # True: an operator set the hold, and only operators release it
+    reason: str = ""  # reason given by the requester; "" = unset
 
 
 class HoldReleased(
     Event, frozen=True, kw_only=True, omit_defaults=True, tag="workload.hold_released.v1"
 ):
-    """It is not held any more."""
+    """The hold ended."""
 
-    who: str
-    reason: str = ""
+    who: str  # "tenant acme", or the name given by an operator
+    reason: str = ""  # reason given by the requester; "" = unset
 
 
 class MoveRequested(
     Event, frozen=True, kw_only=True, omit_defaults=True, tag="workload.move_requested.v1"
 ):
-    """A wish of a person: a decision ends this attempt, if it can be carried out. ``move``: once
-    room is kept for it elsewhere; ``evict``: at once, and it waits again wherever that leads."""
+    """A request to end this attempt by a decision. ``evict`` ends the attempt at once. ``move``
+    first reserves capacity elsewhere.
+    """
 
     cluster: str
     attempt: int
-    how: Literal["move", "evict"]
-    who: str
-    to: str = ""  # of a move, the cluster; "" = any other than the one it is in
-    reason: str = ""
+    how: Literal["move", "evict"]  # move = after a reservation elsewhere; evict = at once
+    who: str  # "tenant acme", or the name given by an operator
+    to: str = ""  # target cluster of a move; "" = any other cluster
+    reason: str = ""  # reason given by the requester; "" = unset
 
 
 class Checkpointed(
     Event, frozen=True, kw_only=True, omit_defaults=True, tag="workload.checkpointed.v1"
 ):
-    """The job has written a checkpoint: work before it is not lost when the attempt ends, and the
-    next attempt is told of it. Said by its pods by way of the executor, or by its tenant."""
+    """A checkpoint of the job, reported by its pods through the executor or by its tenant. The next
+    attempt receives this checkpoint, and an eviction loses only later work.
+    """
 
     cluster: str
     attempt: int
-    checkpoint: Checkpoint
+    checkpoint: Checkpoint  # newest checkpoint of the job
 
 
 class Progressed(
     Event, frozen=True, kw_only=True, omit_defaults=True, tag="workload.progressed.v1"
 ):
-    """How far the job is by now. Said by its pods by way of the executor, or by its tenant; seldom
-    enough that a story stays short. When it will end counts from when this is stored."""
+    """Progress of the job, reported by its pods through the executor or by its tenant. Reports are
+    rare, to keep histories short. ``eta_s`` counts from the time of storing.
+    """
 
     cluster: str
     attempt: int
-    progress: Progress
+    progress: Progress  # newest progress of the job
 
 
 class CancelRequested(
     Event, frozen=True, kw_only=True, omit_defaults=True, tag="workload.cancel_requested.v1"
 ):
-    """A wish: the claimant stops the pods and then says ``cancelled``."""
+    """A request to cancel. The executor stops the pods and then appends ``cancelled``."""
 
     cluster: str
-    reason: str = ""
+    reason: str = ""  # reason given by the requester; "" = unset
 
 
 class EvictionRequested(
     Event, frozen=True, kw_only=True, omit_defaults=True, tag="workload.eviction_requested.v1"
 ):
-    """A decision: the attempt makes room for a workload of better right. The claimant ends the pods
-    and then says ``evicted``; until it has, nobody is given the room."""
+    """A decision to preempt the attempt. The executor ends the pods and then appends ``evicted``.
+    Until then the capacity stays allocated.
+    """
 
     cluster: str
     attempt: int
-    reason: str  # whose right it is, without naming other tenants' workloads
+    reason: str  # precedence that the beneficiary has; names no workload of another tenant
     decision: int
     cell: str = MAIN_CELL
-    to: str = ""  # the cluster in which room is kept for it meanwhile; "" = in none
+    to: str = ""  # cluster with a reservation for the evicted workload; "" = unset
 
 
 class ResizeRequested(
     Event, frozen=True, kw_only=True, omit_defaults=True, tag="workload.resize_requested.v1"
 ):
-    """A decision: the attempt goes on with these pods, fewer or more than it has. The claimant
-    starts or ends the others and then says ``resized``; until it has, the attempt holds the room of
-    all of them, and nobody is given any of it."""
+    """A decision to change the number of pods of the attempt. The executor starts or ends pods and
+    then appends ``resized``. Until then the old and the new pods stay allocated.
+    """
 
     cluster: str
     attempt: int
-    pods: tuple[PodBinding, ...]  # all that it shall have, those that it has among them
-    reason: str  # without naming other tenants' workloads
+    pods: tuple[PodBinding, ...]  # all pods after the change, including those already running
+    reason: str  # cause of the change; names no workload of another tenant
     decision: int
     cell: str = MAIN_CELL
 
 
 class Placed(Event, frozen=True, kw_only=True, omit_defaults=True, tag="workload.placed.v1"):
-    """One attempt was given its place. Carries the request: an executor needs no other read."""
+    """One attempt got a placement. The event carries the request, so an executor needs no other
+    read.
+    """
 
     cluster: str
-    attempt: int  # 1 for the first placement; object names are made of id and attempt
-    pods: tuple[PodBinding, ...]
-    request: JobRequest
-    decision: int  # number in the chain of its cell
+    attempt: int  # number of the attempt, from 1; object names contain id and attempt
+    pods: tuple[PodBinding, ...]  # node and GPUs of each pod
+    request: JobRequest  # job to run
+    decision: int  # number of the decision in the chain of its cell
     cell: str = MAIN_CELL
-    submitted_at_s: float = 0.0  # server's time; 0 = not told, then whoever needs it reads the log
-    target: Target = Target()  # how to make it there; emulated clusters need none of it
-    checkpoint: Checkpoint | None = None  # that an earlier attempt has told last
-    ran_s: float = 0.0  # that earlier attempts ran for and max_run_s counts
+    submitted_at_s: float = 0.0  # server's time of the submission; 0 = unknown
+    target: Target = Target()
+    # target: how the executor creates the job object; emulated clusters ignore this
+    checkpoint: Checkpoint | None = None  # last checkpoint of an earlier attempt; null = unset
+    ran_s: float = 0.0  # run time of earlier attempts that counts toward max_run_s
 
 
 class PartPlace(msgspec.Struct, frozen=True, gc=False, kw_only=True):
-    """One part of a divided job: a workload of its own."""
+    """One part of a divided job, a workload of its own."""
 
-    id: str
+    id: str  # id of the workload of the part
     cluster: str
-    pods: int
+    pods: int  # number of pods of the part
 
 
 class Divided(Event, frozen=True, kw_only=True, omit_defaults=True, tag="workload.divided.v1"):
-    """One attempt was given places in several clusters: its parts were submitted with it, as
-    workloads of their own, and room is kept for each. It ends when they have ended."""
+    """One attempt was divided over several clusters. The same commit submits each part as a
+    workload of its own, with a reservation. The attempt ends after all parts have ended.
+    """
 
     attempt: int
-    parts: tuple[PartPlace, ...]
+    parts: tuple[PartPlace, ...]  # placement of each part
     decision: int
     cell: str = MAIN_CELL
 
 
 class Committed(Event, frozen=True, kw_only=True, omit_defaults=True, tag="workload.committed.v1"):
-    """A decision about all parts of a gang and their job: every part is claimed, so that the pods
-    of all of them start now."""
+    """A decision to start a divided gang, once all of its parts are claimed. The pods of every part
+    start now.
+    """
 
-    cluster: str  # of the part; "" of the job
+    cluster: str  # cluster of the part; "" for the divided job itself
     attempt: int
     decision: int
     cell: str = MAIN_CELL
 
 
 class Withdrawn(Event, frozen=True, kw_only=True, omit_defaults=True, tag="workload.withdrawn.v1"):
-    """The placement was taken back before anybody claimed it."""
+    """The placement was withdrawn before a claim."""
 
     cluster: str
     attempt: int
-    reason: str
+    reason: str  # reason of the withdrawal
     decision: int
     cell: str = MAIN_CELL
 
 
 class Claimed(Event, frozen=True, kw_only=True, omit_defaults=True, tag="workload.claimed.v1"):
-    """An executor is about to create the pods; now only it, or a person, ends the attempt."""
+    """An executor is about to create the pods. From now on only the executor, the job's deadline or
+    an operator ends the attempt.
+    """
 
     cluster: str
     attempt: int
-    executor: str
+    executor: str  # id of the executor, the owner of the attempt
 
 
 class Admitted(Event, frozen=True, kw_only=True, omit_defaults=True, tag="workload.admitted.v1"):
-    """The cluster's own queueing (Kueue) let it in. Clusters without such skip this."""
+    """Kueue in the cluster admitted the job. Clusters without Kueue skip this event."""
 
     cluster: str
     attempt: int
-    resizable: bool = False  # it lets the number of pods change while they run
+    resizable: bool = False  # True: the cluster's queue allows other numbers of pods during the run
 
 
 class Running(Event, frozen=True, kw_only=True, omit_defaults=True, tag="workload.running.v1"):
-    """All its pods run; ``pods`` says where they really are."""
+    """All pods run. ``pods`` has the nodes and GPUs that the cluster chose."""
 
     cluster: str
     attempt: int
-    pods: tuple[PodBinding, ...]
+    pods: tuple[PodBinding, ...]  # observed node and GPUs of each pod
 
 
 class Resized(Event, frozen=True, kw_only=True, omit_defaults=True, tag="workload.resized.v1"):
-    """It has these pods now, and no other is left. What was ordered, or as near as the cluster came
-    to that: then with the reason."""
+    """The resize is complete, and no other pod is left."""
 
     cluster: str
     attempt: int
-    pods: tuple[PodBinding, ...]
-    reason: str = ""
+    pods: tuple[PodBinding, ...]  # all pods of the attempt now
+    reason: str = ""  # why the number differs from the order; "" = as ordered
 
 
 class State(StrEnum):
-    """Where a workload stands. NEW is before its first event."""
+    """State of a workload. NEW is the state before the first event."""
 
     NEW = "new"
     QUEUED = "queued"
@@ -632,104 +657,114 @@ class State(StrEnum):
 
 
 class Hold(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
-    """Who holds a workload, since when and why."""
+    """A hold on a workload."""
 
-    who: str
-    since_s: float
-    operator: bool = False
-    reason: str = ""
+    who: str  # "tenant acme", or the name given by an operator
+    since_s: float  # server's time of the hold
+    operator: bool = False  # True: only operators release the hold
+    reason: str = ""  # reason given by the requester; "" = unset
 
 
 class Wish(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
-    """Who wants an attempt to leave its cluster, since when, and for which."""
+    """A request to end or to move an attempt."""
 
-    how: str  # move, evict
-    who: str
-    since_s: float
-    to: str = ""
-    reason: str = ""
+    how: str  # move or evict
+    who: str  # "tenant acme", or the name given by an operator
+    since_s: float  # server's time of the request
+    to: str = ""  # target cluster; "" = any other cluster
+    reason: str = ""  # reason given by the requester; "" = unset
 
 
 class CarriedWorkload(msgspec.Struct, gc=False, kw_only=True, omit_defaults=True):
-    """All that readers keep of an open workload. Times are the server's, in seconds since 1970."""
+    """State of an open workload, as all readers fold. Times are the server's, in seconds since
+    1970.
+    """
 
-    state: State = State.NEW
-    request: JobRequest | None = None  # None: only the tombstone was seen
+    state: State = State.NEW  # state after the last event
+    request: JobRequest | None = None
+    # request: job to run, in the size of the open attempt; null = only the tombstone is known
     wished: JobRequest | None = None
-    # As it was requested, while an attempt is open of which ``request`` says how many pods it has;
-    # None: that is the same.
-    digest: str = ""
-    cell: str = MAIN_CELL  # whose decider places it
+    # wished: request in the requested size, if the open attempt has another; null = no difference
+    digest: str = ""  # hash of the request
+    cell: str = MAIN_CELL  # cell whose resolver places the workload
     origin: HubObject | None = None
-    priority: int = 0
-    released: bool = False  # the jobs that it depends on have come about
-    submitted_sequence: int = 0
+    # origin: object on a hub behind the workload; null = submitted by a request
+    priority: int = 0  # current priority
+    released: bool = False  # True: all dependencies are satisfied
+    submitted_sequence: int = 0  # stream sequence of the submission
     submitted_at_s: float = 0.0
     attempt: int = 0  # number of placements so far; the last one is open while the state is live
-    evictions: int = 0
-    failures: int = 0  # of its own, after which it was to be tried again
-    retry_at_s: float = 0.0  # before which it is placed nowhere
-    last_fault: Fault = ""  # what ended the last attempt that was evicted
-    repeats: int = 0  # so many in a row were ended by that, of what may be the job's own doing
-    cluster: str = ""  # of the open or last attempt
-    pods: tuple[PodBinding, ...] = ()  # as placed; as observed once it runs; all that hold capacity
-    resizing: tuple[PodBinding, ...] = ()  # those that it shall have; () = what it has
-    resized_at_s: float = 0.0  # of the last change of their number
-    resizable: bool = False  # the open attempt's queue there lets their number change
-    coming: int = 0  # of ``resizing``, those that it did not have
-    kept_size: str = ""  # why it has not the pods that it was to have last; "" = it has
-    kept_sizes: int = 0  # so many times in a row
-    target: Target = Target()  # of the open or last attempt
-    decision: int = 0
+    evictions: int = 0  # number of evictions counted against ``max_evictions``
+    failures: int = 0  # failures of the job that led to a retry
+    retry_at_s: float = 0.0  # earliest time of the next placement; 0 = at once
+    last_fault: Fault = ""  # cause of the last eviction
+    repeats: int = 0
+    # repeats: number of consecutive evictions by ``last_fault``, if the job may be at fault
+    cluster: str = ""  # cluster of the open or last attempt
+    pods: tuple[PodBinding, ...] = ()  # pods that hold capacity: as placed, then as observed
+    resizing: tuple[PodBinding, ...] = ()
+    # resizing: all pods after a pending resize; empty = no resize is pending
+    resized_at_s: float = 0.0  # time of the last resize; 0 = never
+    resizable: bool = False
+    # resizable: True: the cluster's queue allows other numbers of pods for the open attempt
+    coming: int = 0  # number of pods that a pending resize adds
+    kept_size: str = ""  # why the last resize failed; "" = no failure
+    kept_sizes: int = 0  # number of consecutive failed resizes
+    target: Target = Target()  # how the open or last attempt's job object is created
+    decision: int = 0  # number of the decision of the open or last attempt; 0 = unset
     placed_at_s: float = 0.0
     claimed_at_s: float = 0.0
     running_at_s: float = 0.0
-    executor: str = ""
-    cancel_requested: bool = False  # it outlives the attempt
-    leaving: str = ""  # why the open attempt is to be evicted for another; "" = it is not
-    leads_to: str = ""  # the cluster in which capacity is reserved for it meanwhile
-    moves: int = 0  # attempts that were evicted for others
-    parts: tuple[PartPlace, ...] = ()  # of the open attempt, if it is divided over clusters
-    committed: bool = False  # of the open attempt of a divided gang or of its parts: pods may start
-    hold: Hold | None = None
-    wish: Wish | None = None  # about the open attempt
-    checkpoint: Checkpoint | None = None  # the last that was reported
-    checkpoint_at_s: float = 0.0
-    progress: Progress | None = None  # of the last attempt, as it reported last
-    progress_at_s: float = 0.0
-    ran_s: float = 0.0  # of attempts that are over, what max_run_s counts
-    reason: str = ""  # of the last withdrawal, eviction or ending
+    executor: str = ""  # owner of the open or last attempt
+    cancel_requested: bool = False  # True: cancel as soon as possible, also after this attempt
+    leaving: str = ""  # why the open attempt is being evicted; "" = stays
+    leads_to: str = ""  # cluster with a reservation for the workload after its eviction; "" = unset
+    moves: int = 0  # attempts evicted for other workloads
+    parts: tuple[PartPlace, ...] = ()  # parts of the open attempt of a divided job
+    committed: bool = False  # True: pods of the divided gang may start
+    hold: Hold | None = None  # hold on the workload; null = not held
+    wish: Wish | None = None  # pending request to move or evict the open attempt; null = unset
+    checkpoint: Checkpoint | None = None  # last reported checkpoint; null = unset
+    checkpoint_at_s: float = 0.0  # time of the last checkpoint
+    progress: Progress | None = None  # last progress of the newest attempt; null = unset
+    progress_at_s: float = 0.0  # time of the last progress report
+    ran_s: float = 0.0  # run time of past attempts that counts toward max_run_s
+    reason: str = ""  # reason of the last withdrawal, eviction or ending
 
 
 class Carried(Event, frozen=True, kw_only=True, omit_defaults=True, tag="workload.carried.v1"):
-    """The first event of a workload in a log that `berth recover` has built: as it stood in the log
-    before, joined with what clusters hold of it. Its earlier events are in the archive."""
+    """The first event of a workload in a log built by `berth recover`: its state in the old log,
+    joined with reports of clusters. The archive has the earlier events.
+    """
 
-    workload: CarriedWorkload
-    cluster: str = ""  # of its open attempt
+    workload: CarriedWorkload  # state to continue from
+    cluster: str = ""  # cluster of the open attempt; "" = no attempt is open
 
 
 class Evicted(Event, frozen=True, kw_only=True, omit_defaults=True, tag="workload.evicted.v1"):
-    """The attempt is over and its pods are gone (or declared lost); the workload waits again."""
+    """The attempt ended before its work was done, and its pods are gone or declared lost. The
+    workload is requeued.
+    """
 
     cluster: str
     attempt: int
-    reason: str
-    blameless: bool = False  # counts for nobody: not the cluster's doing, nor the workload's
-    fault: Fault = ""
-    node: str = ""  # on which that happened, where it was one
-    exit_code: int | None = None
-    checkpoint: Checkpoint | None = None  # of a divided job: that its first part told last
+    reason: str  # reason of the eviction
+    blameless: bool = False  # True: counts neither against the cluster nor against the workload
+    fault: Fault = ""  # cause of the eviction
+    node: str = ""  # node of the cause; "" = unknown or several
+    exit_code: int | None = None  # exit code of the container; null = unset
+    checkpoint: Checkpoint | None = None
+    # checkpoint: last checkpoint of the first part of a divided job; null = unset
 
 
 class Ending(Event, frozen=True, kw_only=True, omit_defaults=True):
-    """The last event of a workload. It stays as the tombstone, hence digest and submission."""
+    """The last event of a workload, kept as its tombstone with digest and submission."""
 
-    attempt: int = 0  # 0 = it never was placed
-    cluster: str = ""
+    attempt: int = 0  # number of the last attempt; 0 = never placed
+    cluster: str = ""  # cluster of the last attempt; "" = never placed
     digest: str
     submitted_at_s: float
-    reason: str = ""
+    reason: str = ""  # reason of the end; "" = unset
 
 
 class Succeeded(Ending, frozen=True, kw_only=True, omit_defaults=True, tag="workload.succeeded.v1"):
@@ -737,15 +772,15 @@ class Succeeded(Ending, frozen=True, kw_only=True, omit_defaults=True, tag="work
 
 
 class Failed(Ending, frozen=True, kw_only=True, omit_defaults=True, tag="workload.failed.v1"):
-    """It will not run again."""
+    """The job failed for good."""
 
-    exit_code: int | None = None
-    fault: Fault = ""
-    node: str = ""  # on which that happened, where it was one
+    exit_code: int | None = None  # exit code of the container; null = unset
+    fault: Fault = ""  # cause of the failure
+    node: str = ""  # node of the cause; "" = unknown or several
 
 
 class Cancelled(Ending, frozen=True, kw_only=True, omit_defaults=True, tag="workload.cancelled.v1"):
-    """A person's wish was carried out."""
+    """The job was cancelled, as requested."""
 
 
 WorkloadEvent = (

@@ -1,8 +1,8 @@
-"""What would have been different: decisions as they were, beside the same moments decided anew.
+"""Compare past decisions with decisions by other settings or code.
 
-Each decision is repeated on what had really happened until then, with other settings or other
-code. A job that would have gone elsewhere, or sooner, counts once, at the first decision that shows
-it; what follows from that is not played through, that is a simulation's work.
+Each decision is repeated on the real history before it. A job that would go elsewhere, or start
+sooner, is counted once, at the first decision that differs. Consequences of the difference need a
+simulation and are not computed.
 """
 
 from collections import Counter
@@ -15,7 +15,7 @@ from berthmaster.lib.messages.placement import Choice, Decision
 
 
 class Would(msgspec.Struct, frozen=True, kw_only=True):
-    """One job that would have been placed otherwise."""
+    """One job with another placement."""
 
     decision: int
     tenant: str
@@ -30,12 +30,12 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
 
     placements: int = 0
     clusters: dict[str, int] = {}
-    mean_wait_s: float = 0.0  # from submission to the first placement that was seen
+    mean_wait_s: float = 0.0  # from submission to first observed placement
     longest_wait_s: float = 0.0
 
 
 class Compared(msgspec.Struct, frozen=True, kw_only=True):
-    """Decisions of which another outcome is no mistake."""
+    """Decisions for which a different outcome is no error."""
 
     decisions: int
     same: int  # would place the same pods on the same nodes
@@ -47,13 +47,13 @@ class Alternative(msgspec.Struct, frozen=True, kw_only=True):
 
     compared: Compared
     kinds: dict[str, int]  # how -> jobs
-    first: tuple[Would, ...]  # so many of them as were asked for
+    first: tuple[Would, ...]  # the first differences, up to the requested number
     was: Figures
     would: Figures
 
 
 class _Tally:
-    """Placements, each job counted at its first."""
+    """Placements, each job counted once."""
 
     def __init__(self) -> None:
         self._waits_s: dict[Key, float] = {}
@@ -77,7 +77,7 @@ class _Tally:
 
 
 class Comparing:
-    """Takes decisions with what would be decided instead."""
+    """Collects decisions and their alternatives."""
 
     def __init__(self, first: int) -> None:
         self._limit = first
@@ -86,10 +86,10 @@ class Comparing:
         self._decisions = self._same = 0
         self._was = _Tally()
         self._would = _Tally()
-        self._sooner: set[Key] = set()  # would have been placed before they were
+        self._sooner: set[Key] = set()  # jobs placed earlier in the alternative
 
     def take(self, was: Decision, now: Decision | None, know: Knowledge) -> None:
-        """One decision; ``know``: what it was made on."""
+        """Add one decision. ``know``: the knowledge that the decision was made on."""
         self._decisions += 1
         if same_places(was, now):
             self._same += 1

@@ -31,9 +31,11 @@ class Bound(NamedTuple):
 
 
 def assumed_gpus(fleet: Fleet, cluster: str, node: str, pods: PodSet) -> tuple[int, ...]:
-    """Which GPUs a pod is charged to when its cluster does not say: of those that it may have, the
-    ones with most room left, or for a part the fullest with room where that is what it got. None
-    where the node no longer has GPUs of its resource or model."""
+    """Return the GPUs to charge a pod to, if its cluster does not report them.
+
+    Of the allowed GPUs, whole pods get the ones with most free capacity, and fractions on such
+    nodes the fullest with enough. Empty if the node has no GPU of the resource or model any more.
+    """
     report = fleet.node(cluster, node)
     slot = fleet.slot(cluster, node)
     if report is None or slot is None or not pods.gpus:
@@ -51,7 +53,7 @@ def assumed_gpus(fleet: Fleet, cluster: str, node: str, pods: PodSet) -> tuple[i
 
 
 def _takes(report: NodeReport, pods: PodSet, gpu: GpuDevice) -> int:
-    """What a part comes to of a GPU."""
+    """Return the charge of a fraction on a GPU."""
     return charged_milli(
         part_of(pods), report.shares, gpu.memory_mib, gpu.index, fractions=report.fractions
     )
@@ -81,7 +83,7 @@ def bind_one(
     index: int = 0,
     card: Scorecard | None = None,
 ) -> tuple[PodBinding, Holding]:
-    """Bind one pod to a node where it fits. ``card``: up to date, if there is any."""
+    """Bind one pod to a node where it fits. ``card``: an up-to-date scorecard, or None."""
     cluster, node = fleet.names[slot]
     isolation: Isolation = ""
     gpus = seat_of_one(fleet, slot, card) if card is not None and pods.gpus else None
@@ -101,7 +103,7 @@ def bind_one(
 def _charged(
     fleet: Fleet, slot: int, pods: PodSet, suitable: Suitable, gpus: tuple[int, ...]
 ) -> int:
-    """What the part of a GPU is charged with; 0 = as much as the pods ask for."""
+    """Return the charge of the GPU fraction; 0 = as requested."""
     if suitable.offered is None or not gpus:
         return 0
     report = fleet.report_at(slot)
@@ -118,8 +120,7 @@ def bind_gang(
     worth: Worth = _NOTHING_LEARNED,
     cards: Sequence[Scorecard] | None = None,
 ) -> Bound | None:
-    """Places for all pods in one cluster, or None: one after another, each where it costs least.
-    Sets that ask for most are seated first. ``cards``: up to date, if there are any.
+    """Return nodes for all pods in one cluster, or None.
 
     It takes room of the fleet while it looks, and gives all of it back.
     """
@@ -144,7 +145,7 @@ def _seat_within(
     cards: Sequence[Scorecard] | None,
     within: Sequence[Mask | None],
 ) -> Bound | None:
-    """Places on the nodes that each set may use."""
+    """Return placements on the nodes allowed for each set."""
     first, last = fleet.span(cluster)
     order = _largest_first(pod_sets)
     bindings: dict[int, list[PodBinding]] = {i: [] for i in range(len(pod_sets))}
@@ -181,7 +182,7 @@ def _largest_first(pod_sets: Sequence[PodSet]) -> list[int]:
 def _seat_compiled(
     fleet: Fleet, cluster: int, pod_sets: Sequence[PodSet], cards: Sequence[Scorecard]
 ) -> Bound | None:
-    """The same by C, which gives back itself what it takes."""
+    """Do the same in C, which releases its own holds."""
     order = _largest_first(pod_sets)
     found = seats(fleet.span(cluster), [(pod_sets[i], cards[i]) for i in order])
     if found is None:
@@ -202,7 +203,7 @@ def _seat_compiled(
 def _score_now(
     fleet: Fleet, slot: int, pods: PodSet, suitable: Suitable, worth: Worth
 ) -> np.float32 | float:
-    """Of one node, as ``score_nodes`` has it; where the GPUs are gone, without looking further."""
+    """Score one node as ``score_nodes`` does; without the rest once the GPUs are gone."""
     if pods.gpus and pods.gpu_milli == WHOLE and fleet.arrays.whole[slot] < pods.gpus:
         return NOT_HERE
     found: np.float32 = score_nodes(fleet, pods, suitable, worth, slice(slot, slot + 1))[0]

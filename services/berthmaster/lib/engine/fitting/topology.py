@@ -1,16 +1,18 @@
-"""How the pods of a gang are to stand to each other: which nodes they may share, and how many do.
+"""Topology of a gang: which nodes its pod sets may use, and how many.
+
+Example: 16 pods request ``same: topology.kubernetes.io/zone``. Zone a has capacity for 20 pods, b
+for 17 and c for 12. Zone b is tried first, then a. Zone c is left out.
 
 Rules of this file:
 
-- A place is what a label of nodes has as its value, or one node. Who names the same label shares
-  one place; a node without the label is in none, whatever else it is.
-- Of the places that have room for all pods (a bound where several sets share one) the one is tried
-  first that has least to spare, then the one with the better node. A cluster that has no seat in
-  the first ``PLACES_TRIED`` of them is taken to be full: a decision must end.
-- A TPU slice of several nodes is in a node pool of its own: sets that are alike take as many pools
-  as they are.
-- Few nodes: the next node is one that holds all pods that are left, the best of those, else one
-  that holds most of them. For equal pods on their own there is no way with fewer.
+- A domain is a value of a node label, or one node. Pod sets with the same label share one domain. A
+  node without the label belongs to none.
+- Domains with capacity for all pods (a bound, where several sets share one) are tried by least
+  spare capacity, then by the better node. A cluster without a fit in the first ``PLACES_TRIED``
+  domains counts as full, because a decision must end.
+- A TPU slice of several nodes uses one node pool. Equal sets take one pool each.
+- For few nodes: the next node holds all remaining pods, best score first, else as many as possible.
+  For equal pods alone no other way needs fewer nodes.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -51,15 +53,15 @@ def choices(
     suitables: Sequence[Suitable],
     worth: Worth,
 ) -> Iterator[tuple[Mask | None, ...]]:
-    """The nodes that each set may use, for one choice of places after the other, best first."""
-    of_label: dict[str, list[int]] = {}  # the sets that share a place
-    of_kind: dict[bytes, list[int]] = {}  # slices that are alike, a place each
+    """Yield the nodes for each set, one choice of domains after another, best first."""
+    of_label: dict[str, list[int]] = {}  # sets that share a domain
+    of_kind: dict[bytes, list[int]] = {}  # equal slices, a domain each
     for index, pods in enumerate(pod_sets):
         if makes_slice(pods):
             of_kind.setdefault(kind_of(pods), []).append(index)
         elif pods.topology is not None and pods.topology.same:
             of_label.setdefault(pods.topology.same, []).append(index)
-    ways: list[list[tuple[tuple[int, Mask], ...]]] = []  # of each of them, best first
+    ways: list[list[tuple[tuple[int, Mask], ...]]] = []  # options of each, best first
     for label, sets in of_label.items():
         found = _places(fleet, cluster, label, [(pod_sets[i], suitables[i]) for i in sets], worth)
         ways.append([tuple((i, mask) for i in sets) for mask in found])
@@ -82,14 +84,14 @@ def _places(
     sets: Sequence[tuple[PodSet, Suitable]],
     worth: Worth,
 ) -> list[Mask]:
-    """Places that may have room for all these sets, best first."""
+    """Return domains that may have capacity for all these sets, best first."""
     at = slice(*fleet.span(cluster))
     count = at.stop - at.start
     place = np.arange(count)
     if label != ONE_NODE:
         place = np.full(count, NO_PLACE, np.int64)
         for _, suitable in sets:
-            assert suitable.places is not None  # as all that name a label
+            assert suitable.places is not None  # set for every set with a label
             place = np.maximum(place, suitable.places[at])
     inside = place > NO_PLACE
     if not inside.any():
@@ -142,11 +144,11 @@ def most_a_node(pods: PodSet) -> int:
 def never(
     fleet: Fleet, cluster: int, pod_sets: Sequence[PodSet], suitables: Sequence[Suitable]
 ) -> str:
-    """Return why the cluster could not take a gang if nothing ran there; "" if it might.
+    """Return why the cluster could not take a gang even when empty; "" if it might.
 
-    It looks at each node that suits, until there is room enough: for people who ask, not for
-    decisions. Nodes that are not ready, or are cordoned, count: they may come back. Unhealthy GPUs
-    do not count.
+    For explanations only, because every suitable node is examined until the capacity suffices.
+    Nodes that are not ready or cordoned count, because they may come back. Unhealthy GPUs do not
+    count.
     """
     first, last = fleet.span(cluster)
     for pods, suitable in zip(pod_sets, suitables, strict=True):
@@ -201,7 +203,7 @@ def _usable_gpus(fleet: Fleet, slot: int, pods: PodSet, suitable: Suitable) -> l
 
 
 def _closest_lack(fleet: Fleet, cluster: int, pods: PodSet, suitable: Suitable) -> str:
-    """What one pod lacks on every node, of the node that comes closest; "" if nobody knows."""
+    """Return the missing requirement on the node that comes closest; "" if unknown."""
     first, last = fleet.span(cluster)
     found: list[tuple[int, int, str]] = []
     for slot in (first + np.flatnonzero(suitable.nodes[first:last])).tolist():
@@ -223,7 +225,7 @@ def _closest_lack(fleet: Fleet, cluster: int, pods: PodSet, suitable: Suitable) 
 
 
 def _exceed(fleet: Fleet, cluster: int, pod_sets: Sequence[PodSet]) -> bool:
-    """Whether sets that fit one by one are more together than all nodes of the cluster have."""
+    """Return whether sets that fit alone exceed the nodes of the cluster together."""
     first, last = fleet.span(cluster)
     reports = [fleet.report_at(slot) for slot in range(first, last)]
     usable = [gpu for report in reports for gpu in report.gpus if gpu.healthy]
@@ -238,8 +240,7 @@ def _exceed(fleet: Fleet, cluster: int, pod_sets: Sequence[PodSet]) -> bool:
 
 
 class Chooser:
-    """The node for each pod of a set, one after the other: where it costs least, as far as its
-    topology lets."""
+    """Choose a node for each pod of a set in turn: the cheapest that the topology allows."""
 
     def __init__(
         self,
@@ -250,7 +251,7 @@ class Chooser:
         scores: NDArray[np.float32],
         within: Mask | None,
     ) -> None:
-        self.scores = scores  # of the nodes of the cluster; they are changed
+        self.scores = scores  # changed in place
         if within is not None:
             scores[~within] = NOT_HERE
         self._limit = most_a_node(pods)

@@ -1,1 +1,1 @@
-"""The capacity of the fleet as arrays: what there is, what is free, what suits a request."""
+"""The capacity of the fleet as arrays: total, free, and suitable for a request."""

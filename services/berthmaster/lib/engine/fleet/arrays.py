@@ -1,16 +1,16 @@
 """The fleet's free capacity as compact arrays, and a log of the nodes that changed.
 
-Arrays over N nodes and G GPUs (the most that any node has), nodes by cluster and then by name:
+Arrays over N nodes and G GPUs (the maximum of a node), nodes ordered by cluster and name:
 
 - ``cpu``, ``memory``: int64 [N], free CPU milli and MiB; may be negative where foreign pods grew.
 - ``gpu``: int64 [N, G], free milli of each GPU; ABSENT where there is none or it is unhealthy. In
   memory the first GPU of all nodes comes first, as readers of many nodes want it.
 - ``whole``: int64 [N], GPUs with all 1000 milli free; ``milli``: int64 [N], sum of free milli.
-- ``capacity_milli``: int64 [N], of healthy GPUs; ``a_gpu``: float64 [N], what one of them is of a
-  node's (1 where there is none).
+- ``capacity_milli``: int64 [N], of healthy GPUs; ``a_gpu``: float64 [N], one GPU as a share of its
+  node (1 without GPUs).
 - ``open``: bool [N], ready, schedulable and not cordoned.
-- ``pieces``: by resource, int64 [N], pieces left of shares that are counted (slices, replicas).
-- ``kind``: int64 [N], index into the fleet's ``kinds``: what a node is, shared by its likes.
+- ``pieces``: by resource, int64 [N], free units of counted shares (MIG slices, replicas).
+- ``kind``: int64 [N], index into the fleet's ``kinds``, shared by equal nodes.
 
 And over C clusters: ``free_milli`` and ``all_milli``, int64 [C], of its open nodes and of all;
 ``starts``: int64 [C], each one's first node. fleet.py fills them, and notes each slot that it fills
@@ -26,11 +26,11 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-ABSENT: Final = -1_000_000  # never enough for anything, whatever is subtracted from it
+ABSENT: Final = -1_000_000  # too little for any request, whatever is subtracted
 
 
 class Arrays:
-    """Of nodes in one order; other nodes, or nodes that became others, need new ones."""
+    """Arrays over nodes in a fixed order. New or changed nodes need new arrays."""
 
     __slots__ = (
         "a_gpu",
@@ -121,7 +121,7 @@ TOUCHED_KEPT: Final = 4096
 
 
 class Touched:
-    """The slots that changed, in order, as far back as it is worth to look."""
+    """Changed slots in order, up to a bounded length."""
 
     __slots__ = ("_at", "_newest", "_numbers", "_slots", "forgotten", "newest", "slots")
 
@@ -133,7 +133,7 @@ class Touched:
         self._slots = memoryview(self.slots)  # type: ignore[arg-type]
         self._newest = memoryview(self.newest)  # type: ignore[arg-type]
         self._at = 0  # how many of the slots are written
-        self.forgotten = 0  # entries that were dropped
+        self.forgotten = 0  # number of dropped entries
 
     def arrange(self, nodes: int) -> None:
         """Slots have a new meaning: whoever follows the fleet makes everything anew."""
@@ -159,7 +159,7 @@ class Touched:
             self._at = kept
 
     def since(self, end: int) -> NDArray[np.int64] | None:
-        """Each slot that changed since, once; None if that was too long ago."""
+        """Return each slot changed since ``end`` once; None if the log no longer reaches back."""
         first = end - self.forgotten
         if first < 0:
             return None

@@ -1,11 +1,12 @@
-"""Filters of clusters: why a cluster will not do for a request, whatever room it has. Pure.
+"""Filters of clusters: why a cluster does not suit a request, whatever its free capacity. Pure.
 
-A filter is one row of FILTERS. Its ``reads`` names the fields of the request that it reads. The
-filter gets the values of those fields and nothing else of the request. Results are kept under a key
-that holds every field of READS (needs.py), so requests with equal keys have equal results.
+A filter is a row of FILTERS. ``reads`` names the fields of the request that the filter gets as
+arguments. Results are cached under a key of all fields in READS (needs.py), so requests with equal
+keys have equal results.
 
 Example: a filter that reads ``tenant_zone`` is a function ``(cluster, via, tenant_zone) -> str``
-and the row ``ClusterFilter(("tenant_zone",), function)``. The key then holds that field too.
+and the row ``ClusterFilter(("tenant_zone",), function)``. The cache key then contains that field
+too.
 """
 
 from collections.abc import Callable, Mapping
@@ -19,7 +20,7 @@ from berthmaster.lib.messages.workload import PodSet, Toleration
 
 
 def tolerates(tolerations: tuple[Toleration, ...], taint: Taint) -> bool:
-    """Kubernetes' rule; PreferNoSchedule keeps nobody away."""
+    """Return whether a toleration matches, by Kubernetes' rule. PreferNoSchedule always passes."""
     if taint.effect == "PreferNoSchedule":
         return True
     return any(
@@ -84,7 +85,7 @@ FILTERS: Final = (
 
 
 def fields_read(filters: tuple[ClusterFilter, ...]) -> tuple[str, ...]:
-    """Return what filters read of a request, behind ``pod_sets``, which nodes are chosen by."""
+    """Return the request fields that filters read, behind ``pod_sets``, which selects nodes."""
     return tuple(dict.fromkeys(("pod_sets", *(name for each in filters for name in each.reads))))
 
 

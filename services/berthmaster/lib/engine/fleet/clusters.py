@@ -28,13 +28,13 @@ TWIN: Final = "the same cluster as another"
 
 
 class Twins:
-    """The names with a UID, from their newest profiles."""
+    """Names by UID, from their newest profiles."""
 
     def __init__(self) -> None:
         self._known: dict[str, tuple[str, float]] = {}  # name -> UID, since when
         self._names: dict[str, set[str]] = {}  # UID -> names
         self._lost: set[str] = set()
-        self._first: dict[str, str] = {}  # UID -> the name that counts
+        self._first: dict[str, str] = {}  # UID -> name in use
 
     @classmethod
     def of(cls, profiles: Iterable[ClusterProfile], lost: Iterable[str] = ()) -> "Twins":
@@ -59,7 +59,7 @@ class Twins:
         return changed
 
     def drop(self, name: str) -> set[str]:
-        """Forget a cluster. Return the names whose first name may differ."""
+        """Forget a cluster. Return the names whose first name may have changed."""
         uid, _ = self._known.pop(name, ("", 0.0))
         if not uid:
             return set()
@@ -73,7 +73,7 @@ class Twins:
         return self._settle(uid) if uid else set()
 
     def first(self, name: str) -> str:
-        """Return the name that counts instead of this one; "" if this one counts."""
+        """Return the name in use instead of this one; "" if this one is in use."""
         uid, _ = self._known.get(name, ("", 0.0))
         first = self._first.get(uid, "")
         return "" if first == name else first
@@ -97,36 +97,37 @@ SILENT: Final = "silent"
 NOT_CLAIMING: Final = "does not claim"
 UNHEALTHY: Final = "not healthy, says its hub"
 UNSCORED: Final = "withdrawn by the scorer"
-DOUBTED_FOR: Final = 10.0  # times as long as it is passed over
+DOUBTED_FOR: Final = 10.0  # length of the probation, as a multiple of the exclusion
 
 
 class ClusterView(msgspec.Struct, frozen=True, kw_only=True):
-    """What is known of a cluster at the moment of a decision, besides its nodes."""
+    """A cluster at the time of a decision, without its nodes."""
 
     name: str
-    age_s: float  # since its newest sign of life; infinite if there was none
+    age_s: float  # age of the newest heartbeat; infinite without one
     idle_percent: float | None
-    closed: str = ""  # why it takes no new placements, or ""
+    closed: str = ""  # why the cluster takes no new placements; "" = open
 
 
 class Cluster(msgspec.Struct, kw_only=True):
-    """One cluster, as its facts and its operators say."""
+    """One cluster, from its facts and operators' settings."""
 
     name: str
-    alive_at_s: float = float("-inf")  # server's time of its newest sign of life
+    alive_at_s: float = float("-inf")  # server's time of the newest heartbeat
     profile: ClusterProfile | None = None
     membership: Membership | None = None
-    queues: dict[str, QueueReport] = {}  # its Kueue's ClusterQueues
+    queues: dict[str, QueueReport] = {}  # ClusterQueues of its Kueue
     score: ClusterScore | None = None
     cordoned: str | None = None  # the reason; None = not cordoned
     lost: bool = False
-    same_as: str = ""  # the name that counts of its API server; "" = this one does
+    same_as: str = ""  # name in use for this API server; "" = this name
     unclaimed_at_s: float | None = None
-    # When it last left a placement unclaimed, or was tried after that; None = it claims.
+    # Time of the last unclaimed placement, or of a later trial; None = claims normally.
 
     def is_doubted(self, now_s: float, avoid_s: float) -> bool:
-        """Whether it left a placement unclaimed not long ago, and has claimed none since: it is
-        tried with a few, or everybody who waits would be sent there again and again."""
+        """Return whether the cluster is on probation: it left a placement unclaimed and has claimed
+        none since. Without the limit of trials, every pending job would go there again and again.
+        """
         at_s = self.unclaimed_at_s
         return at_s is not None and now_s < at_s + DOUBTED_FOR * avoid_s
 
@@ -141,29 +142,29 @@ class Cluster(msgspec.Struct, kw_only=True):
 
     @property
     def labels(self) -> dict[str, str]:
-        """What it says of itself, and over that what its hub says of it."""
+        """Return the cluster's own labels, overridden by its hub's."""
         own = self.profile.labels if self.profile is not None else {}
         return own | self.membership.labels if self.membership is not None else own
 
     @property
     def counted_as(self) -> Mapping[str, str]:
-        """What pods ask for -> the resource that its Kueue counts it as, where that is another."""
+        """Return Kueue's resource name by requested resource, where the names differ."""
         return self.profile.counted_as if self.profile is not None else {}
 
     @property
     def taints(self) -> tuple[Taint, ...]:
-        """Its own and its hub's."""
+        """Return the taints of the cluster and of its hub."""
         own = self.profile.taints if self.profile is not None else ()
         return own + self.membership.taints if self.membership is not None else own
 
     def take_membership(self, fact: Membership) -> bool:
-        """Whether something that placements depend on has changed."""
+        """Apply a fact. Return whether an input of placements changed."""
         before = (self.labels, self.taints, self.unhealthy)
         self.membership = None if fact.gone else fact
         return before != (self.labels, self.taints, self.unhealthy)
 
     def take_queue(self, fact: QueueReport) -> None:
-        """A ClusterQueue as it is now, or that it is no more."""
+        """Apply the state or the removal of a ClusterQueue."""
         if fact.gone:
             self.queues.pop(fact.queue, None)
         else:
@@ -171,7 +172,7 @@ class Cluster(msgspec.Struct, kw_only=True):
 
     @property
     def closed_by_people(self) -> str:
-        """Why it is closed whatever it says of itself, or ""."""
+        """Return why an operator's setting closes the cluster, or ""."""
         if self.lost:
             return LOST
         if self.cordoned is not None:
@@ -180,7 +181,7 @@ class Cluster(msgspec.Struct, kw_only=True):
 
     @property
     def closed_by_news(self) -> str:
-        """Why it is closed although it was heard of just now, or ""."""
+        """Return why the cluster is closed despite a fresh heartbeat, or ""."""
         if self.same_as:
             return f"{TWIN}: {self.same_as}"
         if self.unhealthy:
@@ -191,19 +192,20 @@ class Cluster(msgspec.Struct, kw_only=True):
 
     @property
     def lost_gpus(self) -> Mapping[str, tuple[int, ...]]:
-        """By node, the GPUs that telemetry calls lost. An old score still counts: silence heals
-        none."""
+        """Return lost GPUs by node, from telemetry. An old score still counts, since silence heals
+        no GPU.
+        """
         return self.score.lost_gpus if self.score is not None else {}
 
     @property
     def fresh_score(self) -> ClusterScore | None:
-        """What is measured of it, if that is as it is now."""
+        """Return the score if fresh, else None."""
         score = self.score
         return score if score is not None and score.freshness == "fresh" else None
 
     @property
     def unhealthy(self) -> str:
-        """What its hub says is wrong with it, or ""."""
+        """Return the hub's complaint about the cluster, or ""."""
         if self.membership is None or self.membership.healthy is not False:
             return ""
         reason = self.membership.reason
@@ -215,8 +217,9 @@ class Clusters:
         self._clusters: dict[str, Cluster] = {}
         self._by_name: list[Cluster] = []
         self._twins = Twins()
-        self.changed: set[str] = set()  # handed out since whoever follows them looked last
-        self.unclaimed: set[str] = set()  # those that have left a placement unclaimed
+        # Clusters handed out for a change since the follower's last scan
+        self.changed: set[str] = set()
+        self.unclaimed: set[str] = set()  # clusters that left a placement unclaimed
 
     def get(self, name: str) -> Cluster:
         """The cluster, made known by the asking, to be changed; to read it is ``peek``."""
@@ -224,7 +227,7 @@ class Clusters:
         return self.peek(name)
 
     def peek(self, name: str) -> Cluster:
-        """The cluster as it is: not to be changed."""
+        """Return the cluster, read-only."""
         cluster = self._clusters.get(name)
         if cluster is None:
             cluster = self._clusters[name] = Cluster(name=name)
@@ -232,8 +235,7 @@ class Clusters:
         return cluster
 
     def take_profile(self, fact: ClusterProfile) -> bool:
-        """Take over what a cluster says of itself. Return whether another name of an API server
-        counts now."""
+        """Apply a cluster's profile. Return whether another name of an API server is in use now."""
         self.get(fact.cluster).profile = fact
         return self._settle(self._twins.put(fact))
 
@@ -252,7 +254,7 @@ class Clusters:
         return changed
 
     def left_unclaimed(self, name: str, at_s: float | None) -> None:
-        """It has left a placement unclaimed; None: it claims."""
+        """Record an unclaimed placement, or a claim with None."""
         self.get(name).unclaimed_at_s = at_s
         if at_s is None:
             self.unclaimed.discard(name)
@@ -260,12 +262,12 @@ class Clusters:
             self.unclaimed.add(name)
 
     def claim_but_for(self, told: Mapping[str, float]) -> None:
-        """None but these, as a decision told, has left a placement unclaimed."""
+        """Set the clusters with an unclaimed placement to those of a decision."""
         for name in self.unclaimed - told.keys():
             self.left_unclaimed(name, None)
 
     def doubted(self, now_s: float, avoid_s: float) -> dict[str, float]:
-        """Those that are passed over or tried with a few, and since when."""
+        """Return clusters excluded or on probation, with the time of the unclaimed placement."""
         found: dict[str, float] = {}
         for name in sorted(self.unclaimed):
             cluster = self.peek(name)
@@ -274,11 +276,11 @@ class Clusters:
         return found
 
     def known(self) -> list[Cluster]:
-        """All of them by name."""
+        """Return all clusters by name."""
         return list(self._by_name)
 
     def view(self, name: str, now_s: float, *, stale_after_s: float, avoid_s: float) -> ClusterView:
-        """The cluster at one moment: how old its news is, and why it is closed if it is."""
+        """Return the cluster at one time: the age of its heartbeat, and why it is closed."""
         cluster = self.peek(name)
         age_s = max(0.0, now_s - cluster.alive_at_s)
         closed = cluster.closed_by_people
@@ -294,9 +296,10 @@ class Clusters:
 
 
 def without_lost(report: NodeReport, indices: Collection[int]) -> NodeReport:
-    """Return the report with the GPUs of these indices not healthy, as telemetry calls them lost.
+    """Return the report with lost GPUs marked unhealthy.
 
-    They get no new pods and keep what runs on them. The same object where that changes nothing."""
+    Lost GPUs get no new pods and keep the running ones. Returns the same object if nothing changes.
+    """
     if not any(gpu.healthy and gpu.index in indices for gpu in report.gpus):
         return report
     gpus = tuple(

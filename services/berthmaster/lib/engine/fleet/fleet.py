@@ -1,10 +1,10 @@
-"""The fleet's free room, in arrays (arrays.py) that facts and placements update in place.
+"""Free capacity of the fleet, in arrays (arrays.py) updated in place by facts and placements.
 
-Free = allocatable - foreign - ours, per node and per GPU; "ours" are live placements, so that a
-late report can neither free nor promise a GPU. Nodes stand in one order, by cluster and then by
-name, in whatever order they were heard of: what is decided depends on the facts alone.
+Free = allocatable - unmanaged - live placements, per node and per GPU. Live placements come from
+the log, so a late report neither frees nor promises a GPU. Nodes are ordered by cluster and name,
+whatever the order of reports, so decisions depend on the facts alone.
 
-Whatever is derived of single nodes can be kept up to date by ``touched``: the slots that changed.
+Data derived from single nodes follows ``touched``, the log of changed slots.
 """
 
 from bisect import bisect_left
@@ -25,7 +25,7 @@ NodeName = tuple[str, str]  # cluster, node
 
 
 class Holding(NamedTuple):
-    """What one pod takes on one node."""
+    """Capacity of one pod on one node."""
 
     cluster: str
     node: str
@@ -36,27 +36,27 @@ class Holding(NamedTuple):
     gpu_memory_mib: int = 0  # of a part of a GPU: at least so much comes with it
     mig_profile: str = ""
     pieces: Pieces = ()  # TPUs and other extended resources
-    isolation: str = ""  # of a part of a GPU: the least that it accepts
-    as_charged: bool = False  # gpu_milli is what a GPU is charged, whatever parts its node offers
+    isolation: str = ""  # minimum isolation of a GPU fraction
+    as_charged: bool = False  # True: gpu_milli is the charge, whatever fractions the node offers
 
 
 class NodeKind(NamedTuple):
-    """What filters look at, besides labels: the same for many nodes."""
+    """Properties read by filters besides labels, shared by many nodes."""
 
     gpus: tuple[tuple[str, int], ...]  # model and MiB of each GPU, by position
     taints: tuple[Taint, ...]
     fractions: bool = True  # hands out parts of GPUs
     shares: tuple[Share, ...] = ()  # as these; empty = in any size
-    links: Links = ()  # which of its GPUs belong together
-    resources: tuple[str, ...] = ()  # as which each GPU is asked for whole, by position
+    links: Links = ()  # NVLink and NUMA domains of the GPUs
+    resources: tuple[str, ...] = ()  # extended resource of each whole GPU, by position
     pieces: Pieces = ()  # TPUs and other extended resources, taken or not
     tpus: Tpus | None = None
     indices: tuple[int, ...] = ()  # of the GPUs, by position
-    parts_only: tuple[int, ...] = ()  # positions of GPUs that are never handed out whole
+    parts_only: tuple[int, ...] = ()  # positions of GPUs never allocated whole
 
 
 class _Used:
-    """What our live placements take of one node."""
+    """Capacity of live placements on one node."""
 
     __slots__ = (
         "changes",
@@ -70,7 +70,7 @@ class _Used:
     )
 
     def __init__(self, slot: int) -> None:
-        self.slot = slot  # of the node; -1 = nobody has reported it
+        self.slot = slot  # slot of the node; -1 = never reported
         self.cpu_milli = 0
         self.memory_mib = 0
         self.gpu: dict[int, int] = {}
@@ -81,7 +81,7 @@ class _Used:
 
 
 class Fleet:
-    """Facts and live placements, and the arrays made of them."""
+    """Facts and live placements, and the arrays derived from both."""
 
     def __init__(self) -> None:
         self._reports: dict[NodeName, NodeReport] = {}
@@ -89,7 +89,7 @@ class Fleet:
         self._holdings: dict[Key, tuple[Holding, ...]] = {}
         self._cordoned: set[NodeName] = set()
         self._stale_order = True
-        self.layout = 0  # rises when nodes come, go or change what they are
+        self.layout = 0  # rises when nodes are added, removed or changed
         self.clusters: list[str] = []
         self.names: list[NodeName] = []
         self.kinds: list[NodeKind] = []
@@ -97,8 +97,8 @@ class Fleet:
         self.arrays = Arrays()
         self.touched = Touched()
         self._spans: list[tuple[int, int]] = []
-        self.kinds_in: list[frozenset[int]] = []  # of each cluster, those of its nodes
-        self.columns_only: list[bool] = []  # clusters of plain nodes whose GPUs are all alike
+        self.kinds_in: list[frozenset[int]] = []  # node kinds of each cluster
+        self.columns_only: list[bool] = []  # True for clusters of plain nodes with equal GPUs
         self._plain: list[bool] = []  # GPU i stands in column i, and no part costs more than itself
 
     # Facts
@@ -136,7 +136,7 @@ class Fleet:
         )
 
     def drop_node(self, cluster: str, node: str) -> None:
-        """The node is no more; placements on it stay held until they end."""
+        """Remove a node. Its placements stay held until their end."""
         if self._reports.pop((cluster, node), None) is not None:
             self._stale_order = True
 
@@ -170,7 +170,7 @@ class Fleet:
     # Placements
 
     def hold(self, key: Key, holdings: Sequence[Holding]) -> None:
-        """A placement takes its room; one that the workload held before is given back first."""
+        """Hold the capacity of a placement, in place of an earlier holding of the workload."""
         self.release(key)
         self._holdings[key] = tuple(holdings)
         self.charge(holdings, +1)
@@ -192,11 +192,11 @@ class Fleet:
         return True
 
     def holdings(self, key: Key) -> tuple[Holding, ...]:
-        """What the workload's live placement takes."""
+        """Return the holdings of the workload's live placement."""
         return self._holdings.get(key, ())
 
     def charged_milli(self, held: Holding, gpu: int) -> int:
-        """What a pod is charged with for one of its GPUs; as it asks where nobody reports it."""
+        """Return a pod's charge for one of its GPUs; as requested on an unreported node."""
         report = self._reports.get(held[:2])
         return _charged(report, _part(held), gpu) if report is not None else held.gpu_milli
 
@@ -206,7 +206,7 @@ class Fleet:
         return used.holders if used is not None else ()
 
     def changes_of(self, cluster: str, node: str) -> int:
-        """Return a number that rises with each change of the node's holders or of its report."""
+        """Return a counter of changes to the node's holders and report."""
         used = self._used.get((cluster, node))
         return used.changes if used is not None else 0
 
@@ -230,7 +230,7 @@ class Fleet:
                 self.charge((held,), sign)
 
     def _use(self, held: Holding, sign: int) -> _Used:
-        """What is taken of its node, with it or without it."""
+        """Update the usage of a holding's node."""
         cluster, node, cpu_milli, memory_mib, gpu_milli, gpus, *_ = held
         used = self._used.get((cluster, node))
         if used is None:
@@ -261,7 +261,7 @@ class Fleet:
         return self.arrays.nbytes
 
     def span(self, cluster: int) -> tuple[int, int]:
-        """First slot of a cluster, and the first after it."""
+        """Return the first slot of a cluster, and the slot behind its last."""
         return self._spans[cluster]
 
     def slots_of(self, cluster: str) -> range:
@@ -275,7 +275,7 @@ class Fleet:
         return not self._stale_order
 
     def arrange(self) -> None:
-        """Bring the arrays up to date; cheap unless nodes came, went or changed what they are."""
+        """Rebuild the arrays if nodes were added, removed or changed."""
         if not self._stale_order:
             return
         self._stale_order = False
@@ -314,7 +314,7 @@ class Fleet:
             self._fill(slot)
 
     def _change(self, slot: int, held: Holding, sign: int) -> None:
-        """What ``_fill`` would come to after one more of our pods, or one less."""
+        """Update a node as ``_fill`` would, for one pod more or less."""
         if not self._plain[slot]:
             self._fill(slot)
             return
@@ -351,7 +351,7 @@ class Fleet:
                 whole += (after >= WHOLE) - (before >= WHOLE)
                 if after >= 0 <= before:
                     milli -= gpu_milli
-                else:  # what is overdrawn is not free
+                else:  # overdrawn capacity is not free
                     milli += max(after, 0) - max(before, 0)
             if whole:
                 cell.whole[slot] += whole
@@ -361,7 +361,7 @@ class Fleet:
         self.touched.add(slot)
 
     def _fill(self, slot: int) -> None:
-        """Recompute one node's free room from its report and what of ours is on it."""
+        """Compute a node's free capacity from its report and live placements."""
         name = self.names[slot]
         report = self._reports[name]
         used = self._used.get(name)
@@ -410,8 +410,7 @@ class Fleet:
         self.touched.add(slot)
 
     def _fill_shares(self, slot: int, report: NodeReport, used: _Used | None) -> dict[int, int]:
-        """What is taken of each GPU where a part costs as much as the piece that it is, or as the
-        memory that it is to have."""
+        """Return the used milli of each GPU, where fractions are charged by unit or by memory."""
         left = {share.resource: share.count for share in report.shares if counted(share)}
         taken: dict[int, int] = {}
         if used is not None:
@@ -438,7 +437,7 @@ def _charged(report: NodeReport, part: Part, index: int) -> int:
 
 
 def kind_of(report: NodeReport) -> NodeKind:
-    """Return what filters look at of a node."""
+    """Return the properties of a node that filters read."""
     gpus = tuple([(gpu.model, gpu.memory_mib) for gpu in report.gpus])
     links, resources = links_of(report.gpus), resources_of(report)
     return NodeKind(
@@ -456,5 +455,5 @@ def kind_of(report: NodeReport) -> NodeKind:
 
 
 def _shape(report: NodeReport) -> tuple[NodeKind, dict[str, str]]:
-    """What the layout of the arrays and cached filters depend on."""
+    """Return the inputs of the arrays' layout and of cached filters."""
     return kind_of(report), report.labels

@@ -1,12 +1,18 @@
-"""GPUs of one node that belong together: linked by NVLink, or of one NUMA node.
+"""Domains of GPUs on one node: linked by NVLink, or on one NUMA node.
+
+Example: a node has GPUs 0 to 3 on NUMA node 0 and 4 to 7 on NUMA node 1. GPU 1 is taken. A pod with
+2 GPUs gets 0 and 2, which keeps the
+other domain whole. A pod
+that requires a domain and needs 5 GPUs fits nowhere.
 
 Rules of this file:
 
-- What nobody told is unknown, and unknown GPUs belong to nothing.
-- A domain is an NVLink domain. Where a node tells of no NVLink, it is a NUMA node.
-- Pods with several GPUs get them from one NVLink domain and one NUMA node if they can, else from
-  one of either; of several that would do, from the one with fewest free, so that larger ones stay
-  whole. Whoever requires a domain gets nothing else; others get GPUs of as few as can be.
+- A GPU without reported links belongs to no domain.
+- A domain is an NVLink domain, or a NUMA node if the node reports no NVLink.
+- A pod with several GPUs gets one NVLink domain and one NUMA node if possible, else one of either.
+  Of several choices, the domain with the fewest free GPUs is used, which keeps larger domains
+  whole.
+- A pod that requires a domain gets nothing else. Other pods mix as few domains as possible.
 """
 
 from collections.abc import Sequence
@@ -22,7 +28,7 @@ Group = tuple[int, ...]  # positions of GPUs
 
 
 class Levels(NamedTuple):
-    """The GPUs of a node by what they have in common."""
+    """GPUs of a node grouped by common domains."""
 
     domains: tuple[Group, ...]
     tightest_first: tuple[tuple[Group, ...], ...]  # groups of each level
@@ -41,7 +47,7 @@ def _known(number: int | None) -> int:
 
 @lru_cache(maxsize=1024)
 def levels_of(links: Links) -> Levels:
-    """Worked out once for each layout of GPUs that there is."""
+    """Return the groups of a layout of GPUs. Computed once per layout."""
     both = _groups([None if UNKNOWN in link else link for link in links])
     nvlink = _groups([None if link[0] == UNKNOWN else link[0] for link in links])
     numa = _groups([None if link[1] == UNKNOWN else link[1] for link in links])
@@ -57,7 +63,7 @@ def _groups(keys: Sequence[object]) -> tuple[Group, ...]:
 
 
 def domain_numbers(links: Links, width: int) -> list[int]:
-    """Of each position the number of its domain, UNKNOWN where there is none."""
+    """Return the domain number of each position; UNKNOWN without one."""
     numbers = [UNKNOWN] * width
     for number, group in enumerate(levels_of(links).domains):
         for position in group:
@@ -81,7 +87,7 @@ def pick(links: Links, free: Sequence[int], count: int, *, required: bool) -> li
             return best[:count]
     if required:
         return []
-    # No domain has as many: those with most first, so that few are mixed.
+    # No domain is large enough: use the largest first, to mix few.
     size = dict.fromkeys(free, 0)
     first = dict.fromkeys(free, len(links))
     for group in domains:

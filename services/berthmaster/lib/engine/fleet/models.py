@@ -1,23 +1,20 @@
-"""Whether a GPU model that somebody asks for is the one that a node reports, however it is spelt.
+"""GPU models: match a requested name with the name in a node's report.
 
-Nodes say what was discovered there ("NVIDIA-A100-SXM4-80GB", "Tesla-T4"); people write what they
-know it by: "A100", "a100 80GB", "nvidia-tesla-t4". Both sides are compared here and nowhere else.
+Nodes report discovered names ("NVIDIA-A100-SXM4-80GB", "Tesla-T4"). Users write "A100", "a100 80GB"
+or "nvidia-tesla-t4". All comparisons are here.
 
 Rules of this file:
 
-- A name is its words, in small letters, in any order, between anything that is no letter or digit.
-  Words for the maker and its families of products (nvidia, tesla, amd, instinct …) say nothing, and
-  neither does how a GPU is handed out (shared, MIG and its profile). ``80G`` and ``80GiB`` are
-  ``80gb``; ``sxm4`` is an ``sxm`` too.
-- What is asked for must all be there, word by word: never a part of a word. A10 is no A100, T4 no
-  T400, L4 no L40, and L40 no L40S.
-- What a node's name says beyond that may only be how the same chip is built in: memory, form,
-  cooling. Any other word ("Ada", "Ti", "SUPER") makes it another model, so "RTX 6000" is not
-  "RTX 6000 Ada Generation".
-- Equal names are one model, also where none of these rules understands them.
-- ``=NAME`` is that name and no other, as a node selector means it: what the scheduler compares
-  letter by letter must not be taken for more than it finds.
-- Clouds' names of machines' accelerators mean what they stand for there.
+- A name is a set of lower-case words, split at other characters than letters and digits. Words for
+  the vendor and product family (nvidia, tesla, amd, instinct …) and for sharing (shared, MIG
+  profiles) are ignored. ``80G`` and ``80GiB`` mean ``80gb``, and ``sxm4`` is also ``sxm``.
+- Every requested word must be present as a whole word. A10 is not A100, T4 not T400, L4 not L40,
+  and L40 not L40S.
+- Additional words in the node's name may only describe memory, form factor or cooling. Other words
+  ("Ada", "Ti", "SUPER") make another model: "RTX 6000" is not "RTX 6000 Ada Generation".
+- Equal names always match.
+- ``=NAME`` matches exactly, like a node selector, because the scheduler compares letter by letter.
+- Clouds' names of accelerators are translated.
 """
 
 import re
@@ -36,7 +33,7 @@ _MEMORY: Final = re.compile(r"([0-9]{1,3})(?:g|gb|gib)\Z")
 _SILENT: Final = frozenset(
     ("nvidia", "tesla", "quadro", "geforce", "amd", "instinct", "radeon", "gpu")
 )
-_SERIES: Final = frozenset(("rtx", "gtx"))  # left out as often as not: nobody mistakes a 4090
+_SERIES: Final = frozenset(("rtx", "gtx"))  # often omitted; a 4090 is unambiguous without
 _BUILT_IN: Final = re.compile(
     r"(?:[0-9]{1,3}gb|sxm[0-9]?|pcie|oam|nvl|hbm[0-9]?e?|fhhl|dgxs|generation)\Z"
 )
@@ -49,12 +46,12 @@ _CLOUD: Final[Mapping[str, str]] = {
 
 
 def resources_of(node: NodeReport) -> tuple[str, ...]:
-    """Return the resource as which pods ask for each GPU of a node, if it can be had whole."""
+    """Return the extended resource of each GPU of a node."""
     return tuple([gpu.resource or NVIDIA for gpu in node.gpus])
 
 
 def _maker(gpu: GpuDevice) -> str:
-    """Return the maker of a GPU; "" where neither its resource nor its driver says."""
+    """Return the vendor of a GPU; "" if neither its resource nor its driver tells."""
     if gpu.claim is None:
         return maker_of(gpu.resource or NVIDIA)
     return maker_of(f"{gpu.claim.driver.removeprefix('gpu.')}/gpu")
@@ -62,12 +59,11 @@ def _maker(gpu: GpuDevice) -> str:
 
 @lru_cache(maxsize=8192)
 def is_one_of(wanted: tuple[str, ...], model: str) -> bool:
-    """Whether a node's model is one of those that are asked for."""
     return any(is_model(name, model) for name in wanted)
 
 
 def is_model(wanted: str, model: str) -> bool:
-    """Whether a node's model is what is asked for."""
+    """Return whether a node's model matches the requested name."""
     if wanted == model:
         return True
     if wanted.startswith(EXACTLY):
@@ -93,9 +89,11 @@ def labels_of(
     memory_mib: int = 0,
     resource: str = "",
 ) -> dict[str, list[str]]:
-    """Labels of the nodes with GPUs that will do, as their models are named there: a node with one
-    of them will do. What no node has is asked for by its own name. ``resource``: as which the GPUs
-    are asked for; "" = as any."""
+    """Return label values of nodes with matching GPUs, as the nodes name their models.
+
+    A requested model without a node keeps its own name. ``resource``: extended resource of the
+    GPUs; "" = any.
+    """
     found: dict[str, set[str]] = {}
     for report in reports:
         makers = {

@@ -1,8 +1,7 @@
-"""What a request needs, as its shape: requests of one shape fit, or do not, together.
+"""Shapes of requests: requests of one shape fit, or fail to fit, together.
 
-A waiting list of ten thousand jobs usually holds a few dozen shapes. Filters are worked out once
-for a shape and layout of the fleet, and a shape that does not fit is not tried again for the next
-job of the same shape.
+Example: ten thousand pending jobs usually have a few dozen shapes. Filters are computed once for
+each shape and layout of the fleet. If a shape does not fit, later jobs of the shape are skipped.
 """
 
 from collections.abc import Mapping
@@ -49,35 +48,34 @@ from berthmaster.lib.messages.workload import (
     Topology,
 )
 
-NO_PLACE = -1  # a node without the label that names places
+NO_PLACE = -1  # a node without the label of the topology
 _SHAPES_KEPT = 4096
 _FILTERS_KEPT = 128  # each takes a byte or more a node
 _SHAPE_ENCODER = msgspec.msgpack.Encoder(order="sorted")
 
 
 class CappedPodSet(PodSet, frozen=True, gc=False, kw_only=True, omit_defaults=True):
-    """Pods that each take a part of a GPU, with what their queue lets a part cost.
-
-    Only the engine makes such sets, from requests that it narrows while it looks for room.
-    Example: ``(("A100", 250), ("T4", 0))`` admits parts that are charged at most 250 milli of an
-    A100, and no part of a T4. A model that is not named is admitted.
+    """Pods that each take a GPU fraction, with price limits from their queue. The engine makes such
+    sets only while narrowing a request during a search. Example: ``(("A100", 250), ("T4", 0))``
+    allows fractions charged at most 250 milli of an A100, and no fraction of a T4. Other models are
+    allowed.
     """
 
-    charged_at_most: tuple[tuple[str, int], ...]  # model of a GPU, milli of it
+    charged_at_most: tuple[tuple[str, int], ...]  # GPU model, maximum charge in milli
 
 
 class Shape:
-    """What a request asks of places, and the key under which results are kept that follow from it.
+    """The requirements of a request, and their cache key.
 
-    The key is made of every field, and filters (cluster_filters.py) get nothing else of a request.
-    So the result for one request is right for each other request with an equal key. Durations that
-    were learned are stored under it too, so another set of fields begins them again.
+    The key contains every field, and filters (cluster_filters.py) get nothing else of a request. A
+    result is therefore valid for every request with an equal key. Learned durations use the key
+    too, so another set of fields restarts the learning.
     """
 
     __slots__ = ("fields", "key", "pod_sets")
 
     def __init__(self, fields: Mapping[str, Any]) -> None:
-        """``fields``: those of the request that READS names, in that order."""
+        """``fields``: the request's values of READS, in that order."""
         self.fields: Final = fields
         self.pod_sets: Final[tuple[PodSet, ...]] = fields["pod_sets"]
         self.key: Final = _SHAPE_ENCODER.encode(tuple(fields.values()))
@@ -88,12 +86,12 @@ def shape_of(request: JobRequest) -> Shape:
 
 
 def kind_of(pods: PodSet) -> bytes:
-    """Equal for pods that any node serves equally well."""
+    """Return a key, equal for pods that every node serves equally well."""
     return _SHAPE_ENCODER.encode(_plain(pods))
 
 
 def _plain(pods: PodSet) -> PodSet:
-    """Without what no node cares about."""
+    """Return the pod set without fields irrelevant to nodes."""
     plain = msgspec.structs.replace(pods, name="", count=1, min_count=None, max_count=None)
     if pods.topology is not None or pods.prefer_gpu_models:
         topology = of_one_pod(pods.topology)
@@ -102,7 +100,7 @@ def _plain(pods: PodSet) -> PodSet:
 
 
 def of_one_pod(topology: Topology | None) -> Topology | None:
-    """What of it decides whether a node will do for one pod, whatever the others."""
+    """Return the part of a topology that concerns a single pod."""
     if topology is None:
         return None
     same = topology.same if topology.same != ONE_NODE else ""
@@ -112,41 +110,39 @@ def of_one_pod(topology: Topology | None) -> Topology | None:
 
 
 def gpu_milli(request: JobRequest) -> int:
-    """GPU milli that all its pods ask for. Placed pods are charged no less: see
-    ``lifecycle.charges``."""
+    """Return GPU milli requested by all pods. Placed pods are charged at least as much."""
     return sum(p.count * p.gpus * p.gpu_milli for p in request.pod_sets)
 
 
 class Counted(NamedTuple):
-    """What pods take in whole pieces, of which a node has only so many."""
+    """Units that pods take, limited on each node."""
 
     resource: str
     a_pod: int
-    nodes: NDArray[np.bool_] | None  # [N], where it is counted; None = everywhere
+    nodes: NDArray[np.bool_] | None  # [N], nodes that count units; None = all
 
 
 class Suitable(NamedTuple):
     """Which nodes and GPUs a pod set may use at all, room aside."""
 
-    layout: int  # of the fleet, for which this was worked out
+    layout: int  # layout of the fleet at the computation
     nodes: NDArray[np.bool_]  # [N]
     gpus: NDArray[np.bool_] | None  # [N, G]; None = every GPU of a suitable node will do
-    why_not: dict[str, str]  # cluster -> why none of its nodes will do
+    why_not: dict[str, str]  # cluster -> why none of its nodes suits
     offered: NDArray[np.int64] | None = None
-    # [N], what one pod takes of a GPU, as not all nodes hand out parts in any size; None = what it
-    # asks for.
-    domains: NDArray[np.int8] | None = None  # [N, G] of GPUs; None = each pod may mix them
-    places: NDArray[np.int32] | None = None  # [N], values of the label that pods are to share
+    # [N], charge of one pod on a GPU, where nodes limit the sizes of fractions; None = as
+    # requested.
+    domains: NDArray[np.int8] | None = None  # [N, G], domain of GPUs; None = a pod may mix domains
+    places: NDArray[np.int32] | None = None  # [N], value of the topology's label
     pieces: tuple[Counted, ...] = ()
-    charges: Charges = ()  # of pods that take a part of a GPU; () = no node takes them
+    charges: Charges = ()  # charges of a fraction; () = no node takes the pods
 
     def milli(self, slot: int, pods: PodSet) -> int:
-        """What one pod takes of a GPU on a node."""
+        """Return the charge of one pod on a GPU of a node."""
         return pods.gpu_milli if self.offered is None else int(self.offered[slot])
 
     def pods_by_pieces(self, fleet: Fleet, at: slice | NDArray[np.int64]) -> NDArray[np.int64]:
-        """Of some nodes, how many pods the pieces do for that are left; MAX_PODS where none
-        count."""
+        """Return the number of pods that free units allow on each node; MAX_PODS where none count."""
         room = np.full(len(self.nodes[at]), MAX_PODS, np.int64)
         for resource, a_pod, nodes in self.pieces:
             left = np.maximum(fleet.arrays.pieces[resource][at], 0) // a_pod
@@ -179,7 +175,7 @@ def suitable_nodes(fleet: Fleet, pods: PodSet) -> Suitable:
     offered, parts = _offered(fleet, pods, verdicts)
     domains = _domains(fleet, pods)
     pieces = parts
-    if nodes.any():  # else nobody may have arrays for them
+    if nodes.any():  # without such nodes the arrays may be missing
         pieces += tuple(Counted(name, count, None) for name, count in pieces_of(pods))
     charges: Charges = ()
     if wants_fraction(pods):
@@ -194,7 +190,7 @@ def suitable_nodes(fleet: Fleet, pods: PodSet) -> Suitable:
 
 
 def _charged(kind: NodeKind, at: int, pods: PodSet) -> int:
-    """What a part of the GPU at this position is charged with."""
+    """Return the charge of a fraction on the GPU at this position."""
     return charged_milli(
         part_of(pods), kind.shares, kind.gpus[at][1], kind.indices[at], fractions=kind.fractions
     )
@@ -203,8 +199,9 @@ def _charged(kind: NodeKind, at: int, pods: PodSet) -> int:
 def _places(
     fleet: Fleet, pods: PodSet, nodes: NDArray[np.bool_]
 ) -> tuple[NDArray[np.int32] | None, str]:
-    """Numbers of the values of the label that pods are to have in common, and what nodes without it
-    lack; those will not do."""
+    """Return numbers for the values of the topology's label, and the error for nodes without the
+    label.
+    """
     label = place_label(pods)
     if not label:
         return None, _NO_LABELS
@@ -236,14 +233,14 @@ def _one_domain(pods: PodSet) -> bool:
 def _offered(
     fleet: Fleet, pods: PodSet, verdicts: list[tuple[tuple[int, ...], str]]
 ) -> tuple[NDArray[np.int64] | None, tuple[Counted, ...]]:
-    """What a part comes to on each node, and the offers of which there are only so many."""
+    """Return the charge of a fraction on each node, and the units that limit its number."""
     sized = pods.gpu_memory_mib > 0
     if not wants_fraction(pods) or not (sized or any(kind.shares for kind in fleet.kinds)):
         return None, ()
     taken = [share_for(kind.shares, pods) for kind in fleet.kinds]
     by_kind = []
     for (positions, why), kind in zip(verdicts, fleet.kinds, strict=True):
-        # Of GPUs that differ, by the one of which a part is most.
+        # Where GPUs differ, the largest charge counts.
         by_kind.append(
             max((_charged(kind, p, pods) for p in positions), default=WHOLE) if not why else WHOLE
         )
@@ -259,14 +256,16 @@ def _offered(
 
 
 def prefers(shape: Shape) -> bool:
-    """Whether it would rather have some of the GPU models that it takes."""
+    """Return whether the request prefers some of its accepted GPU models."""
     return any(pods.prefer_gpu_models for pods in shape.pod_sets)
 
 
 def narrowed(fleet: Fleet, shape: Shape) -> tuple[Shape, ...]:
-    """What to try before the request as it stands, most preferred first: pod sets that take one of
-    the models only that they prefer. A set that prefers fewer models than another keeps to the last
-    of them. The fleet must be arranged."""
+    """Return narrowed shapes to try before the request itself, most preferred first.
+
+    Each set takes only its preferred model of a rank. A set with fewer preferred models stays at
+    its last. The fleet must be arranged.
+    """
     models = sorted({model for kind in fleet.kinds for model, _ in kind.gpus})
     found = []
     for rank in range(max(len(pods.prefer_gpu_models) for pods in shape.pod_sets)):
@@ -278,7 +277,7 @@ def narrowed(fleet: Fleet, shape: Shape) -> tuple[Shape, ...]:
 
 
 def _only(pods: PodSet, rank: int, models: list[str]) -> PodSet | None:
-    """The set with the models of a rank; None if no node has one."""
+    """Return the set limited to the model of a rank; None if no node has the model."""
     prefer = pods.prefer_gpu_models
     if not prefer or not pods.gpus:
         return pods
@@ -294,8 +293,9 @@ def _only(pods: PodSet, rank: int, models: list[str]) -> PodSet | None:
 
 
 class Suitables:
-    """What suits each shape, worked out once for each layout of the fleet. Pods that differ only in
-    how much they take of CPU and memory share it."""
+    """Suitable nodes of each shape, computed once per layout of the fleet. Pods that differ only in
+    CPU and memory share a result.
+    """
 
     def __init__(self) -> None:
         self._kinds: dict[tuple[bytes, int], _Kind] = {}
@@ -328,7 +328,7 @@ class Suitables:
         return sum(mask.nbytes for mask in masks if mask is not None)
 
     def kind(self, shape: Shape, index: int) -> tuple[bytes, PodSet]:
-        """``kind_of`` the pods, without working it out each time, and all of them that it tells."""
+        """Return the cached ``kind_of`` of the pods, and the reduced pod set behind the key."""
         key, pods, _, _ = self._kind(shape, index)
         return key, pods
 
@@ -346,7 +346,7 @@ class Suitables:
 
 
 class _Kind(NamedTuple):
-    """Keys of a pod set, each with the pod set that is all of what it is the key of."""
+    """Keys of a pod set, each with its reduced pod set."""
 
     key: bytes
     pods: PodSet
@@ -355,7 +355,7 @@ class _Kind(NamedTuple):
 
 
 def _filters_of(pods: PodSet) -> PodSet:
-    """Equal for pods that the same nodes suit, room aside."""
+    """Return the pod set without quantities, equal for pods that the same nodes suit."""
     changes: dict[str, int] = {"cpu_milli": 0, "memory_mib": 0}
     if pods.gpu_milli == WHOLE or pods.gpus != 1:
         changes["gpu_milli"] = WHOLE
@@ -373,7 +373,7 @@ def _why_not(fleet: Fleet, nodes: NDArray[np.bool_], whys: list[str], lacks: str
             continue
         why = of_kinds.get(kinds)
         if why is None:
-            # Of several reasons, the one that came closest to fitting says most.
+            # Of several reasons, report the one closest to a fit.
             reasons = {whys[kind] or lacks for kind in kinds}
             closeness = ((_CLOSENESS.index(each.split(" (")[0]), each) for each in reasons)
             why = of_kinds[kinds] = min(closeness)[1]
@@ -429,9 +429,10 @@ def _judge(kind: NodeKind, pods: PodSet) -> tuple[tuple[int, ...], str]:
 
 
 def gpus_for(kind: NodeKind, pods: PodSet) -> tuple[tuple[int, ...], str]:
-    """Return the positions of the GPUs of a node that a pod may have, and why it may have none.
-    They are all asked for by one resource: where GPUs of several will do, by the first of which
-    there are enough."""
+    """Return the positions of the GPUs that a pod may use, and why it may use none.
+
+    All GPUs of a pod have one extended resource: the first with enough GPUs.
+    """
     if not kind.gpus:
         return (), NO_GPUS
     positions, why = named_gpus(kind, pods)
@@ -474,8 +475,7 @@ def gpus_for(kind: NodeKind, pods: PodSet) -> tuple[tuple[int, ...], str]:
 
 
 def named_gpus(kind: NodeKind, pods: PodSet) -> tuple[tuple[int, ...], str]:
-    """Return the positions of the GPUs that a pod set names, by resource and model, and why there
-    are none."""
+    """Return the positions of GPUs with the requested resource and model, and why there are none."""
     positions = tuple(range(len(kind.gpus)))
     if pods.gpu_resource:
         positions = tuple(p for p in positions if kind.resources[p] == pods.gpu_resource)
@@ -489,7 +489,7 @@ def named_gpus(kind: NodeKind, pods: PodSet) -> tuple[tuple[int, ...], str]:
 
 
 def _no_part(kind: NodeKind, pods: PodSet) -> str:
-    """Why the node has no such part of a GPU; "" where it has one, or none is asked for."""
+    """Return why the node offers no such fraction; "" if it does, or none is requested."""
     if pods.mig_profile and share_for(kind.shares, pods) is None:
         return NO_PROFILE
     if not wants_fraction(pods):
@@ -504,8 +504,10 @@ def _no_part(kind: NodeKind, pods: PodSet) -> str:
 
 
 def _too_soft(kind: NodeKind, pods: PodSet) -> bool:
-    """Whether the node has such a part, and nothing that would hold the others to theirs. Of parts
-    in any size, as emulated nodes have them, nobody says that anything does."""
+    """Return whether the node has such a fraction, but with too little isolation.
+
+    Nodes without listed shares (emulated ones) promise no isolation.
+    """
     if not kind.shares:
         return not is_hard_enough(NOT_HELD, pods.isolation)
     any_limit = part_of(pods)._replace(isolation="")
@@ -513,8 +515,7 @@ def _too_soft(kind: NodeKind, pods: PodSet) -> bool:
 
 
 def isolation_at(fleet: Fleet, slot: int, pods: PodSet) -> Isolation:
-    """How hard the limit is of the part of a GPU that pods get on a node; "" where it says nothing
-    of parts, as emulated ones do."""
+    """Return the isolation of the pods' GPU fraction on a node; "" if the node lists no shares."""
     share = share_for(fleet.kinds[fleet.arrays.kind[slot]].shares, pods)
     return isolation_of(share) if share is not None else ""
 

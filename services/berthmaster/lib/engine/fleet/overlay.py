@@ -1,8 +1,8 @@
-"""Room that is charged to the fleet for as long as something is tried, and given back at the end.
+"""Tentative charges on the fleet, reverted at the end.
 
-Whoever tries (a draft of a decision, a question) charges the fleet through an overlay, each charge
-under a name of its own. On leaving the ``with`` block all that is still charged is given back,
-whatever happened inside, so a fleet is never left with room that nobody holds.
+A draft of a decision or a question charges the fleet through an overlay, each charge under a name.
+At the end of the ``with`` block all remaining charges are reverted, also after an exception. The
+fleet never keeps capacity without a holder.
 """
 
 from collections.abc import Hashable, Iterable, Iterator, Sequence
@@ -14,7 +14,7 @@ from berthmaster.lib.engine.fleet.fleet import Fleet, Holding
 
 
 class Overlay:
-    """What is charged on top of what is known. Use it as a context manager."""
+    """Tentative charges on the fleet. A context manager."""
 
     def __init__(self, fleet: Fleet) -> None:
         self._fleet = fleet
@@ -38,11 +38,11 @@ class Overlay:
         self._charge(name, holdings, +1)
 
     def free(self, name: Hashable, holdings: Sequence[Holding]) -> None:
-        """This room counts as free, although somebody holds it."""
+        """Treat held capacity as free."""
         self._charge(name, holdings, -1)
 
     def give_back(self, name: Hashable) -> None:
-        """As it was before it was charged under this name; nothing if it was not."""
+        """Revert the charge of this name, if any."""
         holdings, sign = self._charged.pop(name, ((), 0))
         self._fleet.lend(holdings, -sign)
 

@@ -1,12 +1,13 @@
-"""Whole pieces of a node beside its GPUs: TPUs and other extended resources, and TPU slices.
+"""Units of a node beside GPUs: TPUs, other extended resources, and TPU slices.
+
+Example: a node offers 8 ``rdma/hca`` and a pod requests 2, so four such pods fit.
 
 Rules of this file:
 
-- A node has so many pieces of each, free or taken; a pod takes as many as it asks for.
-- Who asks for a resource tolerates the taint NoSchedule by its very name, as Kubernetes'
-  ExtendedResourceToleration has it: such nodes are kept for just these pods.
-- What TPUs are is told by the node's labels. Where several pods make up a slice, each takes all
-  TPUs of its node, and all of them are of one node pool.
+- A request for a resource tolerates the NoSchedule taint with the name of the resource, like
+  Kubernetes' ExtendedResourceToleration: such nodes are reserved for such pods.
+- The node's labels describe its TPUs. If several pods form a slice, each takes all TPUs of its
+  node, and all nodes belong to one node pool.
 """
 
 from collections.abc import Mapping
@@ -21,19 +22,18 @@ Pieces = tuple[tuple[str, int], ...]  # resource, how many; by name
 
 
 class Tpus(NamedTuple):
-    """What a node says of its TPUs; "" = nothing."""
+    """TPUs of a node, from its labels; "" = not labelled."""
 
     accelerator: str
     topology: str
 
 
 def pieces_of(pods: PodSet) -> Pieces:
-    """What each pod of a set takes."""
     return _together(pods.tpus, pods.resources)
 
 
 def tolerations_of(pods: PodSet) -> tuple[Toleration, ...]:
-    """What each pod of a set tolerates: what it says, and taints by the names of its pieces."""
+    """Return the tolerations of a set's pods, including those for taints named like its resources."""
     pieces = pieces_of(pods)
     if not pieces:
         return pods.tolerations
@@ -42,12 +42,11 @@ def tolerations_of(pods: PodSet) -> tuple[Toleration, ...]:
 
 
 def pieces_on(node: NodeReport) -> Pieces:
-    """What a node has, taken or not."""
     return _together(node.allocatable.tpus, node.allocatable.pieces)
 
 
 def pieces_held(pod: PodUse) -> Pieces:
-    """What one of our pods has, as its node sees it."""
+    """Return the units of a managed pod, as its node reports."""
     return _together(pod.tpus, pod.pieces)
 
 
@@ -59,12 +58,12 @@ def _together(tpus: int, others: Mapping[str, int]) -> Pieces:
 
 
 def foreign_pieces(node: NodeReport, name: str) -> int:
-    """How many of them pods have that are not ours."""
+    """Return the units held by unmanaged pods."""
     return node.foreign.tpus if name == TPU else node.foreign.pieces.get(name, 0)
 
 
 def tpus_on(node: NodeReport) -> Tpus | None:
-    """None: it has none."""
+    """Return the TPUs of a node; None without TPUs."""
     if not node.allocatable.tpus:
         return None
     labels = node.labels
@@ -77,7 +76,7 @@ def makes_slice(pods: PodSet) -> bool:
 
 
 def place_label(pods: PodSet) -> str:
-    """The label of nodes of which all pods of the set share one value; "" = they need not."""
+    """Return the node label with one common value for all pods of the set; "" = none."""
     if makes_slice(pods):
         return tpu.POOL_LABEL
     topology = pods.topology
@@ -93,7 +92,7 @@ NOT_ALL_TPUS = "TPU nodes of another size"
 
 
 def why_none(there: Pieces, tpus: Tpus | None, pods: PodSet) -> str:
-    """Why a node with so many pieces will not do for a pod, were it empty; "" if it will."""
+    """Return why a node with these units cannot take a pod even when empty; "" if it can."""
     if pods.tpus and tpus is not None:
         wanted = pods.tpu_accelerators
         if wanted and tpus.accelerator not in wanted:

@@ -1,21 +1,23 @@
-"""Parts of GPUs: which of a node's offers a pod takes, and how much of a GPU that costs.
+"""GPU fractions: the offer of a node that a pod takes, and the charge on the GPU.
 
-A node that offers none of its own is taken to hand out any part (emulated ones do). Slices (MIG)
-and replicas (time slicing) are of fixed size: a pod takes one whole, however little it asks for.
-Where software divides (HAMi, KAI, `berth serve shares`, DRA's consumable capacity) it gets what it
-asks for, rounded up to what it can say: HAMi and KAI count in hundredths, shares in thousandths.
-HAMi lets only so many pods have a GPU at once (ten, as it is installed), so no part of one is
-smaller than that makes it: ten that ask for less fill a GPU. GPUs that are handed out in parts only
-are never whole: their inventory charges what they keep for themselves.
+Example: ``charged_milli`` of a part with 8 GiB of memory is 500 on a GPU of 16 GiB.
 
-Memory that a part is to have counts too: where a part can be had in any size it is as large as its
-compute or its memory asks for, whichever is more. A MIG profile is that slice and nothing else. KAI
-is asked for MiB then, which it counts one by one, of a little less than the GPU has
-(``Share.memory_mib``); where its node does not tell it how much that is, for hundredths.
+Rules of this file:
 
-How hard a limit is differs: a MIG slice is a device of its own (``hardware``), MPS and HAMi-core
-hold a pod to its memory (``memory``), and where replicas take turns or a scheduler only counts
-nothing does (``none``). A request names the least that it accepts.
+- A node without offers allows any fraction (emulated nodes).
+- MIG slices and replicas (time slicing) have a fixed size, and a pod takes a whole one.
+- Where software divides the GPU (HAMi, KAI, `berth serve shares`, DRA's consumable capacity), a pod
+  gets the requested size, rounded up: to hundredths for HAMi and KAI, to thousandths for shares.
+- HAMi limits the number of pods on a GPU (10 by default). The charge has a matching minimum: ten
+  small fractions fill a GPU.
+- A GPU that is only allocated in fractions is never whole. Its inventory charges the reserve.
+- Memory counts too. A fraction of any size is charged by its compute or its memory, whichever is
+  larger. A MIG profile is exactly that slice. KAI gets the request in MiB of slightly less than the
+  GPU's memory (``Share.memory_mib``), or in hundredths if the memory is unknown.
+
+Isolation differs: a MIG slice is a device of its own (``hardware``). MPS and HAMi-core limit memory
+(``memory``). Replicas and schedulers that only count limit nothing (``none``). A request names its
+minimum.
 """
 
 from collections.abc import Mapping, Sequence
@@ -44,21 +46,21 @@ _ISOLATION_OF: Final[Mapping[str, Isolation]] = {
 _GPU_MILLI: Final = 1000
 
 
-# GPU model, milli that a part of such a GPU is charged with: once for each price, in order.
+# GPU model and charge of a fraction in milli: each price once, in order.
 Charges = tuple[tuple[str, int], ...]
 
 
 class Part(NamedTuple):
-    """A part of one GPU, as it is asked for."""
+    """A fraction of one GPU, as requested."""
 
     milli: int
     memory_mib: int  # at least; 0 = no matter
-    profile: str = ""  # of MIG, in its one spelling; "" = any part that is enough
-    isolation: str = ""  # the least that will do; "" = any
+    profile: str = ""  # MIG profile in canonical spelling; "" = any sufficient fraction
+    isolation: str = ""  # minimum isolation; "" = any
 
 
 def part_of(pods: PodSet) -> Part:
-    """What each pod of a set that shares GPUs asks for."""
+    """Return the fraction that each pod of a set requests."""
     profile = mig.one_spelling(pods.mig_profile) if pods.mig_profile else ""
     return Part(pods.gpu_milli, pods.gpu_memory_mib, profile, pods.isolation)
 
@@ -69,12 +71,12 @@ def wants_fraction(pods: PodSet) -> bool:
 
 
 def share_for(shares: Sequence[Share], pods: PodSet) -> Share | None:
-    """The smallest offer that is enough for one pod of the set; None if none is."""
+    """Return the smallest sufficient offer for one pod of the set, or None."""
     return enough(shares, part_of(pods))
 
 
 def enough(shares: Sequence[Share], part: Part) -> Share | None:
-    """The smallest offer that is enough; None if none is."""
+    """Return the smallest sufficient offer, or None."""
     fit = [share for share in shares if _is_enough(share, part)]
     return min(fit, key=lambda s: (takes_milli(s, part), s.memory_mib, s.resource), default=None)
 
@@ -85,7 +87,7 @@ def _is_enough(share: Share, part: Part) -> bool:
     if not is_hard_enough(isolation_of(share), part.isolation):
         return False
     if part.profile or not counted(share):
-        return True  # a profile is what it is, whatever its slices come to on that board
+        return True  # a profile is exact, whatever the size of its slices on this GPU
     return share.milli >= part.milli and (
         not share.memory_mib or share.memory_mib >= part.memory_mib
     )
@@ -97,21 +99,22 @@ def isolation_of(share: Share) -> Isolation:
 
 
 def is_hard_enough(isolation: str, least: str) -> bool:
-    """Whether a limit will do for who accepts no softer one; "" accepts any."""
+    """Return whether the isolation reaches the minimum; "" accepts any."""
     return not least or ISOLATIONS.index(isolation) >= ISOLATIONS.index(least)
 
 
 def profile_of(share: Share) -> str:
-    """The MIG profile that an offer is, "" if it is none."""
+    """Return the MIG profile of an offer; "" if not MIG."""
     if share.kind != "mig":
         return ""
     return share.profile or share.resource.removeprefix(MIG)
 
 
 def profile_milli(profile: str) -> int | None:
-    """What a MIG profile comes to in requests, in sevenths; None if it is spelt as none is. A node
-    charges what the slice is on its board. The whole of a GPU is a part of it as well: it is handed
-    out as one."""
+    """Return the milli of a MIG profile in requests, in sevenths of a GPU; None if misspelt.
+
+    A node charges the real size of the slice. The largest profile counts as a fraction too.
+    """
     found = mig.profile(profile)
     if found is None:
         return None
@@ -119,20 +122,24 @@ def profile_milli(profile: str) -> int | None:
 
 
 def profile_memory_mib(profile: str) -> int:
-    """The memory that a MIG profile's name tells; 0 if it is none."""
+    """Return the memory in the name of a MIG profile; 0 if misspelt."""
     found = mig.profile(profile)
     return found.memory_mib if found is not None else 0
 
 
 def takes_milli(share: Share, part: Part, gpu_memory_mib: int = 0) -> int:
-    """What of a GPU is charged to who takes this offer. A GPU that is handed out in parts only has
-    one milli less than a whole one, and its pieces share what is left: the last one fits too."""
+    """Return the charge of this offer for a fraction.
+
+    GPUs that are only allocated in fractions have one milli less than whole ones. Their units
+    divide the rest, so that the last unit fits.
+    """
     if not counted(share):
         grain = max(1, share.milli)
         if share.kind == "kai" and share.memory_mib:
             milli = -(-part.milli // grain) * grain
             by_memory = -(-part.memory_mib * _GPU_MILLI // share.memory_mib)
-            if part.memory_mib <= gpu_memory_mib:  # what KAI rounds off comes with all of the GPU
+            # KAI rounds down only below the memory of the GPU
+            if part.memory_mib <= gpu_memory_mib:
                 by_memory = min(by_memory, _GPU_MILLI)
             return max(milli, by_memory)
         milli = -(-sized_milli(part, gpu_memory_mib) // grain) * grain
@@ -141,8 +148,9 @@ def takes_milli(share: Share, part: Part, gpu_memory_mib: int = 0) -> int:
 
 
 def piece_milli(milli: int) -> int:
-    """Return what a piece of fixed size is charged as, so that all pieces of a GPU together leave
-    one milli: four quarters are 249 each."""
+    """Return the charge of a unit of fixed size. All units of a GPU leave one milli: four quarters
+    are 249 each.
+    """
     pieces = max(1, _GPU_MILLI // milli) if milli else 1
     return min(milli, (_GPU_MILLI - 1) // pieces)
 
@@ -155,13 +163,13 @@ def charged_milli(
     *,
     fractions: bool = True,
 ) -> int:
-    """Return the GPU milli that one pod is charged with for one GPU of a node. ``index``: of the
-    GPU, where the node's GPUs are offered in different parts; None = any.
+    """Return the GPU milli that one pod is charged for one GPU of a node.
 
-    Every limit, account and report counts by this function. Example: ``Part(1, 8192)``, which is 8
-    GiB of memory, costs 500 on a GPU of 16 GiB, 103 on one of 80,000 MiB, and 333 on a node that
-    offers replicas of a third. Whole GPUs, and nodes without ``fractions``, cost 1000. A part by
-    memory costs 1000 too where nobody reports the GPU's memory (0): more it cannot take.
+    ``index`` selects the GPU where offers differ by GPU; None = any. All limits, accounts and
+    reports use this function. Example: ``Part(1, 8192)``, 8 GiB of memory, costs 500 on a GPU of 16
+    GiB, 103 on a GPU of 80,000 MiB, and 333 on a node with replicas of a third. Whole GPUs, and
+    nodes without ``fractions``, cost 1000. A fraction by memory also costs 1000, the maximum, if
+    the GPU's memory is unknown (0).
     """
     if part.milli >= _GPU_MILLI or not fractions:
         return _GPU_MILLI
@@ -178,8 +186,10 @@ def charged_milli(
 
 
 def least_milli(share: Share) -> int:
-    """What the smallest part comes to where a GPU is split into so many at most: as many of it fit
-    and not one more. Of 3 it is 330: a fourth has no room."""
+    """Return the minimum charge of a fraction on a GPU with a limited number of fractions.
+
+    With a limit of 3 the charge is 330, so that a fourth does not fit.
+    """
     if not share.parts:
         return 0
     grain = max(1, share.milli)
@@ -188,26 +198,29 @@ def least_milli(share: Share) -> int:
 
 
 def is_packed(shares: Sequence[Share]) -> bool:
-    """Whether whoever divides GPUs here takes the fullest one with room, as KAI does and HAMi is
-    told to, whatever we would have liked: only so does it have room where we think that it has."""
+    """Return whether the node's software fills the fullest GPU with enough capacity first. KAI does
+    so, and HAMi is configured so. Then the engine must expect the same.
+    """
     return any(share.kind in _DIVISIBLE for share in shares)
 
 
 def sized_milli(part: Part, gpu_memory_mib: int) -> int:
-    """What a part comes to that is had in any size, of a GPU with so much memory (0 = not told)."""
+    """Return the charge of a fraction of any size on a GPU with this memory (0 = unknown)."""
     if not part.memory_mib or not gpu_memory_mib:
         return part.milli
     return max(part.milli, -(-part.memory_mib * _GPU_MILLI // gpu_memory_mib))
 
 
 def counted(share: Share) -> bool:
-    """Whether there are only so many pieces of it, whatever room the GPUs have."""
+    """Return whether the offer has a limited number of units."""
     return share.kind not in _DIVISIBLE and not (share.claim is not None and share.claim.divisible)
 
 
 def asked_as(share: Share, pods: PodSet, gpu_memories_mib: Sequence[int]) -> dict[str, int]:
-    """The extended resources by which a pod asks for this offer. ``gpu_memories_mib``: of the GPUs
-    that it may get. KAI's own scheduler and DRA are told otherwise: nothing."""
+    """Return the extended resources with which a pod requests this offer.
+
+    ``gpu_memories_mib``: memory of the possible GPUs. Empty for KAI's scheduler and for DRA.
+    """
     if share.kind == "kai" or share.claim is not None:
         return {}
     if counted(share):
@@ -216,22 +229,20 @@ def asked_as(share: Share, pods: PodSet, gpu_memories_mib: Sequence[int]) -> dic
     if share.kind == "milli":
         return {share.resource: min(milli, _GPU_MILLI)}
     asked = {NVIDIA: 1, HAMI_CORES: min(100, milli // 10)}  # percent
-    # Without either of these HAMi gives all memory of the GPU; of both it takes the first.
+    # Without a memory resource HAMi grants the GPU's whole memory. With both it uses the first.
     if is_by_memory(pods, gpu_memories_mib, least_milli(share)):
         return asked | {HAMI_MEMORY: pods.gpu_memory_mib}
     return asked | {HAMI_MEMORY_PERCENT: min(100, milli // 10)}
 
 
 def is_by_kais_memory(share: Share, pods: PodSet) -> bool:
-    """Whether the memory that a part is to have is more than its share of what KAI hands out of a
-    GPU."""
+    """Return whether the requested memory exceeds the fraction's share of KAI's memory."""
     percent = -(-pods.gpu_milli // 10)
     return 0 < share.memory_mib * percent // 100 < pods.gpu_memory_mib
 
 
 def is_by_memory(pods: PodSet, gpu_memories_mib: Sequence[int], least_milli: int = 0) -> bool:
-    """Whether the memory that a part is to have is more than its share of each of these GPUs, of
-    which a part is at least so much."""
+    """Return whether the requested memory exceeds the fraction's share of each GPU's memory."""
     most_mib = max(gpu_memories_mib, default=0)
     percent = -(-max(pods.gpu_milli, least_milli) // 10)
     return pods.gpu_memory_mib > most_mib * percent // 100

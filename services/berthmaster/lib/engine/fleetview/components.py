@@ -1,16 +1,17 @@
-"""The components of a cluster's score: how each is worked out, and when it counts.
+"""The components of a cluster's score: formula and condition of each.
 
-A component is one row of ROWS here and one name with its description in scoring/profiles.py, where
-weights and profiles stand (gateways and CLI read those without numpy). ``fit`` and ``room`` change
-with every placement, so scoring/cluster_scores.py works them out, in C where that was built.
+A component is a row of ROWS here, with name and description in scoring/profiles.py. Weights and
+profiles are there too, readable without numpy. ``fit`` and ``room`` change with every placement, so
+scoring/cluster_scores.py computes both, in C if compiled.
+
+Example: for clusters with 40, 10 and 0 GPUs for a job, ``headroom`` is 100, 25 and 0.
 
 Rules of this file:
 
-- A component is 0..100 for each cluster, more is better. It follows from arrays of one snapshot.
-- UNKNOWN counts as the worst whatever the weight is, so silence never makes a cluster look better.
-  A value that is not finite or below 0 counts as UNKNOWN.
-
-Example: of clusters with 40, 10 and 0 GPUs for a job the ``headroom`` is 100, 25 and 0.
+- A component is 0 to 100 for each cluster, where more is better. Its inputs are arrays of one
+  snapshot.
+- UNKNOWN is the worst value for either sign of the weight, so silence never improves a cluster. A
+  value below 0, or not finite, is UNKNOWN.
 
 ``Gate`` reports what the clusters' own queues say of one request. A request that is made directly
 in a cluster has no gate. The resolver's gate asks each worker's own Kueue. A hub's gate is tiered:
@@ -42,30 +43,32 @@ NO_LINE: Final = None
 
 
 class Gate:
-    """Of one request. As it stands here, everything is open and nothing is known."""
+    """Gate of one request. This base class opens every cluster and knows no queue."""
 
-    via: Via = "direct"  # who makes its pods there, see cluster_filters.py
+    via: Via = "direct"  # creator of the pods, see cluster_filters.py
     is_tiered = False  # ``tier`` and ``headroom`` are known, and being busy keeps nobody out
 
     def why_not(self, cluster: str) -> str:
-        """Why the cluster is out, whatever room its nodes have, or ""."""
+        """Return why the cluster is out, whatever its nodes' capacity, or ""."""
         del cluster
         return ""
 
     def in_line(self, cluster: str) -> tuple[int, int, bool] | None:
-        """Of the queue that governs there: jobs that wait, jobs that were let in, whether the
-        request would have to borrow. None: not known."""
+        """Return pending jobs, admitted jobs and whether the request must borrow, for the governing
+        queue; None = unknown.
+        """
         del cluster
         return NO_LINE
 
     def tier(self, cluster: str) -> float:
-        """One of components.py's."""
+        """Return a value of the component ``tier``."""
         del cluster
         return UNKNOWN
 
     def headroom(self, cluster: str) -> float:
-        """GPUs that it could have there now: the lesser of what is free and what quota is left (CPU
-        cores for what asks for no GPU)."""
+        """Return the GPUs available now: the minimum of free GPUs and remaining quota (CPU cores
+        for requests without GPUs).
+        """
         del cluster
         return UNKNOWN
 
@@ -79,20 +82,20 @@ NO_NODES: Final = 2.0  # quota, and the nodes are yet to come (autoscaling)
 NO_QUOTA: Final = 3.0
 
 BORROWED: Final = 0.5  # of ``wait``, where quota is borrowed: Kueue may reclaim it
-PRICE: Final = "berthmaster.io/price-per-gpu-hour"  # label or property; .<model> goes before it
+PRICE: Final = "berthmaster.io/price-per-gpu-hour"  # label or property; .<model> may follow
 
 
 class RequestKind(NamedTuple):
-    """The properties of a request that decide which components can tell clusters apart."""
+    """Properties of a request that decide which components can distinguish clusters."""
 
-    shares: bool  # it asks for a fraction of a GPU
-    governed: bool  # the clusters' own queues admit it
-    tiered: bool  # and it may be sent where it has to wait
-    has_data: bool  # it names the place of its data
+    shares: bool  # requests a GPU fraction
+    governed: bool  # admitted by the clusters' own queues
+    tiered: bool  # also sent to clusters where it must wait
+    has_data: bool  # names locations of its data
 
 
 class RankingInput(NamedTuple):
-    """What components of one request are worked out of."""
+    """Inputs of the components for one request."""
 
     fleet: Fleet
     table: ClusterTable
@@ -102,7 +105,7 @@ class RankingInput(NamedTuple):
     cards: list[Scorecard]  # one a pod set
 
 
-# Idle and interference: what the scorer reports while it is fresh.
+# Idle and interference: from fresh scores of the scorer.
 
 
 def score_idle(idle_percent: Floats) -> Floats:
@@ -111,7 +114,7 @@ def score_idle(idle_percent: Floats) -> Floats:
 
 
 def score_interference(calm_percent: Floats) -> Floats:
-    """Return how many of the GPUs that a fraction would share are calm.
+    """Return the share of shareable GPUs that are calm.
 
     Two jobs on one GPU hardly slow each other while both use it below 70 % (Lucid, ASPLOS'23: of
     such pairs 3.4 % run below 0.85 of their speed).
@@ -150,9 +153,9 @@ def _wait(given: RankingInput, able: Mask) -> Floats:
 
 
 def price_of(labels: Mapping[str, str], model: str) -> float:
-    """Return a cluster's price of a GPU hour by its labels and properties; UNKNOWN = none.
+    """Return a cluster's price of a GPU hour from labels and properties; UNKNOWN = no price.
 
-    ``model``: of the GPU; "" = none in particular. A price is a bare number in whatever money.
+    ``model``: GPU model; "" = any. A price is a number in any currency.
     """
     if model:
         for name in sorted(labels):
@@ -197,7 +200,7 @@ def _price(given: RankingInput, able: Mask) -> Floats:
         if key not in known:
             known[key] = price_of(table.told[number], models[number])
         price[number] = known[key]
-    if given.gate.is_tiered:  # beside the cheapest of the clusters where it could begin first
+    if given.gate.is_tiered:  # relative to the cheapest cluster with the earliest start
         tiers = _of_each(given, able, given.gate.tier)
         able = able & (tiers == np.min(tiers, initial=np.inf, where=able))
     return score_price(price, able)
@@ -215,7 +218,7 @@ def _is_priced(_kind: RequestKind, table: ClusterTable) -> bool:
 
 
 def holds(place: str, cluster: str, labels: Mapping[str, str]) -> bool:
-    """Return whether a cluster is the place that the request names."""
+    """Return whether a cluster matches a data location of the request."""
     key, equals, value = place.partition("=")
     return labels.get(key) == value if equals else place == cluster
 
@@ -277,12 +280,13 @@ def _of_each(given: RankingInput, able: Mask, value_of: Callable[[str], float]) 
 
 
 class Component(NamedTuple):
-    """One component. With neither function below, cluster_scores.py works it out."""
+    """One component. Without either function below, cluster_scores.py computes the value."""
 
-    counts: Callable[[RequestKind, ClusterTable], bool]  # whether it can tell clusters apart
+    # Whether the component can distinguish clusters
+    counts: Callable[[RequestKind, ClusterTable], bool]
     of_clusters: Callable[[ClusterTable], Floats] | None = None  # once a snapshot
     of_request: Callable[[RankingInput, Mask], Floats] | None = None
-    # For each request; the mask: clusters that could take it.
+    # For each request; ``mask``: clusters that may take the request.
 
 
 def _always(_kind: RequestKind, _table: ClusterTable) -> bool:

@@ -1,4 +1,4 @@
-"""What is broken, or not as it should be, in words: for the page and the terminal alike. Pure."""
+"""Problems of the fleet in words, for dashboard and terminal. Pure."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Final, Literal
@@ -12,25 +12,25 @@ from berthmaster.lib.messages.fleet import NodeReport
 Level = Literal["broken", "note"]
 SILENT_INTERVALS: Final = 3.0
 SILENT_LEAST_S: Final = 10.0
-PROBLEMS_A_CLUSTER: Final = 20  # of its nodes, that are told
-NODES_NAMED: Final = 3  # of those with one problem
+PROBLEMS_A_CLUSTER: Final = 20  # maximum of node problems shown for a cluster
+NODES_NAMED: Final = 3  # nodes named for one problem
 LETTERS_S: Final = 86_400.0  # age limit of letters here; `berth problems dead` has 30 days
-MOST_NAMED: Final = 3  # of kinds of objects that an API server cannot list
+MOST_NAMED: Final = 3  # unlistable kinds of objects named
 _MINUTES_A_DAY: Final = 1440
 
 
 class Problem(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One line; those who see all are told ``detail`` too, which may name what is others'."""
+    """One problem. ``detail`` may name others' objects and is for operators only."""
 
     level: Level
     text: str
     cluster: str = ""
-    since_s: float | None = None  # when it was, by the server's clock
+    since_s: float | None = None  # server's time of the problem
     detail: str = ""
 
 
 def of_cluster(row: ClusterRow, interval_s: float) -> Iterator[Problem]:
-    """``interval_s``: at which it gives signs of life; 0 = not known."""
+    """Yield problems of a cluster. ``interval_s``: its heartbeat interval; 0 = unknown."""
     limit_s = max(SILENT_LEAST_S, SILENT_INTERVALS * interval_s)
     if row.lost is not None:
         yield Problem("broken", f"declared lost: {row.lost}", row.cluster)
@@ -56,8 +56,7 @@ def of_cluster(row: ClusterRow, interval_s: float) -> Iterator[Problem]:
 
 
 def of_nodes(cluster: str, reports: Iterable[NodeReport]) -> Iterator[Problem]:
-    """Yield what the inventory found wrong with nodes, one line for all nodes with the same
-    problem."""
+    """Yield problems reported for nodes, one line for all nodes with the same problem."""
     nodes: dict[str, list[str]] = {}
     for report in reports:
         for text in report.problems:
@@ -74,7 +73,7 @@ def of_nodes(cluster: str, reports: Iterable[NodeReport]) -> Iterator[Problem]:
 
 
 def of_letters(newest: Mapping[str, tuple[float, str]], now_s: float) -> Iterator[Problem]:
-    """``newest``: of each service's dead letters, when it was stored and why it is one."""
+    """Yield problems from dead letters. ``newest``: time and reason of each service's newest."""
     for service, (at_s, reason) in sorted(newest.items()):
         if now_s - at_s <= LETTERS_S:
             what = "could not handle a message, or deliver a letter"
@@ -88,9 +87,12 @@ def many(count: int, noun: str) -> str:
 
 
 def unlisted_words(cluster: Cluster) -> str:
-    """Return a clause for people, such as "berlin cannot list resourceslices.resource.k8s.io since
-    12:03 UTC: what is known of them may be old"; "" where the cluster lists everything. The
-    server's own words are for operators (`berth problems`): they may name internal addresses."""
+    """Return a clause such as "berlin cannot list resourceslices.resource.k8s.io since 12:03 UTC:
+    what is known of them may be old"; "" if every kind is listed.
+
+    The server's error message is for operators (`berth problems`), because it may name internal
+    addresses.
+    """
     found = cluster.profile.unlisted if cluster.profile is not None else ()
     if not found:
         return ""

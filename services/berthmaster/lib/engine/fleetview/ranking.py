@@ -55,11 +55,11 @@ class RankingPolicy(Protocol):
 
     @property
     def ranking_limit(self) -> int:
-        """Clusters that a record keeps."""
+        """Return the number of clusters in a record."""
 
     @property
     def profile(self) -> str:
-        """The profile that ranks clusters where neither the request nor its queue names another."""
+        """Return the profile for requests without a profile of their own or of their queue."""
 
     @property
     def profiles(self) -> Mapping[str, Weights]: ...
@@ -68,19 +68,19 @@ class RankingPolicy(Protocol):
 
 
 class Weighting(NamedTuple):
-    """How the clusters rank for requests of one kind: fit x its factor, and so on, plus the sum."""
+    """The ranking of requests of one kind: fit x factor, room x factor, plus a sum."""
 
-    profile: str  # as a record tells it: "" = the usual one
-    weights: dict[str, float]  # as a record tells them: {} = the profile's own
+    profile: str  # as in records: "" = the default
+    weights: dict[str, float]  # as in records: {} = the profile's own
     fit: float  # factor of the component; below 0: the less the better
     room: float
     late: tuple[tuple[str, float], ...]  # factors of components of the request
-    total: Floats  # [C], what the other components come to
+    total: Floats  # [C], sum of the other components
     fixed: Fixed  # those components, for records
 
 
 class _Factors(NamedTuple):
-    """What of a weighting is the same at any time."""
+    """The constant part of a weighting."""
 
     profile: str
     weights: dict[str, float]
@@ -170,7 +170,7 @@ class Weightings:
 
 
 def counted(component: Floats, factor: float) -> Floats:
-    """Return what a component adds to the score: 0 where it is not known, for either sign."""
+    """Return the contribution of a component: 0 for unknown values of either sign."""
     if factor < 0:
         component = component - MOST
     values = factor * component
@@ -182,7 +182,7 @@ NO_MILLI: Final = np.array(0, np.int64)
 
 
 class Candidate(NamedTuple):
-    """A cluster that could take the request."""
+    """A cluster that fits the request."""
 
     score: float
     cluster: str
@@ -227,7 +227,7 @@ class Candidates(Sequence[Candidate]):
         return map(self._candidate, self.order)
 
     def only(self, cluster: str) -> "Candidates":
-        """This one, if it is among them."""
+        """Return the candidates limited to this cluster."""
         order = [number for number in self.order if self.clusters[number] == cluster]
         found = self.found._replace(order=order)
         return Candidates(
@@ -235,11 +235,11 @@ class Candidates(Sequence[Candidate]):
         )
 
     def clear(self) -> None:
-        """None of them could, after all."""
+        """Remove all candidates."""
         self.order.clear()
 
     def shown(self, numbers: list[int]) -> list[tuple[float, dict[str, float]]]:
-        """Scores of some clusters, and what they are made of, as records have them."""
+        """Return scores and components of some clusters, as in records."""
         found = shown(self.found.values, self._parts, self.weighting.fixed, numbers)
         for name, values in self._late:
             for number, (_, parts) in zip(numbers, found, strict=True):
@@ -256,11 +256,13 @@ class Candidates(Sequence[Candidate]):
 
 
 def rank(given: RankingInput, weighting: Weighting, may: NDArray[np.bool_]) -> Candidates:
-    """Rank the clusters that could take the request. Components that do not count are not made.
-    ``may``: those that can take it as far as is known without a card, or a gang's bound."""
+    """Rank the clusters that fit. Components with weight 0 are not computed.
+
+    ``may``: clusters that fit as far as known without a scorecard, or by a gang's bound.
+    """
     request, cards = given.request, given.cards
     single = len(cards) == 1 and request.pod_sets[0].count == 1
-    needs_node = single and not given.gate.is_tiered  # where it would not have to wait
+    needs_node = single and not given.gate.is_tiered  # for requests that start at once
     fleet = given.fleet
     free_milli = _of_all(given, fleet.arrays.free_milli, NO_MILLI)
     all_milli = _of_all(given, fleet.arrays.all_milli, NO_MILLI)

@@ -29,11 +29,11 @@ class StoredFact(Protocol):
 
 
 class ClusterRow(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One cluster as `berth top` shows it. None is "not known", never zero."""
+    """One cluster as in `berth top`. None is unknown, never 0."""
 
     cluster: str
-    freshness: str  # of its score; "unscored" before the first
-    seen_s: float | None  # since its last sign of life
+    freshness: str  # freshness of its score; "unscored" before the first
+    seen_s: float | None  # age of the last heartbeat
     nodes: int = 0
     gpus: int = 0
     models: dict[str, int] = {}
@@ -42,19 +42,20 @@ class ClusterRow(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     fragmentation_percent: float | None = None
     largest_gang: dict[str, int] = {}
     scores: dict[str, int] = {}  # gpuClusterAvailable and so on
-    cordoned: str | None = None  # the reason; None = it is not
+    cordoned: str | None = None  # reason of the cordon; None = not cordoned
     cordoned_nodes: int = 0
     lost: str | None = None
     note: str = ""
     same_as: str = ""
-    # The cluster that has the same API server and counts; this one then shows no nodes, GPUs and
-    # scores, so that sums over rows count each GPU once. "" = this one counts.
-    unlisted: tuple[UnlistedKind, ...] = ()  # kinds of objects that cannot be read there
-    withheld_gpus: float = 0.0  # GPUs' worth of milli that no pod can have: what MIG leaves uncut
+    # Cluster in use for the same API server. This row then has no nodes, GPUs and scores, so sums
+    # over rows count each GPU once. "" = this cluster is in use.
+    unlisted: tuple[UnlistedKind, ...] = ()  # kinds of objects that the cluster cannot list
+    # Milli that no pod can get, in GPUs, such as capacity without a MIG instance
+    withheld_gpus: float = 0.0
 
     @property
     def used_share(self) -> float | None:
-        """Share of its GPUs that somebody holds, or that are on nodes that take no pods."""
+        """Return the share of GPUs that are allocated or on closed nodes."""
         there = self.gpus - self.withheld_gpus
         if there <= 0 or self.free_gpus is None:
             return None
@@ -62,7 +63,7 @@ class ClusterRow(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class NodeRow(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One node as `berth top CLUSTER` shows it."""
+    """One node as in `berth top CLUSTER`."""
 
     node: str
     state: str  # ready, cordoned, not ready
@@ -88,7 +89,7 @@ class FleetView:
         self._lost: dict[str, ClusterLost] = {}
 
     def take(self, seen: StoredFact) -> None:
-        """One fact; its age is the server's."""
+        """Apply one fact. Its age is by the server's clock."""
         fact = seen.fact
         match fact:
             case ClusterAlive():
@@ -115,7 +116,7 @@ class FleetView:
         self._telemetry[report.cluster, report.node] = report
 
     def set_control(self, facts: Iterable[ControlFact]) -> None:
-        """What operators have set, all of it."""
+        """Replace all operators' settings."""
         self._cordons.clear()
         self._lost.clear()
         for fact in facts:

@@ -1,4 +1,4 @@
-"""One request against the whole fleet: which clusters could take it, how good, why not the rest.
+"""One request against the whole fleet: clusters that fit, their scores, and why others do not.
 
 The same code answers for a decision, for "why not yet?" and for a dry run, so that an explanation
 can never differ from what is done. It has three steps:
@@ -43,15 +43,15 @@ from berthmaster.lib.engine.scoring.value import Worth
 from berthmaster.lib.messages.placement import Pressure, RankedCluster, Via
 from berthmaster.lib.messages.workload import JobRequest
 
-MOST_AGE_S: Final = 1e9  # that a record tells
+MOST_AGE_S: Final = 1e9  # maximum age in a record
 
 
 class Filtered(NamedTuple):
-    """The clusters that are out for requests of one shape, whatever room they have."""
+    """Clusters out for requests of one shape, whatever their free capacity."""
 
     why: dict[str, str]  # cluster -> why
-    open: NDArray[np.bool_]  # [C], not among them
-    busy: dict[bytes, dict[str, str]]  # which have room -> why all others are out
+    open: NDArray[np.bool_]  # [C], the other clusters
+    busy: dict[bytes, dict[str, str]]  # clusters with capacity -> reasons of all others
     shares: bool  # the shape asks for part of a GPU
 
 
@@ -69,11 +69,11 @@ class ClusterSnapshot:
         self.now_s = now_s
         self.table = table
         self.worth = worth  # of holes, by the mix seen so far
-        self.pressure = pressure  # which nodes are scarce by it
+        self.pressure = pressure  # scarcity of nodes
         self.clusters = table.names  # in the order of the fleet's arrays
         self.age_s = _ages_to_show(seen.age_s)  # for records
-        self.closed = seen.closed  # number -> why it takes no new placements
-        self.open = table.open  # names of those that do
+        self.closed = seen.closed  # number -> why the cluster takes no new placements
+        self.open = table.open  # names of open clusters
         # By key of a shape, b"" = that asks nothing of clusters, and whether the hub makes copies.
         # Kept while the same clusters are closed.
         self.filtered: dict[Hashable, Filtered] = table.filtered
@@ -103,7 +103,7 @@ def snapshot_of(
 
 
 def _ages_to_show(age_s: Floats) -> list[float]:
-    """As records have them: in whole milliseconds."""
+    """Return ages as in records, in whole milliseconds."""
     ages: list[float] = (np.floor(np.minimum(age_s, MOST_AGE_S) * 1e3) / 1e3).tolist()
     return ages
 
@@ -112,13 +112,13 @@ BUSY: Final = "busy: no room now"
 NO_NODES: Final = "has no nodes"
 LESS_LIKED: Final = "has room on GPU models only that it likes less"
 SHAPES_KEPT: Final = 4096
-BUSY_KEPT: Final = 8  # of a shape: which clusters have room changes seldom
+BUSY_KEPT: Final = 8  # cached sets of clusters with free capacity, for each shape
 
 
 def filtered_for(
     view: FleetView, snapshot: ClusterSnapshot, shape: Shape, *, by_hub: bool
 ) -> Filtered:
-    """Which clusters are out whatever their room: the same for all requests of a shape."""
+    """Return clusters out for all requests of a shape, whatever their capacity."""
     known = snapshot.filtered.get((shape.key, by_hub))
     if known is not None:
         return known
@@ -143,7 +143,7 @@ def filtered_for(
 def _filtered_by(
     snapshot: ClusterSnapshot, unsuitable: dict[int, str], *, shares: bool
 ) -> Filtered:
-    """``unsuitable``: numbers of clusters that the request itself rules out, and why."""
+    """Combine closed clusters with ``unsuitable``, numbers of clusters ruled out by the request."""
     why = dict.fromkeys(snapshot.table.without_nodes, NO_NODES)
     out = snapshot.closed | unsuitable if unsuitable else snapshot.closed
     for number in sorted(out):
@@ -161,7 +161,7 @@ def _passes_all(shape: Shape) -> bool:
 def _unsuitable(
     view: FleetView, snapshot: ClusterSnapshot, shape: Shape, via: Via
 ) -> dict[int, str]:
-    """Numbers of the clusters that will not do for what the request says, and why."""
+    """Return numbers of clusters ruled out by the request, with reasons."""
     found = {}
     for number, name in enumerate(snapshot.clusters):
         if why := why_unsuitable(view.clusters.peek(name), shape, via):
@@ -198,8 +198,9 @@ def behind_gate(
 def with_busy(
     snapshot: ClusterSnapshot, filtered: Filtered, able: bytes, suitables: list[Suitable]
 ) -> dict[str, str]:
-    """Why clusters are out: closed, or without a node that suits and has room. ``able``: of each
-    cluster, whether it has one."""
+    """Return the reasons of closed clusters and of clusters without a suitable node with capacity.
+    ``able``: a byte for each cluster with one.
+    """
     known = filtered.busy.get(able)
     if known is None:
         known = dict(filtered.why)
@@ -222,7 +223,7 @@ class Shortlist(NamedTuple):
 
     snapshot: ClusterSnapshot
     candidates: Candidates  # best first
-    filtered: dict[str, str]  # cluster -> why it is out
+    filtered: dict[str, str]  # reason by cluster that is out
     suitables: list[Suitable]  # one a pod set
     cards: list[Scorecard]  # one a pod set
 
@@ -231,7 +232,7 @@ class Shortlist(NamedTuple):
         return self.candidates.weighting
 
     def ranking(self, first: Candidate) -> tuple[RankedCluster, ...]:
-        """The best clusters as a record shows them, the chosen one first, as many as it keeps."""
+        """Return the best clusters for a record, the chosen one first."""
         candidates, age_s = self.candidates, self.snapshot.age_s
         clusters, kept = candidates.clusters, self._kept(first.number)
         return tuple(
@@ -247,7 +248,7 @@ class Shortlist(NamedTuple):
         )
 
     def _kept(self, first: int) -> list[int]:
-        """Numbers of the clusters that a record keeps."""
+        """Return numbers of the clusters in a record."""
         limit, clusters = self.snapshot.policy.ranking_limit, self.candidates.clusters
         kept = [first]
         for number in self.candidates.order:
@@ -265,8 +266,11 @@ def filter_and_rank(
     shape: Shape,
     gate: Gate | None = None,
 ) -> Shortlist:
-    """All clusters for a request: by the GPU models that it prefers, if any of them has room for
-    all of it, else by all that it takes. ``gate``: None where no cluster's own queue governs it."""
+    """Return all clusters for a request.
+
+    Preferred GPU models are used if a cluster has capacity of them for the whole request, else all
+    accepted models. ``gate``: None if no cluster's own queue governs the request.
+    """
     shortlist = _as_asked(view, snapshot, request, shape, gate)
     sets = shape.pod_sets
     may_prefer = (sets[0].prefer_gpu_models or len(sets) > 1) and prefers(shape)
@@ -283,7 +287,7 @@ def _by_preference(
     gate: Gate | None,
     any_model: Shortlist,
 ) -> Shortlist:
-    """Only what could take it with any model can take it with those that it prefers."""
+    """Try preferred models on clusters that fit with any model."""
     if not any_model.candidates:
         return any_model
     for tried in view.derived.suitables.narrowed(view.fleet, shape):
@@ -338,7 +342,7 @@ def _as_asked(
     candidates = rank(given, weighting, may)
     why = with_busy(snapshot, filtered, candidates.found.able, suitables)
     if not single:
-        why = dict(why)  # whoever binds it may find out more
+        why = dict(why)  # a caller may add reasons while binding
     return Shortlist(snapshot, candidates, why, suitables, cards)
 
 
@@ -376,7 +380,7 @@ def bind(
 def _clusters_with_room(
     view: FleetView, shape: Shape, cards: list[Scorecard], suitables: list[Suitable]
 ) -> NDArray[np.bool_]:
-    """Which clusters could hold each pod set by itself: a bound, not a promise."""
+    """Return clusters that may hold each pod set alone: a bound, not a promise."""
     fleet = view.fleet
     fits = np.ones(len(fleet.clusters), np.bool_)
     for pods, suitable, card in zip(shape.pod_sets, suitables, cards, strict=True):

@@ -1,8 +1,8 @@
-"""The fleet as of the newest facts: the fold of FLEET and CONTROL, up to one sequence each.
+"""The fleet by the newest facts: the fold of FLEET and CONTROL, up to one sequence each.
 
-Everything follows from the messages alone. Whoever holds placements charges them to ``fleet`` (the
-resolver its live ones, a hub's decider the pods that nodes report as ours); how pods went and what
-kinds of pods arrive is learned from the events that the decider's own log brings (``learn``).
+Messages alone determine the view. Holders of placements charge ``fleet``: the resolver its live
+placements, a hub's reconciler the managed pods in node reports. The mix of arriving pods is learned
+from the log's events (``learn``).
 """
 
 from collections.abc import Mapping
@@ -32,29 +32,29 @@ from berthmaster.lib.messages.workload import Submitted, WorkloadEvent
 
 
 def _counts(fact: ClusterProfile) -> tuple[object, ...]:
-    """What of a profile placements depend on."""
+    """Return the fields of a profile that placements depend on."""
     return fact.labels, fact.taints, fact.job_kinds, fact.counted_as
 
 
 class FleetDerived:
-    """Tables and caches over the fleet, and two counters by which others know that theirs are old.
+    """Tables and caches over the fleet, and two counters for invalidation.
 
-    All of it follows from the facts and can be made again: a view that is folded again comes to
-    the same decisions. The fleet's arrays stand in ``Fleet``, with the reports they are made of.
+    Everything here is derived from facts, so a view folded again makes the same decisions. The
+    arrays are in ``Fleet`` with their reports.
     """
 
     def __init__(self, fleet: Fleet) -> None:
         self.table = ClusterTable()
-        self.ledger = Ledger(fleet.node)  # what clusters have, and queues' accounts of it
+        self.ledger = Ledger(fleet.node)  # capacity of clusters, and usage of queues
         self.suitables = Suitables()
         self.scores = ScoreCache()
         self.appraiser = Appraiser()
-        self.growth = 0  # rises when something may fit now that did not before
+        self.growth = 0  # rises when pending jobs may fit that did not before
         self.changes = 0  # rises with what nodes tell and with every event of a live placement
 
 
 class FleetView:
-    """Fleet, clusters and what operators set; beside them, in ``derived``, what follows."""
+    """Fleet, clusters and operators' settings, with derived data in ``derived``."""
 
     def __init__(
         self, fleet: Fleet, queues: dict[str, QueueSetting], derived: FleetDerived
@@ -66,7 +66,7 @@ class FleetView:
         self.clusters = Clusters()
         self.cordons: set[tuple[str, str]] = set()  # cluster, node
         self.cordons_set: dict[tuple[str, str], Cordon] = {}  # of whole clusters ("") too
-        self.drains: dict[tuple[str, str], Cordon] = {}  # those of them
+        self.drains: dict[tuple[str, str], Cordon] = {}  # the drains among the cordons
         self.queues = queues
         self.mix = Mix()
         self.derived = derived
@@ -74,7 +74,7 @@ class FleetView:
 
     @classmethod
     def empty(cls) -> "FleetView":
-        """Of somebody who derives nothing more than this package does."""
+        """Return a view without further derived data."""
         fleet = Fleet()
         return cls(fleet, {}, FleetDerived(fleet))
 
@@ -91,7 +91,7 @@ class FleetView:
             case NodeGone():
                 self.drop_node(fact.cluster, fact.node)
             case ClusterAlive():
-                # After a silence that may have closed it, all that waits is looked at again.
+                # After a silence that may have closed the cluster, pending jobs are tried again.
                 derived.growth += stored_at_s > cluster.alive_at_s + 2 * fact.interval_s
                 cluster.alive_at_s = stored_at_s
             case ClusterProfile():
@@ -125,7 +125,7 @@ class FleetView:
                 self._put_node(told, now.get(node, ()))
 
     def _put_node(self, told: NodeReport, lost: tuple[int, ...]) -> None:
-        """A node as it reports itself, without the GPUs that telemetry calls lost."""
+        """Store a node's report, with lost GPUs marked unhealthy."""
         name, derived = (told.cluster, told.node), self.derived
         report = without_lost(told, lost)
         self._reported.pop(name, None)
@@ -172,36 +172,35 @@ class FleetView:
                 self.drains[place] = cordon
 
     def learn(self, event: WorkloadEvent) -> None:
-        """Of an event that counted: what pods arrive."""
+        """Learn the mix of pods from an applied event."""
         if isinstance(event, Submitted):
             for pods in event.request.pod_sets:
                 self.mix.add(pods)
 
-    # What follows
+    # Derived data
 
     def card(self, shape: Shape, index: int, worth: Worth) -> tuple[Suitable, Scorecard]:
-        """What nodes suit a pod set of a shape, and their scores. The fleet must be arranged."""
+        """Return the suitable nodes of a pod set and its scorecard. The fleet must be arranged."""
         suitables = self.derived.suitables
         suitable = suitables.of(self.fleet, shape, index)
         kind, pods = suitables.kind(shape, index)
         return suitable, self.derived.scores.card(self.fleet, kind, pods, suitable, worth)
 
     def pressure(self, sampled: Sampled, before: Pressure) -> Pressure:
-        """Which nodes are scarce now, by the mix of pods."""
+        """Return the current scarcity of nodes for the mix of pods."""
         self.fleet.arrange()
         cpu_a_gpu = self.derived.ledger.cpu_a_gpu()
         return self.derived.appraiser.pressure(self.fleet, sampled, cpu_a_gpu, before)
 
     def lay_out(self, sampled: Sampled) -> None:
-        """The arrays of the nodes, and their pools, where nodes came or went: what takes long of
-        the first look at them."""
+        """Prepare arrays and pools after changes of nodes, the slow part of the first use."""
         if not self.fleet.arranged:
             self.fleet.arrange()
             self.derived.appraiser.gauge.pools(self.fleet, sampled)
 
     @property
     def engine_bytes(self) -> int:
-        """What the engine's arrays take, of all that grows with the nodes and the kinds of pods."""
+        """Return the size of engine arrays that grow with nodes and kinds of pods."""
         derived = self.derived
         caches = derived.suitables.array_bytes + derived.scores.array_bytes
         return self.fleet.array_bytes + caches

@@ -23,12 +23,11 @@ def affordable(
     left: Mapping[str, int],
     models: Models,
 ) -> JobRequest | None:
-    """Return the request with a bound on what each part of a GPU may cost; None if none is cheap
-    enough.
+    """Return the request with price limits on GPU fractions, or None if no price is low enough.
 
-    ``charges``: what nodes charge one pod of each pod set, empty for whole GPUs. ``left``: GPU
-    milli that the job may be charged, by resource. Wherever its pods go within the bounds, together
-    they stay within ``left``. The first pod sets may be dear, as long as the others can be cheap.
+    ``charges``: charges of one pod for each pod set, empty for whole GPUs. ``left``: GPU milli left
+    for the job by resource. Within the limits, all pods together stay within ``left``, wherever
+    placed. The first pod sets may be expensive as long as the others can be cheap.
     """
     total = {resource: ask.of(resource, models) for resource in left}
     sets: dict[int, PodSet] = dict(enumerate(request.pod_sets))
@@ -55,7 +54,7 @@ def affordable(
 
 
 def _capped(pods: PodSet, bounds: Mapping[str, int]) -> CappedPodSet:
-    """The same pods; bounds that they had already stay for other models."""
+    """Return the same pods with limits. Earlier limits stay for other models."""
     before: dict[str, int] = {}
     if isinstance(pods, CappedPodSet):
         before.update(pods.charged_at_most)

@@ -1,17 +1,17 @@
-"""The order of those who wait by when they are due: derived from what is expected, kept in step.
+"""The order of pending jobs by due times, kept up to date with expectations.
 
-How long a job takes is settled when it is submitted (expectations.py). While it waits, its guess is
-renewed as more of its likes end: a few at a time, in turn, whenever a decision is made on something
-new. Renewed guesses stand here, beside what is known, until a decision tells them; whoever starts
-anew makes them anew. So a decision is repeated with the outlook and the guesses that it told.
+Example: on 4 GPUs, a job of 2 GPUs for 600 s runs, and jobs of 100 and 400 GPU-seconds are pending.
+The open work is 1200 / 2 + 100 + 400 = 1100 GPU-seconds, a backlog of 275 s. order.py turns the
+backlog into due times, and docs/order.md computes this example.
 
-Of what runs, half of its service counts as still to come: on average that is so, and it needs no
-clock. Sums are whole GPU-milliseconds, so that they come out the same in whatever order a restored
-state adds them up.
+Rules of this file:
 
-Example: on 4 GPUs, a job of 2 GPUs for 600 s runs and jobs of 100 and 400 GPU-seconds wait. Open
-are 1200 / 2 + 100 + 400 = 1100 GPU-seconds: the outlook is a backlog of 275 s. What that makes of
-each job's place is lib/engine/queueing/order.py's; docs/order.md works it out.
+- The expected duration is set at the submission (expectations.py). While the job is pending,
+  guesses are renewed as similar jobs end: a few at a time, in turn, at each decision on new data.
+- Renewed guesses stay here until a decision reports them. A restarted resolver computes them again.
+  A repeated decision uses the reported outlook and guesses.
+- Half of a running job's service counts as remaining, which is right on average and needs no clock.
+- Sums are whole GPU-milliseconds, equal in any order of addition.
 """
 
 import bisect
@@ -45,7 +45,7 @@ from berthmaster.lib.messages.placement import Expected, Lives, ToldOutlook
 from berthmaster.lib.messages.workload import JobRequest
 
 AS_THEY_CAME: Final = Rank(due_at_s=0.0)  # of all where only arrival counts
-TOLD_AT_ONCE: Final = 5000  # expectations in one decision; the others are told by the next
+TOLD_AT_ONCE: Final = 5000  # expectations in one decision; the next decision reports the rest
 ANEW_AT_ONCE: Final = 500  # guesses, for one decision: some 10 ms
 _ALL: Final = 1 << 62  # more than ever wait
 Saw = tuple[int, int, int]  # sequences of the streams
@@ -54,20 +54,21 @@ Saw = tuple[int, int, int]  # sequences of the streams
 class DueOrder:
     def __init__(self, expectations: Expectations) -> None:
         self._expectations = expectations
-        self._guessed_s: dict[Key, float] = {}  # renewed, and no decision has told it yet
+        self._guessed_s: dict[Key, float] = {}  # renewed guesses, not yet in a decision
         self._telling: dict[Key, None] = dict.fromkeys(expectations.untold)  # by the next decision
         self._share: dict[Key, float] = {}
-        self._service_ms: dict[Key, int] = {}  # GPU-milliseconds, less what is saved
-        self._saved_s: dict[Key, float] = {}  # of those that were stopped and go on from there
-        self._live: dict[Key, bool] = {}  # of those that are counted: it runs, or it waits
+        self._service_ms: dict[Key, int] = {}  # GPU-milliseconds, less saved work
+        self._saved_s: dict[Key, float] = {}  # saved work of jobs that were stopped
+        self._live: dict[Key, bool] = {}  # counted jobs: True = running, False = pending
         self._sums = {False: 0, True: 0}
-        self.seen: Outlook | None = None  # None: jobs go as they came
+        self.seen: Outlook | None = None  # None: first come, first served
         self._unstated: OrderedDict[Key, Workload] = OrderedDict()  # wait; newest guesses last
-        self._old = _ALL  # of them, how many were guessed before something ended
+        self._old = _ALL  # number guessed before the last ending
         self._renewed_at: Saw | None = None
-        self.moved: dict[Key, None] = {}  # expected to last otherwise than the order has it
-        self._rests = Rests()  # of those of which nobody says how long they take, among equals
-        self._by_size: list[int] | None = None  # of those that wait and say how long; None: not yet
+        self.moved: dict[Key, None] = {}  # jobs with a changed expectation
+        self._rests = Rests()  # remaining times without a statement, among jobs of equal priority
+        # Pending jobs with a stated duration; None = not computed
+        self._by_size: list[int] | None = None
 
     # In step with the log
 
@@ -80,15 +81,15 @@ class DueOrder:
         self._old = _ALL
 
     def told(self, name: Key, request: JobRequest, expected_s: float, before_s: float) -> None:
-        """A decision told what a job is expected to take; ``before_s``: what was known."""
+        """Apply an expected duration from a decision. ``before_s``: the earlier expectation."""
         self._telling.pop(name, None)
         if self._guessed_s.pop(name, before_s) != expected_s:
             self._recount(name, request)
 
     def changed(self, workload: Workload) -> None:
-        """What it will take may be less or more than before: what is saved, the number of its
-        pods. To be told of each change first, before it stands in line, as its place follows from
-        that."""
+        """Update the remaining work after a change of saved work or size. Call before the job's
+        rank is computed.
+        """
         name, request = workload.key, workload.request
         if request is None:
             return
@@ -97,7 +98,7 @@ class DueOrder:
             self._settle_anew(name, request, saved)
 
     def follow(self, workload: Workload, *, waits: bool) -> None:
-        """It waits, or it is live, or neither."""
+        """Follow a job that is pending, live, or neither."""
         name = workload.key
         was = self._live.pop(name, None)
         if was is not None:
@@ -130,7 +131,7 @@ class DueOrder:
             self._service_ms[name] = service_ms(share, self.rest_s(name, request))
 
     def _settle_anew(self, name: Key, request: JobRequest, saved: float) -> None:
-        """It counts for what it will take now."""
+        """Count the job with its present remaining work."""
         live = self._live.get(name)
         if live is not None:
             self._count(name, live, -1)
@@ -142,7 +143,7 @@ class DueOrder:
             self._count(name, live, +1)
 
     def _recount(self, name: Key, request: JobRequest) -> None:
-        """What it is expected to take is another than before."""
+        """Count the job with a changed expectation."""
         self._settle_anew(name, request, self._saved_s.get(name, 0.0))
         self.moved[name] = None
 
@@ -155,7 +156,7 @@ class DueOrder:
         self._service_ms.pop(name, None)
         self._saved_s.pop(name, None)
 
-    # What is expected
+    # Expectations
 
     def expected_s(self, name: Key, request: JobRequest) -> float:
         """How long an open job will take, as it was guessed last."""
@@ -163,12 +164,13 @@ class DueOrder:
         return self._expectations.expected_s(name, request) if guessed_s is None else guessed_s
 
     def rest_s(self, name: Key, request: JobRequest) -> float:
-        """How long an attempt of it will take that begins now: less than all if some is saved."""
+        """Return the duration of an attempt that starts now, less saved work."""
         return left_s(self.expected_s(name, request), self._saved_s.get(name, 0.0))
 
     def known_left_s(self, workload: Workload, now_s: float) -> float | None:
-        """What an open job has still to do or, if it does not say how long it takes, what it needs
-        for an ending by what was learned; None where that is no part of what decisions tell."""
+        """Return the remaining work of an open job, or for a job without a stated duration the
+        learned need for an ending. None if decisions do not report this.
+        """
         request = workload.request
         if request is None:
             return None
@@ -183,12 +185,12 @@ class DueOrder:
         return self.rest_s(workload.key, request)
 
     def lasts_s(self, name: Key, request: JobRequest) -> float:
-        """How long an open job may take, where others must not be kept waiting for it."""
+        """Return a cautious duration of an open job, for jobs that must not be delayed."""
         caution = CAUTION if request.expected_duration_s is None else 1.0
         return caution * self.rest_s(name, request)
 
     def class_s(self, workload: Workload) -> float | None:
-        """What puts a waiting job beside others of its shape: those that last about as long."""
+        """Return the duration that groups a pending job with others of its shape."""
         request = workload.request
         if request is None:
             return None
@@ -197,7 +199,7 @@ class DueOrder:
         return self.rest_s(workload.key, request)
 
     def ends_s(self, workload: Workload, now_s: float) -> float | None:
-        """When a live job is expected to end; None if it is not live."""
+        """Return the expected end of a live job; None if not live."""
         if workload.request is None or not workload.live:
             return None
         told_s = ends_as_told_s(workload)
@@ -208,8 +210,11 @@ class DueOrder:
         return now_s + left_s(self.expected_s(workload.key, workload.request), ran_s)
 
     def place(self, workload: Workload, *, least_first: bool = False) -> Rank:
-        """Where a waiting job stands among those of its queue and priority. ``least_first``: where
-        jobs of equal priority stop each other, they wait in the order in which they do."""
+        """Return the rank of a pending job in its queue and priority.
+
+        ``least_first``: where jobs of equal priority may stop each other, remaining work orders
+        them.
+        """
         request = workload.request
         if self.seen is None or request is None:
             return AS_THEY_CAME
@@ -240,9 +245,11 @@ class DueOrder:
         short_first: float = 0.0,
         lives: Lives | None = None,
     ) -> bool:
-        """Take the fleet as it is now. Whether anybody may have another place than before.
-        ``given``: when a decision is repeated, what it told; ``renew``: guesses too, once for all
-        that was seen; ``lives``: None = as before."""
+        """Take the present fleet. Return whether ranks may have changed.
+
+        ``given``: the reported outlook of a repeated decision. ``renew``: renew guesses too, once
+        for all new data. ``lives``: None = unchanged.
+        """
         before = self.seen
         others = lives is not None and lives != self._rests.lives
         if lives is not None and others:
@@ -273,7 +280,7 @@ class DueOrder:
             self._unstated.move_to_end(name)
             self._old -= 1
             request = workload.request
-            assert request is not None  # it was submitted
+            assert request is not None  # every submitted job has a request
             guess_s = self._expectations.guess_s(workload)
             if guess_s != self.expected_s(name, request):
                 self._guessed_s[name] = guess_s
@@ -281,8 +288,9 @@ class DueOrder:
                 self._telling[name] = None
 
     def _left_gpu_s(self) -> float:
-        """Jobs of more service than this are left behind: the largest of those that wait, so many
-        as may be."""
+        """Return the service above which jobs are left behind, from the largest pending jobs and
+        the allowed number.
+        """
         expectations = self._expectations
         if self._by_size is None:
             waiting = (n for n, live in self._live.items() if not live)
@@ -297,7 +305,7 @@ class DueOrder:
         return large
 
     def tells(self) -> tuple[ToldOutlook | None, tuple[Expected, ...]]:
-        """Of a decision that is made now: the outlook, and guesses that were not told yet."""
+        """Return the outlook and unreported guesses for a new decision."""
         if self.seen is None:
             return None, ()
         expectations = self._expectations

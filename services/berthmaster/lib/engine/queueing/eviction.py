@@ -34,16 +34,16 @@ AFTER_CHECKPOINT_S: Final = 5.0  # tolerance of a stated checkpoint interval
 
 
 class Eviction(NamedTuple):
-    """An eviction that is carried out now."""
+    """An eviction to order now."""
 
     why: Literal["asked", "held", "drain"]
     reason: str
-    who: str  # the operator or user who requested it
-    to: str = ""  # the cluster in which capacity is reserved; "" = none
+    who: str  # requester: an operator or a tenant
+    to: str = ""  # cluster with reserved capacity; "" = none
 
 
 class Relocation(NamedTuple):
-    """An eviction that needs free capacity in another place first."""
+    """An eviction that first needs free capacity elsewhere."""
 
     why: Literal["asked", "drain"]
     request: str  # the move or drain, in words
@@ -51,7 +51,7 @@ class Relocation(NamedTuple):
     to: str = ""  # the requested cluster; "" = any
 
     def into(self, cluster: str) -> Eviction:
-        """Return the eviction, once a cluster has that capacity."""
+        """Return the eviction once a cluster has reserved capacity."""
         reason = f"moved to {cluster} by {self.request}" if self.why == "asked" else self.request
         return Eviction(self.why, reason, self.who, cluster)
 
@@ -64,7 +64,7 @@ class Stay(NamedTuple):
 
 
 def requested_eviction(workload: Workload, now_s: float) -> Eviction | Relocation | Stay | None:
-    """Return what follows from a hold, an eviction or a move of a workload; None without one."""
+    """Return the consequence of a hold, eviction or move request; None without a request."""
     hold, wish = workload.hold, workload.wish
     if hold is not None:
         return Eviction("held", f"held by {said_by(hold)}", hold.who)
@@ -81,7 +81,7 @@ def requested_eviction(workload: Workload, now_s: float) -> Eviction | Relocatio
 def drain_eviction(
     workload: Workload, drain: Cordon, now_s: float, restart_s: float
 ) -> Eviction | Relocation | Stay:
-    """Return what follows from a drain of the place in which an attempt runs."""
+    """Return the consequence of a drain for a running attempt."""
     last_s = last_moment_s(workload, drain.drain_by_s)
     if now_s >= last_s:
         return Eviction("drain", drain_words(drain), drain.set_by)
@@ -149,7 +149,7 @@ def eviction_requested(
     now_s: float,
     decider: str,
 ) -> EvictionRequested:
-    """Return the event by which a decision has an attempt evicted."""
+    """Return the event that orders an eviction."""
     return EvictionRequested(
         tenant=workload.tenant,
         id=workload.id,

@@ -1,9 +1,9 @@
-"""What open jobs are expected to take, and what it is learned from: a fold of the log.
+"""Expected durations of open jobs, and the data they are learned from: a fold of the log.
 
-How long a job will take is settled when it is submitted, by what it states or by what had ended
-until then. What a job states stays with it; what is only guessed is settled anew while it waits
-(due_order.py), and counts as known when a decision has told it: so a resolver that begins when much
-of the log was purged goes on as the one before it, and each decision can be repeated.
+The duration is set at the submission, from the job's statement or earlier endings. A stated
+duration stays. A guess is renewed while the job is pending (due_order.py) and counts as known once
+a decision has reported it. A resolver that starts on a purged log therefore continues in the same
+way, and each decision can be repeated.
 """
 
 import math
@@ -19,7 +19,7 @@ from berthmaster.lib.messages.placement import Decision, Expected, ToldOutlook
 from berthmaster.lib.messages.workload import JobRequest
 
 _LONGEST_S: Final = 1e12
-OnTold = Callable[[Key, JobRequest, float, float], None]  # expected, and what was known before
+OnTold = Callable[[Key, JobRequest, float, float], None]  # arguments: new and earlier expectation
 
 
 class Expectations:
@@ -30,11 +30,11 @@ class Expectations:
         self.lives = LivesSeen(learned.lives)
         self._expected_s = dict(learned.expected_s)
         self.untold: dict[Key, None] = dict.fromkeys(learned.untold)
-        self.submissions = learned.submitted  # jobs that ever came, as far as is known
-        self.late = learned.late  # of those left behind, who waited for long
+        self.submissions = learned.submitted  # number of jobs ever submitted, as far as known
+        self.late = learned.late  # number of jobs left behind that waited long
 
     def submitted(self, workload: Workload) -> None:
-        """A job is new: what will it take?"""
+        """Set the expectation of a new job."""
         request = workload.request
         if request is None:
             return
@@ -47,7 +47,7 @@ class Expectations:
             self.sizes.learn(gpu_share(request) * expected_s)
 
     def succeeded(self, workload: Workload, at_s: float) -> bool:
-        """A job has run to its end. Whether something was learned from it."""
+        """Learn from a successful end. Return whether anything was learned."""
         if workload.request is None or not workload.running_at_s > 0:
             return False
         ran_s = saved_s(workload) + max(0.0, at_s - workload.running_at_s)
@@ -62,29 +62,28 @@ class Expectations:
     def guess_s(self, workload: Workload) -> float:
         """How long a job will take, by all that is known now."""
         request = workload.request
-        assert request is not None  # it was submitted
+        assert request is not None  # every submitted job has a request
         return self.durations.expected_s(workload.tenant, request, workload.submitted_at_s)
 
     @property
     def any_unstated(self) -> bool:
-        """Whether an open job does not say how long it takes."""
+        """Return whether an open job has no stated duration."""
         return bool(self._expected_s)
 
     def is_stated(self, name: Key) -> bool:
-        """Whether an open job says itself how long it takes."""
         return name not in self._expected_s
 
     def of_unstated(self, name: Key) -> float:
-        """What is expected of an open job that does not say it itself."""
+        """Return the expectation of an open job without a stated duration."""
         return self._expected_s.get(name, 0.0)
 
     def expected_s(self, name: Key, request: JobRequest) -> float:
-        """How long an open job will take, as it was settled."""
+        """Return the expected duration of an open job."""
         if request.expected_duration_s is not None:
             return request.expected_duration_s
         return self.of_unstated(name)
 
-    # What decisions tell
+    # Data in decisions
 
     def take(
         self, expected: Iterable[Expected], open_: Mapping[Key, Workload], on_told: OnTold
@@ -100,8 +99,9 @@ class Expectations:
             on_told(name, workload.request, each.expected_s, before_s)
 
     def take_told(self, decision: Decision, open_: Mapping[Key, Workload], on_told: OnTold) -> None:
-        """What a decision told, and which of those left behind had waited for long when it placed
-        them."""
+        """Apply a decision's expectations, and count placed jobs that were left behind and waited
+        long.
+        """
         told = decision.outlook
         if told is None:
             return
@@ -120,7 +120,7 @@ class Expectations:
                 self.late += decision.now_s - workload.submitted_at_s > LATE * seen.patience_s
 
     def learned(self, open_: Iterable[Key]) -> Learned:
-        """For a snapshot, with what was settled of these jobs."""
+        """Return the learned data for a snapshot, with expectations of these jobs."""
         settled: Mapping[Key, float] = self._expected_s
         return Learned(
             durations=self.durations.kept(),
@@ -134,7 +134,7 @@ class Expectations:
 
 
 def service_ms(share: float, expected_s: float) -> int:
-    """GPU-milliseconds that a job of such a share takes if it lasts as long as expected."""
+    """Return the GPU-milliseconds of a job with this share and duration."""
     return round(1000 * (share * min(expected_s, _LONGEST_S)))
 
 
@@ -152,6 +152,5 @@ def as_told(seen: Outlook, submitted: int, late: int) -> ToldOutlook:
 
 
 def from_told(told: ToldOutlook) -> Outlook:
-    """As it was."""
     values = (told.patience_s, told.gpus, told.left_gpu_s)
     return Outlook(*(math.inf if value is None else value for value in values))

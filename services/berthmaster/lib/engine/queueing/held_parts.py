@@ -1,20 +1,19 @@
-"""What attempts hold of one cluster's nodes, as arrays: which nodes are cheapest to make room on.
+"""Capacity of attempts on the nodes of one cluster, as arrays: where preemption is cheapest.
 
-Of a hundred thousand attempts a decision may look at a few dozen nodes closely
-(``preemption.cheapest_on``). Here all of them are weighed at once, by a bound that is quick: on
-each node the cheapest attempts go until there is room, or one that is large enough goes alone,
-whichever costs less. Amounts are summed up, so fragments of GPUs count as if they were together: a
-node that looks cheap may turn out not to do, and then the next is looked at.
+Of a hundred thousand attempts a decision examines a few dozen nodes closely
+(``preemption.cheapest_on``). This module estimates all nodes at once with a fast lower bound: on
+each node either the cheapest attempts go until enough is free, or one large attempt goes alone.
 
 Example: a node has one GPU free and attempts of 1, 2 and 4 GPUs that cost 10, 30 and 35. For a pod
-of four GPUs the first two would go, for 40; the third alone costs 35: so that is what the node
-costs.
+of four GPUs the first two would cost 40, the third alone 35. So the node costs 35.
 
 Rules of this file:
 
-- Costs are whole GPU milliseconds and ties go to the node that is first, so that the order follows
-  from what is known and never from the order in which it came to be known.
-- A row is what one attempt holds of one node; a gang costs as one on each of its nodes.
+- Quantities are summed, as if GPU fragments were contiguous. A node that looks cheap may fail the
+  closer check, and then the next is examined.
+- Costs are whole GPU milliseconds. Ties go to the first node, so the result does not depend on the
+  order of events.
+- A row is one attempt's capacity on one node. A gang has its full cost on each of its nodes.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -35,7 +34,7 @@ Ints = NDArray[np.int64]
 
 
 class Takes(NamedTuple):
-    """What an attempt holds of one node."""
+    """Capacity of an attempt on one node."""
 
     gpu_milli: int
     cpu_milli: int
@@ -46,11 +45,11 @@ class HeldParts:
     def __init__(self) -> None:
         self._keys: list[Key] = []  # by row
         self._rows: dict[Key, list[int]] = {}
-        self._free: list[int] = []  # rows that nobody has
+        self._free: list[int] = []  # unused rows
         self._kinds: dict[tuple[str, int], int] = {}  # queue, priority -> number
         self._nodes: dict[str, int] = {}  # name -> number
         self._slots: Ints = np.zeros(0, np.int64)  # by node's number
-        self._layout = -1  # of the fleet that these are of
+        self._layout = -1  # layout of the fleet at the last update
         self._ints: Ints = np.zeros((6, _FIRST_ROWS), np.int64)
         self._floats: NDArray[np.float64] = np.zeros((3, _FIRST_ROWS))
 
@@ -63,7 +62,7 @@ class HeldParts:
     def add(
         self, key: Key, queue: str, priority: int, before: int, loss: Loss, on: Mapping[str, Takes]
     ) -> None:
-        """An attempt holds this. ``before``: of those that cost the same, the least goes first."""
+        """Add an attempt's capacity. ``before``: at equal cost the smallest goes first."""
         kind = self._kinds.setdefault((queue, priority), len(self._kinds))
         rows = self._rows[key] = []
         for node, takes in on.items():
@@ -81,7 +80,7 @@ class HeldParts:
             rows.append(row)
 
     def drop(self, key: Key) -> None:
-        """It holds nothing any more, or something else."""
+        """Remove the capacity of an attempt."""
         for row in self._rows.pop(key, ()):
             self._ints[0, row] = _GONE
             self._free.append(row)
@@ -128,8 +127,7 @@ class HeldParts:
             yield fleet.names[int(nodes[at])][1], [self._keys[row] for row in mine]
 
     def lay_out(self, fleet: Fleet, cluster: str) -> None:
-        """Find the slots of its nodes: of those that are new or, where the fleet's nodes stand in
-        another order, of all."""
+        """Find the slots of new nodes, or of all nodes after a change of the fleet's layout."""
         fleet.arrange()
         known = len(self._slots) if self._layout == fleet.layout else 0
         if known < len(self._nodes) or self._layout != fleet.layout:
@@ -152,9 +150,11 @@ def _costs(terms: NDArray[np.float64], now_s: float, restart_s: float) -> Ints:
 
 
 def _lacking(fleet: Fleet, nodes: Ints, need: PodNeed) -> tuple[Ints, Ints, Ints]:
-    """What each node has too little of, at least. What is free of GPUs that others share counts for
-    a whole one too: nothing of it has to go. Example: three parts of 313 milli fill a GPU, and a
-    whole one lacks 939 there."""
+    """Return a lower bound of the missing quantities on each node.
+
+    Free milli on shared GPUs count for a whole GPU too. Example: three fractions of 313 milli fill
+    a GPU, and a whole one lacks 939 there.
+    """
     arrays = fleet.arrays
     gpu_milli = need.gpus * need.gpu_milli - arrays.milli[nodes]
     if need.gpu_milli == WHOLE:
@@ -169,7 +169,7 @@ def _lacking(fleet: Fleet, nodes: Ints, need: PodNeed) -> tuple[Ints, Ints, Ints
 def _alone(
     parts: Iterable[Ints], lacks: Iterable[Ints], cost: Ints, of_node: Ints, begins: Ints
 ) -> Ints:
-    """Of each node, what the cheapest costs that is enough by itself."""
+    """Return for each node the cost of the cheapest sufficient single attempt."""
     enough = np.ones(len(cost), np.bool_)
     for amounts, lacking in zip(parts, lacks, strict=True):
         enough &= (amounts >= lacking[of_node]) | (lacking[of_node] <= 0)
@@ -180,7 +180,7 @@ def _alone(
 def _together(
     parts: Iterable[Ints], lacks: Iterable[Ints], cost: Ints, of_node: Ints, begins: Ints
 ) -> Ints:
-    """Of each node, what the cheapest cost together that are enough."""
+    """Return for each node the cost of the cheapest attempts until the sum suffices."""
     enough = np.ones(len(cost), np.bool_)
     for amounts, lacking in zip(parts, lacks, strict=True):
         enough &= _summed(amounts, of_node, begins) >= lacking[of_node]
@@ -190,14 +190,14 @@ def _together(
 
 
 def _summed(amounts: Ints, of_node: Ints, begins: Ints) -> Ints:
-    """Of each row, the sum of its node's rows up to it."""
+    """Return for each row the running sum within its node."""
     sums = np.cumsum(amounts)
     before: Ints = (sums[begins] - amounts[begins])[of_node]
     return sums - before
 
 
 def _smallest(costs: Ints, most: int) -> list[int]:
-    """Numbers of the least that can be had at all, in order; of those that are alike the first."""
+    """Return the nodes with the lowest possible costs in order, first node first at ties."""
     there = np.flatnonzero(costs <= _MOST_COST)
     if len(there) > most:
         bound = np.partition(costs[there], most - 1)[most - 1]

@@ -1,11 +1,12 @@
-"""The queues' accounts: what each has of the fleet now, and what there is.
+"""Usage of queues, and the capacity of the fleet.
 
-It follows from the live placements and the nodes' newest reports alone, in whatever order they were
-told: a placement on a node that nobody has reported yet is charged with GPUs of no known model, and
-once more when the report comes.
+Live placements and the newest node reports determine the ledger, in any order of arrival. A
+placement on an unreported node is charged with GPUs of unknown model, and charged again once the
+report arrives.
 
-The parts of a divided job are charged each where it is, and are one job together: the job counts
-from its division until that is over, whichever of its parts have places.
+Example: a divided job with parts of 4 and 2 GPUs is charged 4 and 2 GPUs in the parts' clusters and
+counts as one running job. The job counts from its division to its end, even while no part is
+placed.
 """
 
 import math
@@ -31,7 +32,7 @@ ReportOf = Callable[[str, str], NodeReport | None]
 
 class _Live(NamedTuple):
     queue: str
-    job: Key  # that it is, or is a part of
+    job: Key  # the job itself, or the job of the part
     request: JobRequest
     cluster: str
     pods: tuple[PodBinding, ...]
@@ -39,30 +40,30 @@ class _Live(NamedTuple):
 
 
 class Ledger:
-    """What the queues have, and what the clusters have to give."""
+    """Usage of the queues, and capacity of the clusters."""
 
     def __init__(self, report_of: ReportOf) -> None:
         self._report_of = report_of
         self._used: dict[str, Amounts] = {}
         self.running: Counter[str] = Counter()  # queue -> live jobs
         self._holders: Counter[tuple[str, Key]] = Counter()  # queue, job -> itself and live parts
-        self._milli_of: Counter[tuple[str, Key]] = Counter()  # queue, job -> GPU milli of them
-        self._counts_in: dict[str, tuple[str, ...]] = {}  # queue -> parents whose account it is in
-        self._together: dict[str, Amounts] = {}  # parent -> what it and all below it have
+        self._milli_of: Counter[tuple[str, Key]] = Counter()  # queue, job -> GPU milli of these
+        self._counts_in: dict[str, tuple[str, ...]] = {}  # queue -> parents that include it
+        self._together: dict[str, Amounts] = {}  # parent -> usage of itself and all queues below
         self._running_together: Counter[str] = Counter()
         self._live: dict[Key, _Live] = {}
         self._on_node: dict[NodeName, dict[Key, None]] = {}
-        self._there: dict[str, Amounts] = {}  # cluster -> amounts of all its nodes
+        self._there: dict[str, Amounts] = {}  # cluster -> capacity of all nodes
         self._models: tuple[str, ...] | None = None
         self._totals: tuple[frozenset[str], Amounts] | None = None
         self._cpu_a_gpu: float | None = None
 
     def used(self, queue: str) -> Mapping[str, int]:
-        """What a queue's live jobs take."""
+        """Return the usage of a queue's live jobs."""
         return self._used.get(queue, {})
 
     def queues(self) -> Iterable[str]:
-        """Those with an account."""
+        """Return the queues with usage."""
         return self._used.keys()
 
     # Parents
@@ -81,19 +82,18 @@ class Ledger:
                 self._count_in_parents(queue, self.running[queue])
 
     def used_together(self, queue: str) -> Mapping[str, int]:
-        """What a queue and all below it take."""
+        """Return the usage of a queue and all queues below."""
         found = self._together.get(queue)
         return self.used(queue) if found is None else found
 
     def running_together(self, queue: str) -> int:
-        """Live jobs of a queue and of all below it."""
+        """Return the live jobs of a queue and all queues below."""
         return self._running_together[queue] if queue in self._together else self.running[queue]
 
     def but_for(
         self, key: Key | None
     ) -> tuple[Callable[[str], Mapping[str, int]], Callable[[str], int]]:
-        """What queues, with all below them, would take, and how many live jobs they would have, if
-        this placement were none."""
+        """Return usage and live jobs of queues without this placement."""
         live = self._live.get(key) if key is not None else None
         if live is None:
             return self.used_together, self.running_together
@@ -113,18 +113,18 @@ class Ledger:
         return used, running
 
     def gpu_milli_of_job(self, queue: str, job: Key) -> int:
-        """What a job's live placement, or all its live parts together, are charged with in GPUs."""
+        """Return the GPU charge of a job's placement, or of all its live parts."""
         return self._milli_of.get((queue, job), 0)
 
     def gpu_milli_beside(self, key: Key) -> int:
-        """What the other live parts of a placement's job are charged with in GPUs."""
+        """Return the GPU charge of the other live parts of a placement's job."""
         live = self._live.get(key)
         if live is None:
             return 0
         return self._milli_of[live.queue, live.job] - live.amounts.get(GPU, 0)
 
     def accounts(self) -> dict[str, Mapping[str, int]]:
-        """What every queue has, parents with all below them."""
+        """Return the usage of every queue, with parents' sums."""
         return {**self._used, **self._together}
 
     def _charge_parents(self, queue: str, amounts: Mapping[str, int], sign: int) -> None:
@@ -148,7 +148,7 @@ class Ledger:
             self._on_node.setdefault((cluster, binding.node), {})[key] = None
 
     def divide(self, key: Key, request: JobRequest) -> None:
-        """A job counts from now on that is divided; what it takes its parts are charged with."""
+        """Count a divided job. Its parts are charged."""
         self.release(key)
         self._take(key, request, "", (), {})
 
@@ -196,8 +196,9 @@ class Ledger:
     # Nodes
 
     def node_changed(self, before: NodeReport | None, after: NodeReport | None) -> bool:
-        """A node came, changed or went. Whether a queue's account changed by it: call it when
-        ``report_of`` gives what is true now."""
+        """Apply a change of a node. Return whether a queue's usage changed. ``report_of`` must
+        already give the new report.
+        """
         same_prices = False
         if before is not None and after is not None:
             same_gpus = before.gpus == after.gpus
@@ -223,7 +224,7 @@ class Ledger:
         return bool(keys)
 
     def models(self) -> tuple[str, ...]:
-        """All GPU models that nodes report, by name."""
+        """Return all reported GPU models by name."""
         if self._models is None:
             names = {n for there in self._there.values() for n, amount in there.items() if amount}
             found = (name.removeprefix(MODEL) for name in names if name.startswith(MODEL))
@@ -231,12 +232,12 @@ class Ledger:
         return self._models
 
     def gpu_milli_of(self, cluster: str) -> int:
-        """What a cluster's healthy GPUs have together."""
+        """Return the GPU milli of a cluster's healthy GPUs."""
         there = self._there.get(cluster, {})
         return sum(amount for name, amount in there.items() if name.startswith(MODEL))
 
     def cpu_a_gpu(self) -> float:
-        """CPU milli that all nodes have together, by their healthy GPUs; infinite without any."""
+        """Return all nodes' CPU milli divided by healthy GPUs; infinite without GPUs."""
         if self._cpu_a_gpu is None:
             cpu = sum(there.get(CPU, 0) for there in self._there.values())
             milli = sum(self.gpu_milli_of(cluster) for cluster in self._there)
@@ -253,7 +254,7 @@ class Ledger:
 
 
 def node_amounts(report: NodeReport) -> Amounts:
-    """What a node has, for whoever gets it: healthy GPUs only."""
+    """Return a node's capacity, with healthy GPUs only."""
     amounts = {CPU: report.allocatable.cpu_milli, MEMORY: report.allocatable.memory_mib}
     amounts.update(pieces_on(report))
     models = [gpu.model for gpu in report.gpus if gpu.healthy]
@@ -263,7 +264,7 @@ def node_amounts(report: NodeReport) -> Amounts:
 
 
 def job_of(key: Key, request: JobRequest) -> Key:
-    """The job that counts for a workload: itself, or the one that it is a part of."""
+    """Return the job of a workload: itself, or the divided job of a part."""
     if request.part is None:
         return key
     tenant, _, _ = key.partition("/")
@@ -273,8 +274,10 @@ def job_of(key: Key, request: JobRequest) -> Key:
 def amounts_of(
     report_of: ReportOf, request: JobRequest, cluster: str, pods: tuple[PodBinding, ...]
 ) -> Amounts:
-    """What a placement takes, of the models where its pods are. A part of a GPU is as much as its
-    node charges for it; pods without a place count as they ask."""
+    """Return the usage of a placement, by the GPU models of its nodes.
+
+    A fraction counts as its node charges. Unbound pods count as requested.
+    """
     amounts = {CPU: 0, MEMORY: 0, GPU: 0}
     by_name: dict[str, PodSet] = {}
     for pod_set in request.pod_sets:
@@ -306,7 +309,7 @@ def amounts_of(
 def _charged(
     pods: PodSet, binding: PodBinding, report: NodeReport | None, gpu: GpuDevice | None
 ) -> int:
-    """What a part is charged with; on a node that nobody reports, as the decision had it."""
+    """Return the charge of a fraction; as decided, on an unreported node."""
     if report is None or gpu is None:
         return binding.charged_milli or (WHOLE if pods.gpu_memory_mib else pods.gpu_milli)
     return charged_milli(
@@ -315,7 +318,7 @@ def _charged(
 
 
 def _gpu(report: NodeReport | None, binding: PodBinding) -> GpuDevice | None:
-    """The first GPU that a pod has; a pod's GPUs are of one model but for odd nodes."""
+    """Return a pod's first GPU. A pod's GPUs normally have one model."""
     if report is None or not report.gpus:
         return None
     if binding.gpus:
@@ -326,7 +329,7 @@ def _gpu(report: NodeReport | None, binding: PodBinding) -> GpuDevice | None:
 
 
 def _prices(report: NodeReport) -> list[tuple[int, str, int]]:
-    """What of a node's GPUs decides what they, and parts of them, are charged as."""
+    """Return the GPU properties that decide charges."""
     return [(gpu.index, gpu.model, gpu.memory_mib) for gpu in report.gpus]
 
 

@@ -1,28 +1,29 @@
-"""How long jobs of one size go on, by how long they have run: what is left of others.
+"""Life tables: the remaining work of jobs of unknown duration, from jobs of the same size.
 
-Of jobs of about the same number of GPUs it is counted after how long they ended, in steps of
-duration, and how long those have run that are open yet: without these, whoever runs for long would
-be missing, as he has not ended. That is a life table. From it follows what a job needs *for an
-ending*: of all that it may be given from now on, the stretch counts that has the least time for
-each ending that is to be expected of it. That is the inverse of Gittins' index, by which jobs end
-earliest on average where nobody knows how long each takes (Gittins, 1979; Aalto et al., 2009). It
-falls and rises with age: of jobs that end within a minute or last for days, a new one needs little
-for an ending, and one that has run for an hour needs days.
+For jobs of about the same number of GPUs the table counts run times of ended jobs and of open jobs,
+in steps of duration. Open jobs are censored observations: without these, long jobs would be
+missing.
 
-Example: of ten jobs nine end in the step up to 100 s and one in the step up to 10,000 s. A new one
-may be given 100 s: ten jobs run for up to 100 s, nine end. That is less for each ending than all of
-them to their ends. Who has run for 150 s needs what the tenth does.
+The table gives the time that a job needs *for an ending*: of all time slices that the job may get,
+the one with the least time per expected ending. This is the inverse of Gittins' index, which ends
+jobs earliest on average if durations are unknown (Gittins, 1979; Aalto et al., 2009). The value
+falls and rises with age. If jobs end within a minute or last for days, a new job needs little for
+an ending, and a job of one hour needs days.
+
+Example: nine of ten jobs end in the step up to 100 s, and one in the step up to 10,000 s. A new job
+gets a slice of 100 s, because ten jobs then run up to 100 s and nine end. That is less per ending
+than running all to their ends. A job at 150 s needs as much as the tenth.
 
 Rules of this file:
 
-- Within a step endings are spread evenly, and a job has the age at which its step begins: else each
-  that ended would seem to say when exactly the next does. So what is left of a job changes as its
-  age crosses a step, more seldom the longer it runs.
-- One ending, spread over all steps from LEAST_S to MOST_S, is there beside those that were seen: of
-  sizes that are new everything is possible, and the longest that ended is not the longest there is.
-- Counts are whole numbers and fade by half, so a table that is restored or told is the same.
-- Decisions tell the tables that they were made with, as they follow from more than the log keeps;
-  anew when there are RENEWED_AT times as many endings.
+- Endings spread evenly within a step, and a job has the age of its step's beginning. Otherwise each
+  ending would seem to predict the exact next one. So the value changes as the age crosses a step,
+  more seldom as the job ages.
+- One virtual ending, spread over all steps from LEAST_S to MOST_S, adds to the observed ones: for a
+  new size every duration is possible, and longer jobs than the longest so far exist.
+- Counts are whole numbers and are halved over time, so a restored or reported table is equal.
+- Decisions report their tables, because these depend on more than the log keeps, and renew the
+  tables after RENEWED_AT times as many endings.
 
 Pure.
 """
@@ -36,16 +37,16 @@ from berthmaster.lib.messages.placement import LifeTable, Lives
 
 STEPS_AN_OCTAVE: Final = 3
 OCTAVES: Final = 26  # from a second to two years
-STEPS: Final = STEPS_AN_OCTAVE * OCTAVES + 1  # the first is what lasts less than a second
+STEPS: Final = STEPS_AN_OCTAVE * OCTAVES + 1  # the first step is below a second
 LEAST_S: Final = 60.0
 MOST_S: Final = 3e6
-FADES_AT: Final = 4096  # endings of one size: all of its counts are halved then
+FADES_AT: Final = 4096  # endings of one size at which all of its counts are halved
 RENEWED_AT: Final = 1.1
 LEAST_SIZE, MOST_SIZE = -4, 20  # powers of two of GPUs
-LOOKED_AT: Final = 4096  # open jobs, of all that there are every so many-th
+LOOKED_AT: Final = 4096  # maximum number of open jobs to sample, at equal distances
 
 NO_LIVES: Final = Lives()
-Ages = Iterable[tuple[float, float]]  # GPUs, and how long it has run
+Ages = Iterable[tuple[float, float]]  # GPUs, run time so far
 
 
 def size_of(gpus: float) -> float:
@@ -79,7 +80,7 @@ class LivesSeen:
         self._take(kept)
 
     def _take(self, kept: Lives) -> None:
-        self.endings = kept.endings  # that ever were seen
+        self.endings = kept.endings  # total number of endings
         self._ended = {table.gpus: list(_padded(table.ended)) for table in kept.tables}
 
     def learn(self, gpus: float, ran_s: float) -> None:
@@ -98,7 +99,7 @@ class LivesSeen:
             self._take(lives)
 
     def tabulated(self, open_: Ages = (), every: int = 1) -> Lives:
-        """With those that are open, of whom ``every`` so many-th is told."""
+        """Return the tables, with open jobs sampled one in ``every``."""
         ages: dict[float, list[int]] = {}
         for gpus, age_s in open_:
             ages.setdefault(size_of(gpus), [0] * STEPS)[step_of(age_s)] += every
@@ -131,7 +132,7 @@ def is_due(own: LivesSeen, newest: Lives) -> bool:
 
 
 class Rests:
-    """What jobs need for an ending, by these tables."""
+    """The remaining work of jobs by these tables."""
 
     def __init__(self, lives: Lives = NO_LIVES) -> None:
         self.lives = lives
@@ -140,7 +141,7 @@ class Rests:
         }
 
     def rest_s(self, gpus: float, age_s: float) -> float:
-        """Of a job of such a size that has run for so long."""
+        """Return the need for an ending of a job with this size and age."""
         rests = self._by_size.get(size_of(gpus))
         return (rests if rests is not None else rests_of((), ()))[step_of(age_s)]
 
@@ -155,7 +156,7 @@ def rests_of(ended: tuple[int, ...], open_: tuple[int, ...]) -> tuple[float, ...
         for step, count in enumerate(_padded(ended))
     ]
     shares = _shares(counts, _padded(open_))
-    left = 1.0 - sum(shares, 0.0)  # of those that go on beyond all that is known
+    left = 1.0 - sum(shares, 0.0)  # share of jobs beyond the longest known
     lasts = [begins_s(step + 1) - begins_s(step) for step in range(STEPS)]
     found = [0.0] * STEPS
     for step in range(STEPS - 1, -1, -1):
@@ -172,8 +173,9 @@ def rests_of(ended: tuple[int, ...], open_: tuple[int, ...]) -> tuple[float, ...
 
 
 def _shares(ended: list[float], open_: tuple[int, ...]) -> list[float]:
-    """Of all that begin, who ends in each step: as Kaplan and Meier (1958) count those whose end is
-    not known yet, each for half of the step in which it stands."""
+    """Return the share of jobs that end in each step, by Kaplan and Meier (1958). An open job
+    counts for half of its present step.
+    """
     at_risk = sum(ended, 0.0) + sum(open_, 0.0)
     going_on, shares = 1.0, []
     for ends, stand in zip(ended, open_, strict=True):

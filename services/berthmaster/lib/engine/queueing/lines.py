@@ -1,9 +1,9 @@
-"""Who waits, and who is next: by queue priority, then the job's own, then by who is due first.
+"""Pending jobs in order: by queue priority, priority of the job, and due time.
 
-Jobs of one queue, one shape and about one duration form a line, and so do parts of divided jobs: if
-its first does not fit, or would delay somebody, none of them does better, and the line is passed
-over until something changes. An order is a tuple, so that comparing two is cheap. Whose turn it is
-among queues the resolver's turns.py says.
+Jobs of one queue, one shape and about one duration form a job class, and so do parts of divided
+jobs. If the first job of a class does not fit, or would delay another, no other job of the class
+does better, and the class is skipped until something changes. An order is a tuple for fast
+comparison. The resolver's turns.py chooses between queues.
 """
 
 import heapq
@@ -18,7 +18,7 @@ from berthmaster.lib.lifecycle.sizes import least_request
 from berthmaster.lib.lifecycle.workload import Key, Workload
 from berthmaster.lib.messages.workload import JobRequest
 
-MAX_STALE = 64  # entries of a line that nobody waits under any more, beside as many as wait
+MAX_STALE = 64  # stale entries of a heap, beyond the number of members
 DURATIONS_AN_OCTAVE: Final = 4  # so a line's bound is at most a quarter above a member's duration
 # -queue priority, -priority, place by order.py, sequence of submission: the least goes first
 Order = tuple[int, int, Rank, int]
@@ -45,24 +45,25 @@ class Line:
     def __init__(self, line_id: "LineId", request: JobRequest, shape: Shape) -> None:
         self.id = line_id
         self.queue = line_id[0]
-        self.request = request  # of any member: for its shape, all are alike
+        self.request = request  # request of any member, for its shape
         self.shape = shape
-        self.ask: Ask = ask_of(least_request(request))  # with more it starts where it may
+        # A job starts at its minimum and grows later
+        self.ask: Ask = ask_of(least_request(request))
         self.has_fractions = any(map(wants_fraction, request.pod_sets))
         self.members: dict[Key, Order] = {}
         self._heap: list[tuple[Order, Key]] = []
-        self.blocked_at = -1  # the growth at which its first did not fit
-        self.overtaken = 0  # how often another came before its first
-        self.left_alone: frozenset[tuple[Key, int]] = frozenset()  # reservations, at that time
-        self.looked: object = None  # what reservations.py last found out for it
+        self.blocked_at = -1  # capacity generation at which the first did not fit
+        self.overtaken = 0  # number of times that another job went before the first
+        self.left_alone: frozenset[tuple[Key, int]] = frozenset()  # reservations at that time
+        self.looked: object = None  # last result of reservations.py for the class
 
     @property
     def jobs(self) -> int:
-        """How many wait in it; none, if they are parts of such as have places."""
+        """Return the number of jobs; 0 for parts of placed jobs."""
         return self.ask.jobs * len(self.members)
 
     def first(self) -> tuple[Order, Key] | None:
-        """Who is next of it."""
+        """Return the next job."""
         heap = self._heap
         while heap:
             order, key = heap[0]
@@ -78,23 +79,24 @@ class Line:
     def add(self, key: Key, order: Order) -> None:
         first = self.first()
         if first is not None and order < first[0]:
-            self.blocked_at = -1  # what the first must leave to others this one may take
+            self.blocked_at = -1  # a new job may take capacity denied to the first
             self.overtaken += 1
         self.members[key] = order
         heapq.heappush(self._heap, (order, key))
-        if len(self._heap) > 2 * len(self.members) + MAX_STALE:  # behind a first that never goes
+        # Stale entries stay behind a first that never leaves
+        if len(self._heap) > 2 * len(self.members) + MAX_STALE:
             self._heap[:] = [(order, key) for key, order in self.members.items()]
             heapq.heapify(self._heap)
 
     def pop(self) -> None:
-        """Pass over the first, until it is pushed back."""
+        """Skip the first job until ``push``."""
         heap = self._heap
         first = heapq.heappop(heap)
-        while heap and heap[0] == first:  # it had left and come back to this order
+        while heap and heap[0] == first:  # duplicate of a job that left and returned
             heapq.heappop(heap)
 
     def push(self, entries: list[tuple[Order, Key]]) -> None:
-        """Take those back in who were passed over."""
+        """Return skipped jobs."""
         for entry in entries:
             heapq.heappush(self._heap, entry)
 
@@ -104,7 +106,7 @@ LineId = tuple[str, bytes, int | None, int]
 
 
 def duration_class(expected_s: float | None) -> int | None:
-    """Jobs of one class last about as long; None = not told."""
+    """Return the number of a duration class; None = unknown. Jobs of a class last about as long."""
     if expected_s is None or not expected_s > 0:
         return None
     share, octave = math.frexp(expected_s)  # exact, as logarithms are not
@@ -112,7 +114,7 @@ def duration_class(expected_s: float | None) -> int | None:
 
 
 def longest_s(duration: int | None) -> float | None:
-    """What no job of the class exceeds."""
+    """Return the maximum duration of the class."""
     if duration is None:
         return None
     octave, part = divmod(duration, DURATIONS_AN_OCTAVE)
@@ -124,7 +126,7 @@ class Lines:
         self._lines: dict[LineId, Line] = {}
         self._by_queue: dict[str, dict[LineId, Line]] = {}
         self._line_of: dict[Key, LineId] = {}
-        self.jobs = 0  # that wait; parts of divided jobs do not count, their jobs have places
+        self.jobs = 0  # pending jobs; a divided job counts, its parts do not
 
     def __len__(self) -> int:
         return len(self._line_of)
@@ -135,8 +137,10 @@ class Lines:
     def add(
         self, workload: Workload, queue_priority: int, place: Rank, class_s: float | None
     ) -> None:
-        """It waits from now on, or waits under another order. ``class_s``: how long it is said or
-        expected to last; None where that does not count."""
+        """Add a pending job, or change its order.
+
+        ``class_s``: stated or expected duration; None if irrelevant.
+        """
         request = workload.request
         if request is None:
             return
@@ -178,11 +182,11 @@ class Lines:
         return sum(line.jobs for line in self._by_queue.get(queue, {}).values())
 
     def lines(self) -> list[Line]:
-        """Every line with somebody in it."""
+        """Return all classes with a member."""
         return list(self._lines.values())
 
     def by_queue(self) -> dict[str, dict[LineId, Line]]:
-        """The lines of each queue that has any."""
+        """Return the classes of each queue."""
         return self._by_queue
 
     def line_of(self, key: Key) -> Line | None:

@@ -1,49 +1,48 @@
-"""Which of a queue's waiting jobs goes first, when nothing that runs is stopped for it.
+"""The order of a queue's pending jobs, while no running job is stopped for one.
 
-A job is *due* some time after it was submitted, and the job that is due first goes first. The
-lesser of two spans counts, times the square of the share of the fleet that a job leaves to others,
-since it takes longer to make room for wide jobs:
+``place`` returns the ``Rank`` of a job under an ``Outlook``: the time at which the job is *due*,
+and the times from which capacity is reserved. The job that is due first goes first.
 
-- its own size: ``stretch`` seconds for each GPU-second that it will take, so that small jobs pass
-  large ones, and a job that waits moves up all the while;
-- the fleet's backlog: ``patience`` times the seconds that the whole fleet would need for all that
-  is open. Where everybody waits, whoever has waited for longer than that goes before those who came
-  later, whatever their size.
+Example: a fleet of 100 GPUs has a backlog of 1,000 s. A job of 1 GPU for 60 s and a job of 50 GPUs
+for 3,600 s are submitted at 0 s, both with stated durations. The small job is due at 245 s by its
+size. The wide job is due at -500 s by the backlog and its width, so the wide job goes first. While
+50 GPUs are not free, the small job may take free capacity. From 700 s on, capacity is reserved for
+the wide job.
 
-A wide job is due still earlier, by ``ahead`` times the backlog for the whole fleet and its share of
-that for less. So it takes room that is free at once: above all that which another wide job leaves
-behind, which took long to clear and would be cleared again for the next one.
+Rules:
 
-Until room is *kept* for a job that does not fit (reservations.py), it takes what is free. Room is
-kept once it has waited for ``keep_stretch`` seconds for each of its GPU-seconds, or for the share
-``keep_patience`` of the backlog, whichever is first: earlier, GPUs would stand idle for nobody's
-sake; later, wide jobs that are soon over would wait for chance. Once it is due, what is kept is
-firm.
+- A job is due after the lesser of two spans. Its own size: ``stretch`` seconds for each GPU-second
+  of service, so small jobs pass large ones. The backlog: ``patience`` times the seconds that the
+  fleet needs for all open work, so a job that waited longer goes before later jobs of any size.
+- The span is multiplied by the square of the fleet's share that the job leaves to others, because
+  freeing capacity for a wide job takes longer.
+- A wide job is due earlier by ``ahead`` times the backlog and its share of the fleet. So it takes
+  capacity that another wide job leaves, which took long to free.
+- A job that does not fit waits for free capacity, until capacity is reserved for it
+  (reservations.py). That is after ``keep_stretch`` seconds per GPU-second, or after the share
+  ``keep_patience`` of the backlog, whichever is first. Earlier reservations would idle GPUs. Later
+  ones would leave short wide jobs to chance. Once the job is due, its reservation is firm.
+- Times differ for durations that are EXPECTED (learned) and STATED. With learned durations wide
+  jobs are further ahead, because planned starts seldom come true. A reservation is firm at once,
+  because expectations change with each ending and would move the plan forever.
+- A few of the largest jobs would delay hundreds of others. They are *left behind*: due by size
+  alone, and so after nearly all others. Unused capacity is reserved for them after ``KEEP_LEFT`` of
+  their size. Only jobs with a stated duration, and at most the share ``LEFT_SHARE`` of all jobs,
+  are left behind. So 99 of 100 jobs start in time, however wrong the statements are.
 
-These times are others where durations are only EXPECTED, from what ended before, than where they
-are STATED: wide jobs are further ahead, as a plan for when they could begin seldom comes true; and
-room is firm as soon as it is kept, which is when the backlog says so, for what is expected changes
-with each job that ends, and plans would be made anew for ever.
+**Dial.** With due times no job waits forever, but under several times the fleet's load the mean
+completion time suffers. ``short_first`` trades the first for the second. At 0.5 the backlog counts
+twice and width half. At 1 the smallest go first, apart from jobs that waited a hundred times as
+long as at 0.
 
-A few of the largest jobs would hold up hundreds of others each. They are *left behind*: they are
-due by their size alone, whatever the backlog, and so after nearly all others; room that nobody
-before them needs is kept for them after ``KEEP_LEFT`` of their size. Only jobs that state their
-duration can be, and no more than the share ``LEFT_SHARE`` of all may come to wait like that, so
-that all but one job in a hundred start in their time however wrong the statements are.
+**Bound on waiting.** Under one outlook due times are constant. A job submitted after another's due
+time plus ``ahead`` times the backlog for its width goes first only in two cases: it ends before the
+other needs the capacity, or fits beside the other. Of two jobs with equal service and width the
+older goes first. With a reservation, a job waits only for the jobs on the reserved nodes
+(control/resolver/core/deciding/reservations.py).
 
-**The dial.** By due times nobody waits for ever, and where several times as much is offered as the
-fleet can do, the mean completion suffers for that. ``short_first`` says how much of the one is
-given up for the other: at 0.5 the backlog counts as twice as long and width half; at 1 the smallest
-go first, and whoever has waited for a hundred times as long as at 0.
-
-**Bound on waiting.** Under one outlook these times do not change, and no job that is submitted
-after another one's due time, and ``ahead`` times the backlog for its width, goes before it unless
-it is over before the other one's room is needed, or fits beside it. Of two jobs of equal service
-and width the one that was submitted first goes first. With room kept for it, a job waits for what
-runs on those nodes and no longer (control/resolver/core/deciding/reservations.py).
-
-Pure functions; an outlook is in steps of a tenth, so that a line which is sorted by due times is
-sorted anew only when the backlog has really changed.
+Pure. The outlook moves in steps of a tenth, so a sorted order is rebuilt only after a real change
+of the backlog.
 """
 
 import math
@@ -53,13 +52,14 @@ from berthmaster.lib.messages.workload import JobRequest
 
 OrderBy = Literal["due", "arrival"]  # among jobs of one queue and priority
 
-KEEP_LEFT: Final = 0.5  # as keep_stretch, for those who are left behind
-LEFT_SHARE: Final = 0.007  # of all jobs
-LATE: Final = 0.9  # of the backlog: who was left behind and has waited for longer is one of those
-MOST_SHORT_FIRST: Final = 0.99  # beyond it nobody would ever be due
+KEEP_LEFT: Final = 0.5  # keep_stretch of jobs left behind
+LEFT_SHARE: Final = 0.007  # share of the backlog after which a job left behind counts as late
+LATE: Final = 0.9  # share of the backlog after which a job left behind counts as late
+MOST_SHORT_FIRST: Final = 0.99  # a larger value would make no job ever due
 STEP: Final = 1.1  # between two outlooks' patience
 LEAST_PATIENCE_S: Final = 1.0
-CPU_MILLI_A_GPU: Final = 12_000  # what a GPU is worth to a job without: openb has 12 cores for each
+# Worth of a GPU in CPU milli; the openb trace has 12 cores for each GPU
+CPU_MILLI_A_GPU: Final = 12_000
 
 
 class Terms(NamedTuple):
@@ -70,7 +70,7 @@ class Terms(NamedTuple):
     ahead: float  # times the backlog, of a job as wide as the fleet
     keep_stretch: float
     keep_patience: float
-    width: float = 1.0  # what the share of the fleet counts that a job takes
+    width: float = 1.0  # weight of the share of the fleet that a job takes
 
     def leaning(self, short_first: float) -> "Terms":
         """The same where short jobs go first by so much: size counts the more, the backlog and
@@ -96,14 +96,14 @@ class Rank(NamedTuple):
     """The least goes first."""
 
     due_at_s: float
-    keep_at_s: float = 0.0  # from then on room is kept for it
-    firm_at_s: float = 0.0  # from then on that room stays as it is
+    keep_at_s: float = 0.0  # start of the reservation
+    firm_at_s: float = 0.0  # time from which the reservation is firm
 
 
 class Outlook(NamedTuple):
-    """What keys depend on besides the job itself."""
+    """State of the fleet that due times depend on."""
 
-    patience_s: float = math.inf  # that the fleet needs for all that is open
+    patience_s: float = math.inf  # seconds that the fleet needs for all open work
     gpus: float = math.inf  # of the fleet
     left_gpu_s: float = math.inf  # a job of more service than this is left behind
     short_first: float = 0.0  # a setting: 0 = by due times, 1 = the smallest first
@@ -113,7 +113,7 @@ NO_OUTLOOK: Final = Outlook()
 
 
 def gpu_share(request: JobRequest) -> float:
-    """GPUs that all pods of a request take; of pods without, what their CPU is worth."""
+    """Return the GPUs of all pods; for pods without GPUs the worth of their CPUs."""
     share = 0.0
     for pods in request.pod_sets:
         if pods.gpus:
@@ -124,7 +124,7 @@ def gpu_share(request: JobRequest) -> float:
 
 
 def service_gpu_s(request: JobRequest, duration_s: float) -> float:
-    """What a job will take of the fleet, in GPU-seconds."""
+    """Return the service of a job in GPU-seconds."""
     return gpu_share(request) * duration_s
 
 
@@ -140,7 +140,7 @@ def outlook(open_gpu_s: float, gpus: float, left_gpu_s: float = math.inf) -> Out
 
 
 def left_places(submitted: int, late: int) -> int:
-    """How many of those that wait may be left behind, of so many that ever came."""
+    """Return how many pending jobs may be left behind, by the number of jobs so far."""
     return max(0, math.ceil(LEFT_SHARE * submitted) - late)
 
 
@@ -152,8 +152,11 @@ def place(
     *,
     stated: bool = True,
 ) -> Rank:
-    """Where a job stands among those of its queue and priority. ``gpus``: what all its pods take at
-    once (``gpu_share``); ``stated``: the duration behind ``service`` is the submitter's."""
+    """Return the rank of a job in its queue and priority.
+
+    ``gpus``: GPUs of all pods together (``gpu_share``). ``stated``: whether the submitter stated
+    the duration behind ``service``.
+    """
     terms = (STATED if stated else EXPECTED).leaning(seen.short_first)
     if stated and service > seen.left_gpu_s:
         due_at_s = submitted_at_s + terms.stretch * service

@@ -1,20 +1,18 @@
-"""How long a job will take, from how long its likes took: a fold of endings in the log's order.
+"""Learned durations of jobs, from similar ended jobs: a fold of endings in the log's order.
 
-Jobs are alike in three degrees: of the same tenant, queue, shape and labels; the same without
-labels; of the same size. What was submitted together is alike above all (a sweep, a retry,
-somebody's day): of a kind the mean of the NEAREST in the time of submission counts, those that are
-nearer more. That holds for a job that is just submitted, whose nearest are the newest, and for one
-that waits while others that came with it end.
+Similarity has three degrees: same tenant, queue, shape and labels; the same without labels; the
+same size. Jobs submitted together are most alike (a sweep, a retry, a day's work). So the estimate
+is the mean of the NEAREST endings by time of submission, weighted by nearness. A new job has the
+newest endings nearest. A pending job also learns from jobs of its own sweep.
 
-Which degree tells most differs from place to place: labels may name the experiment or nothing of
-use. So of each degree it is remembered how far off it was, and the one that was least so counts. Of
-a job without likes, all that ended are.
+Example: of a sweep of ten jobs five have ended after about 600 s. The other five are expected to
+take 600 s, whatever older sweeps took.
 
-What a request states of its own duration goes before all of this. A job that has run for longer
-than was expected is expected to run for as long again as a share OVERRUN of what it has run.
+The best degree differs between sites: labels may name the experiment or nothing useful. The mean
+error of each degree is tracked, and the best degree is used. A job without similar endings gets the
+mean of all.
 
-``Sizes`` keeps what jobs of late said that they take, to tell which are so large that they may be
-left behind (order.py).
+Rules of this file:
 
 Pure: durations in, estimates out. A snapshot carries both as ``Learned``.
 """
@@ -36,55 +34,55 @@ from berthmaster.lib.messages.workload import JobRequest
 DEGREES: Final = 3  # of likeness, beside having nothing in common
 
 Kind = tuple[str, ...]
-Ending = tuple[float, float]  # when it was submitted, and how long it ran
+Ending = tuple[float, float]  # time of submission, run time
 
 
 class KindHistory(msgspec.Struct, frozen=True, array_like=True):
-    """The endings of one kind, as a snapshot keeps them: oldest first."""
+    """Endings of one kind in a snapshot, oldest first."""
 
     kind: Kind
     endings: list[Ending]
 
 
 class LearnedDurations(msgspec.Struct, frozen=True, kw_only=True):
-    """All that ``Durations`` knows."""
+    """Data of ``Durations``."""
 
     kinds: list[KindHistory] = []  # in the order of forgetting
     judged: tuple[float, ...] = (0.0,) * DEGREES  # expectations of each degree, faded
-    off: tuple[float, ...] = (0.0,) * DEGREES  # by which factor they missed: its mean logarithm
+    off: tuple[float, ...] = (0.0,) * DEGREES  # mean logarithm of the error factor of each degree
 
 
 class Learned(msgspec.Struct, frozen=True, kw_only=True):
-    """What ``Expectations`` keeps in a snapshot."""
+    """Data of ``Expectations`` in a snapshot."""
 
     durations: LearnedDurations = LearnedDurations()
     sizes: list[float] = []
     lives: Lives = NO_LIVES
-    expected_s: dict[Key, float] = {}  # of open jobs that do not say themselves
+    expected_s: dict[Key, float] = {}  # expectations of open jobs without a stated duration
     untold: list[Key] = []
     submitted: int = 0
     late: int = 0
 
 
-ENOUGH: Final = 3  # endings of a kind, before it is believed
+ENOUGH: Final = 3  # endings of a kind before its estimate is used
 KEPT: Final = 128  # endings of a kind; the oldest are forgotten
-NEAREST: Final = 5  # endings that an expectation is made of
-TOGETHER_S: Final = 300.0  # what was submitted within so long of each other is about equally near
-KINDS: Final = 4096  # the one that was least lately added to is forgotten
+NEAREST: Final = 5  # endings in an estimate
+TOGETHER_S: Final = 300.0  # distance in the time of submission that hardly matters
+KINDS: Final = 4096  # limit; the kind without an ending for longest is dropped
 JUDGED: Final = 100.0  # expectations; how far off older ones were fades
 FIRST_GUESS_S: Final = 3600.0  # before anything has ended
 OVERRUN: Final = 0.5
-CAUTION: Final = 1.9  # who may take others' room must be expected to leave so many times sooner
+CAUTION: Final = 1.9  # safety factor for jobs on capacity reserved for others
 SIZES_KEPT: Final = 2000  # jobs of late
 SIZES_ENOUGH: Final = 50  # before any job is called large
 LARGE_QUANTILE: Final = 0.97  # three jobs in a hundred are larger
 
-Kinds = tuple[Kind | None, ...]  # None: it has no labels
+Kinds = tuple[Kind | None, ...]  # None: no labels
 ALL: Final[Kind] = ("all",)
 
 
 def kinds_of(tenant: str, request: JobRequest) -> Kinds:
-    """What a job is compared with: of each degree, the closest first; then all."""
+    """Return the kinds of a job: one for each degree, closest first, then all."""
     size = str(sum(p.count * p.gpus * p.gpu_milli for p in request.pod_sets))
     own = ("shape", tenant, request.queue, shape_of(request).key.hex())
     labelled = None
@@ -109,9 +107,9 @@ def neighbours(endings: Sequence[Ending], at_s: float) -> Sequence[Ending]:
 
 
 def expected_from(near: Sequence[Ending], at_s: float) -> float:
-    """The mean of how long they ran, each weighed by how near it was submitted."""
+    """Return the mean run time, weighted by nearness of the submission."""
     weights = [1.0 / (abs(at_s - submitted_s) + TOGETHER_S) for submitted_s, _ in near]
-    base_s = near[0][1]  # so that of equal ones the mean is exact
+    base_s = near[0][1]  # makes the mean of equal values exact
     more_s = sum((w * (ran_s - base_s) for w, (_, ran_s) in zip(weights, near, strict=True)), 0.0)
     return max(0.0, base_s + more_s / sum(weights, 0.0))
 
@@ -165,14 +163,14 @@ class Durations:
                 self._off[degree] += (off - self._off[degree]) / judged
 
     def _from_kind(self, kind: Kind | None, submitted_at_s: float) -> float | None:
-        """What one kind lets expect; None if too little is known of it."""
+        """Return the estimate of one kind; None with too few endings."""
         endings = self._ended.get(kind) if kind is not None else None
         if endings is None or (len(endings.newest) < ENOUGH and kind != ALL):
             return None
         return expected_from(neighbours(endings.by_submission, submitted_at_s), submitted_at_s)
 
     def expected_s(self, tenant: str, request: JobRequest, submitted_at_s: float) -> float:
-        """How long it will take: as it says, or as its likes did."""
+        """Return the stated or estimated duration."""
         if request.expected_duration_s is not None:
             return request.expected_duration_s
         kinds = kinds_of(tenant, request)
@@ -183,7 +181,7 @@ class Durations:
         return FIRST_GUESS_S
 
     def kept(self) -> LearnedDurations:
-        """What a new one is made of."""
+        """Return the data for a snapshot."""
         return LearnedDurations(
             kinds=[KindHistory(kind, list(ends.newest)) for kind, ends in self._ended.items()],
             judged=tuple(self._judged),
@@ -197,7 +195,7 @@ def left_s(expected_s: float, ran_s: float) -> float:
 
 
 class Sizes:
-    """The service of the jobs of late that stated their duration, in GPU-seconds."""
+    """Service of recent jobs with a stated duration, in GPU-seconds."""
 
     def __init__(self, kept: Iterable[float] = ()) -> None:
         self._newest: deque[float] = deque()
@@ -222,5 +220,5 @@ class Sizes:
         return self._sorted[min(known - 1, math.ceil(LARGE_QUANTILE * known) - 1)]
 
     def kept(self) -> list[float]:
-        """What a new one is made of, oldest first."""
+        """Return the data for a snapshot, oldest first."""
         return list(self._newest)

@@ -1,47 +1,48 @@
-"""Which running jobs may be evicted for a waiting job, and what an eviction costs. Pure.
+"""Preemption: victims for a pending job, and the cost of an eviction. Pure.
 
-``right_over`` says by which precedence a job may go, ``lost_gpu_s`` what it loses, ``cheapest_on``
-which jobs of a node go. ``may_stop`` holds among jobs of equal priority. ``RecentEvictions`` counts
-against budgets. The resolver and the hub's reconciler search by these rules.
+``right_over`` returns the precedence by which a job may be evicted, ``lost_gpu_s`` its cost, and
+``cheapest_on`` the victims on a node. ``may_stop`` decides among jobs of equal priority.
+``RecentEvictions`` enforces budgets. The resolver and the hub's reconciler use these rules.
 
 Example: queue ``research`` is guaranteed 8 GPUs and uses 4. Queue ``product`` has no guarantee and
-uses 12. A waiting job of research with 4 GPUs may evict jobs of product by guarantee, whatever
-their priority. A victim of 4 GPUs that ran 300 s since its checkpoint and restarts in 30 s costs
-4 * 330 = 1,320 GPU seconds.
+uses 12. A pending job of research with 4 GPUs may evict jobs of product by guarantee, whatever
+their priority. A victim of 4 GPUs that ran 300 s since its checkpoint and restarts in 30 s costs 4
+* 330 = 1,320 GPU seconds.
 
-Rules of precedence, of which the first that frees enough counts:
+Rules of precedence. The first that frees enough is used:
 
-- Guarantee: a job gets back what its queue is guaranteed from queues above their own guarantee.
-- Deserved: a job gets what its queue deserves from queues of no higher priority above what they
-  deserve. No queue falls below that.
-- Priority: a job of higher priority evicts jobs of lower priority in its own queue. Where its queue
-  says ``all``, also in queues of no higher priority, down to what those deserve.
-- Parents: among queues with parents this holds between the children of the nearest common parent.
-  No queue on the victim's path below that parent falls below what it has by the same precedence.
-- So no job is evicted for one that it would evict in turn. A job that began by a guarantee or a
-  deserved share is above no floor by that, and a lower priority never evicts a higher one. What
-  the victims free is reserved for the job alone (deciding/reservations.py).
+- Guarantee: a job regains its queue's guarantee from queues above their own guarantee.
+- Deserved: a job gains its queue's deserved share from queues of no higher priority above their
+  deserved share. No queue falls below its own.
+- Priority: a job evicts jobs of lower priority in its own queue. With ``all``, also in queues of no
+  higher priority, down to their deserved shares.
+- Parents: among queues with parents, the rules compare the children of the nearest common parent.
+  No queue on the victim's path below the common parent falls below its share by the same
+  precedence.
+- So no two jobs can evict each other. A job started by a guarantee or deserved share puts its queue
+  above no floor, and a lower priority never evicts a higher one. The freed capacity is reserved for
+  the beneficiary alone (deciding/reservations.py).
 
-Rules of cost: a victim costs the GPU seconds since its last checkpoint and a restart. Each earlier
-move counts them once more. A part of a gang costs what all parts lose, because all of them end.
+Rules of cost: a victim costs the GPU seconds since its last checkpoint and a restart, and once more
+for each earlier move. A part of a gang costs the loss of all parts, because all of them end.
 
-Rules among jobs of equal priority in one queue, where the queue allows it:
+Rules among jobs of equal priority in one queue, if the queue allows preemption there:
 
-- No precedence holds, so the mean time to completion decides. Shortest remaining time first is best
-  on one machine (Schrage, 1968), and by width on several (Smith's rule). The weight of a job is its
-  remaining time times its GPUs to the power ``WIDTH``. That is a little less than once, because a
-  wide job that stops leaves whole nodes.
-- A victim weighs ``CLEARLY`` times as much as the waiting job, or ``CLEARLY_LEARNED`` times where
-  either time is learned and not stated.
-- Of several sets the one goes of which the fewest jobs would end within a given time.
+- Without precedence, the mean time to completion decides. Shortest remaining time first is best on
+  one machine (Schrage, 1968), and by width on several (Smith's rule). The weight of a job is its
+  remaining time times its GPUs to the power ``WIDTH``. The exponent is slightly below 1, because a
+  wide job leaves whole nodes.
+- A victim weighs ``CLEARLY`` times as much as the beneficiary, or ``CLEARLY_LEARNED`` times if
+  either time is learned.
+- Of several sets, the victims are the set with the fewest endings within a given time.
 - An eviction pays if the longest remaining time of the victims is ``GAIN`` times the delay of all
-  of them: the waiting job's remaining time, the lost work and the restart.
-- So with stated times no job is stopped for one that it would stop. A learned time grows while a
-  job outlives most of its size (life_tables.py), and each time slice is longer than the last one.
+  victims: the beneficiary's remaining time, the lost work and the restart.
+- With stated times no two jobs can stop each other. A learned time grows while a job outlives most
+  of its size (life_tables.py), so each time slice is longer than the last.
 
-Example: a job of 8 GPUs with 30 h left runs, and one of 1 GPU with 1 h left waits. The first weighs
-129 times as much. The second begins 30 h earlier, and the first is delayed by 1 h and its lost
-work.
+Example: a job of 8 GPUs with 30 h left runs, and a job of 1 GPU with 1 h left is pending. The first
+weighs 129 times as much. The second starts 30 h earlier, and the first is delayed by 1 h and its
+lost work.
 """
 
 import math
@@ -57,10 +58,11 @@ from berthmaster.lib.lifecycle.workload import Key, Workload
 from berthmaster.lib.messages.placement import EvictionOrder, PodBinding
 from berthmaster.lib.messages.workload import JobRequest
 
-CPU_MILLI_OF_A_GPU: Final = 16_000  # what work on CPUs alone is worth beside GPUs
+CPU_MILLI_OF_A_GPU: Final = 16_000  # worth of CPU work relative to a GPU
 MAX_VICTIMS: Final = 64  # for one job; more would rarely cost less than waiting
 CLUSTERS_TRIED: Final = 4  # for one job, in each decider's order
-SEARCHES_A_COMMIT: Final = 4  # jobs for which victims are searched; one takes milliseconds
+# Jobs in a commit that search for victims; a search takes milliseconds
+SEARCHES_A_COMMIT: Final = 4
 BUDGET_S: Final = 3600.0  # budgets of evictions are counted over the last hour
 WIDTH: Final = 0.7
 CLEARLY: Final = 1.5
@@ -68,25 +70,26 @@ CLEARLY_LEARNED: Final = 2.0
 GAIN: Final = 1.2
 
 RightName = Literal["guarantee", "deserved", "priority"]
-Floors = tuple[tuple[str, Mapping[str, int]], ...]  # queue -> what it must keep of each resource
-# The right over jobs of a queue (it and its parents) and priority, and what those queues keep.
+Floors = tuple[tuple[str, Mapping[str, int]], ...]  # queue -> its floor of each resource
+# Precedence over jobs of a queue (with parents) and priority, and the floors of those queues.
 RightOver = Callable[[Path, int], tuple[str, Floors] | None]
 
 
 class Beneficiary(NamedTuple):
-    """A waiting job that does not fit, and what its queue may do for it."""
+    """A pending job that does not fit, and the rights of its queue."""
 
-    levels: tuple[Level, ...]  # its queue, then the parents, the nearest first
+    levels: tuple[Level, ...]  # its queue, then the parents, nearest first
     priority: int
     preempts: str  # never, queue, all
 
 
 class Victim(NamedTuple):
-    """One attempt that may be evicted. The smallest goes first: it costs least or, at the same
-    cost, was submitted last."""
+    """One attempt that may be evicted. The smallest goes first: the cheapest or, at equal cost, the
+    newest submission.
+    """
 
     cost: float  # GPU seconds lost or, at equal priority, endings put off
-    before: int  # its submission's sequence, negated
+    before: int  # negated sequence of the submission
     key: Key
     queue: str
     amounts: Mapping[str, int]
@@ -94,23 +97,24 @@ class Victim(NamedTuple):
 
 
 class Loss(NamedTuple):
-    """The terms of what an attempt loses if it ends."""
+    """Terms of the cost of ending an attempt."""
 
-    gpus: float  # that it holds, once more for each time that it was moved before
-    since_s: float  # from when on it is lost; 0 = it does not run yet
-    every_s: float  # it writes a checkpoint so often; infinite = never
+    gpus: float  # allocated GPUs, counted once more for each earlier move
+    since_s: float  # start of the unsaved work; 0 = not running
+    every_s: float  # checkpoint interval; infinite = no checkpoints
 
 
 def gpus_of(request: JobRequest, pods: Sequence[PodBinding] = ()) -> float:
-    """Return the GPUs that a job is charged with, as far as it is bound; without GPUs, what its
-    CPUs are worth."""
+    """Return the GPUs charged to a job as far as bound; for a job without GPUs, the worth of its
+    CPUs.
+    """
     if milli := charged_gpu_milli(request, pods):
         return milli / 1000
     return sum(pods.count * pods.cpu_milli for pods in request.pod_sets) / CPU_MILLI_OF_A_GPU
 
 
 def ending_with(request: JobRequest) -> float:
-    """Return how many pods end for each pod of a job: those of all parts of its gang."""
+    """Return the number of pods that end for each pod of the job, including all parts of its gang."""
     part = request.part
     return sum(part.pods) / part.pods[part.number] if part is not None and part.gang else 1.0
 
@@ -121,17 +125,18 @@ def loss_of(workload: Workload) -> Loss:
         return Loss(0.0, 0.0, math.inf)
     gpus = gpus_of(request, workload.pods) * ending_with(request) * (1 + workload.moves)
     since_s, every_s = workload.running_at_s, request.checkpoint_every_s
-    if workload.checkpoint_at_s > since_s > 0.0:  # what it told counts, as ``unsaved_s`` has it
+    # A reported checkpoint counts, as in ``unsaved_s``
+    if workload.checkpoint_at_s > since_s > 0.0:
         return Loss(gpus, workload.checkpoint_at_s, math.inf)
     return Loss(gpus, since_s, math.inf if every_s is None else every_s)
 
 
 def lost_gpu_s(workload: Workload, now_s: float, restart_s: float) -> float:
-    """Return the work that is done again if the attempt ends now, in GPU seconds.
+    """Return the repeated work in GPU seconds if the attempt ends now.
 
-    For example, 8 GPUs that have run for 1,000 s with a checkpoint every 600 s and take 30 s to
-    start lose 8 * (400 + 30) = 3,440; after one earlier move 6,880. As one of three equal parts of
-    a gang they lose 10,320.
+    Example: 8 GPUs that ran 1,000 s with a checkpoint every 600 s and restart in 30 s lose 8 * (400
+    + 30) = 3,440. After one earlier move the cost is 6,880. As one of three equal parts of a gang
+    the cost is 10,320.
     """
     return loss_of(workload).gpus * (unsaved_s(workload, now_s) + restart_s)
 
@@ -156,11 +161,12 @@ def lost_by_shrinking_gpu_s(workload: Workload, now_s: float, restart_s: float) 
 def right_over(
     job: Beneficiary, victim: Path, victim_priority: int
 ) -> tuple[RightName, Floors] | None:
-    """Return the right by which a job of this queue may be evicted for the waiting one, and what
-    its queue and those above it must keep; None without a right.
+    """Return the precedence over a job of this queue, and the floors of its queue and parents; None
+    without precedence.
 
-    Of two queues with a common parent, those two of its children count that are above them. One has
-    the right. The other, and all queues between it and the victim, keep what is theirs.
+    For two queues with a common parent, the rules compare the two children above the queues. One
+    child has the precedence. The other, and all queues between the child and the victim, keep their
+    shares.
     """
     if victim[0].queue == job.levels[0].queue:
         if job.preempts == "never" or victim_priority >= job.priority:
@@ -169,7 +175,7 @@ def right_over(
     common = in_common(job.levels, victim)
     mine, theirs = job.levels[: len(job.levels) - common], victim[: len(victim) - common]
     if not mine:
-        return None  # a job that was in a queue before others came below it
+        return None  # a job submitted before its queue got children
     by = mine[-1]
     above = theirs[-1] if theirs else QueueShare(victim[0].queue)  # such a job has no share
     if by.tier is Tier.GUARANTEED:
@@ -186,14 +192,13 @@ def right_over(
 
 
 def floors_beside(job: Beneficiary, victim: Path) -> Floors:
-    """Return what the victim's queue, and its parents that are not parents of both, keep in any
-    case."""
+    """Return the floors of the victim's queue and of its parents below the common parent."""
     theirs = victim[: len(victim) - in_common(job.levels, victim)]
     return tuple((share.queue, floor_of(share)) for share in theirs)
 
 
 def in_common(levels: Sequence[Level | QueueShare], path: Path) -> int:
-    """Return the number of parents that both have."""
+    """Return the number of common parents."""
     pairs = zip(reversed(levels), reversed(path), strict=False)
     return next(
         (at for at, (mine, theirs) in enumerate(pairs) if mine.queue != theirs.queue),
@@ -202,7 +207,7 @@ def in_common(levels: Sequence[Level | QueueShare], path: Path) -> int:
 
 
 def floor_of(share: QueueShare) -> Amounts:
-    """Return what a queue keeps in any case: the larger of its guarantee and its deserved share."""
+    """Return the floor of a queue: the larger of guarantee and deserved share."""
     floor = dict(share.guarantee)
     for resource, amount in share.deserved.items():
         floor[resource] = max(floor.get(resource, 0), amount)
@@ -210,7 +215,7 @@ def floor_of(share: QueueShare) -> Amounts:
 
 
 class Accounts:
-    """The usage of queues, less what is being evicted, to check it against their floors."""
+    """Usage of queues less ordered evictions, for checks against floors."""
 
     def __init__(self, used: Mapping[str, Mapping[str, int]]) -> None:
         self._used = {queue: dict(amounts) for queue, amounts in used.items()}
@@ -219,14 +224,14 @@ class Accounts:
         return Accounts(self._used)
 
     def subtract(self, victim: Path, amounts: Mapping[str, int]) -> None:
-        """Take an eviction from a queue and its parents."""
+        """Subtract an eviction from a queue and its parents."""
         for share in victim:
             used = self._used.setdefault(share.queue, {})
             for resource, amount in amounts.items():
                 used[resource] = used.get(resource, 0) - amount
 
     def may_lose(self, floors: Floors, amounts: Mapping[str, int]) -> bool:
-        """Return whether these queues keep their floors without these amounts."""
+        """Return whether the queues stay above their floors without these quantities."""
         return all(self._keeps(queue, amounts, floor) for queue, floor in floors)
 
     def _keeps(self, queue: str, amounts: Mapping[str, int], floor: Mapping[str, int]) -> bool:
@@ -248,7 +253,7 @@ class FreeOnNode(NamedTuple):
 
 
 class HeldOnNode(NamedTuple):
-    """The capacity that one victim holds on a node."""
+    """Capacity of one victim on a node."""
 
     victim: Victim
     cpu_milli: int
@@ -283,7 +288,7 @@ def cheapest_on(free: FreeOnNode, need: PodNeed, held: Iterable[HeldOnNode]) -> 
 
 
 class Holds(Protocol):
-    """What one victim holds of the requested capacity."""
+    """Capacity of one victim, for a search."""
 
     @property
     def victim(self) -> Victim: ...
@@ -299,8 +304,10 @@ def cheapest_set(
     change: Callable[[R, H, int], R],
     is_enough: Callable[[R], bool],
 ) -> list[H] | None:
-    """Return candidates that free enough at low cost; None if all of them are not enough.
-    ``change``: the free capacity with one of them evicted (+1), or kept again (-1)."""
+    """Return candidates that free enough at low cost; None if all together are too few.
+
+    ``change``: the free capacity after evicting (+1) or keeping (-1) a candidate.
+    """
     taken: list[H] = []
     for each in sorted(candidates, key=by_cost):
         if is_enough(free):
@@ -353,8 +360,9 @@ def eviction_order(
 
 
 class RecentEvictions:
-    """The evictions of the last hour, as decisions recorded them: budgets are checked against it.
-    Times are of decisions, in seconds since 1970."""
+    """Evictions of the last hour in decisions, to enforce budgets. Times are those of decisions, in
+    seconds since 1970.
+    """
 
     def __init__(self, recorded: Iterable[tuple[float, str]] = ()) -> None:
         self._recorded = deque(recorded)  # time, queue of the victim
@@ -369,11 +377,11 @@ class RecentEvictions:
         return sum(at_s > since_s and queue in (None, of) for at_s, of in self._recorded)
 
     def left(self, budget: int | None, now_s: float, queue: str | None = None) -> float:
-        """Return what is left of a budget; infinity without one."""
+        """Return the rest of a budget; infinity without a budget."""
         return math.inf if budget is None else budget - self.count(now_s - BUDGET_S, queue)
 
     def state(self) -> list[tuple[float, str]]:
-        """Return what a snapshot stores."""
+        """Return the data for a snapshot."""
         return list(self._recorded)
 
 
@@ -381,11 +389,11 @@ class RecentEvictions:
 
 
 class Remaining(NamedTuple):
-    """What is left to do of a job."""
+    """Remaining work of a job."""
 
     left_s: float
     gpus: float
-    stated: bool = True  # by its submitter, not learned
+    stated: bool = True  # stated by the submitter, not learned
 
     @property
     def weight(self) -> float:
@@ -394,14 +402,14 @@ class Remaining(NamedTuple):
 
 
 class Stopped(NamedTuple):
-    """A running job that would be stopped for one of equal priority."""
+    """A running job that may be stopped for a job of equal priority."""
 
     remaining: Remaining
     again_s: float  # lost work and the restart
 
 
 def may_stop(waits: Remaining, runs: Stopped) -> bool:
-    """Return whether a waiting job may stop a running one, were that the only victim."""
+    """Return whether a pending job may stop a running one as the only victim."""
     clearly = CLEARLY if waits.stated and runs.remaining.stated else CLEARLY_LEARNED
     return runs.remaining.weight > clearly * waits.weight and pays(waits, [runs])
 
@@ -413,6 +421,6 @@ def endings_per_s(remaining: Remaining) -> float:
 
 
 def pays(waits: Remaining, stopped: Sequence[Stopped]) -> bool:
-    """Return whether stopping all of these pays for one waiting job."""
+    """Return whether stopping all of these pays for one pending job."""
     saved_s = max(each.remaining.left_s for each in stopped)
     return saved_s >= GAIN * sum((waits.left_s + each.again_s for each in stopped), 0.0)

@@ -1,23 +1,27 @@
-"""Queues: what each may take of the fleet, what it has, and whose turn it is.
+"""Quota of queues: limits, usage, and the next queue.
 
-Amounts are kept by resource: ``cpu`` in milli, ``memory`` in MiB, ``gpu`` in GPU milli of whatever
-model, ``gpu/<model>`` in GPU milli of one, and extended resources in pieces by their full names,
-such as ``rdma/hca``. The rules of this file:
+Example: queue a deserves 8 GPUs and uses 6, and b deserves 4 and uses 4. A job of a with 2 GPUs
+goes first by its deserved share. A job of a with 4 GPUs borrows, as every job of b does. Then the
+lower dominant share goes first.
 
-- A queue never exceeds its capability, in any resource that it names.
-- GPUs count as nodes charge for them (``lib/engine/fleet/shares.py``, ``charged_milli``), not as
-  requests ask. A part of a GPU may cost more on one node than on another. A job has a right to run
-  where the cheapest place keeps the limits; ``Right.left`` says what dearer places may cost.
-- What a queue does not use others may borrow. Nobody borrows what another queue's guarantee still
-  has to give while a job of that queue fits: jobs within their queue's guarantee go first of all.
-- Then go the queues of higher priority, then those below what they deserve, then the one with the
-  least weighted dominant share; the age of its first job and its name decide a tie.
+Quantities are by resource: ``cpu`` in milli, ``memory`` in MiB, ``gpu`` in GPU milli of any model,
+``gpu/<model>`` in GPU milli of one model, and extended resources in units by full name, such as
+``rdma/hca``. Rules of this file:
+
+- A queue never exceeds its capability in any resource that it names.
+- GPUs count as nodes charge (``lib/engine/fleet/shares.py``, ``charged_milli``), not as requested.
+  A fraction may cost more on some nodes. A job may run where the cheapest node keeps the limits,
+  and ``Right.left`` limits costlier nodes.
+- Other queues may borrow unused quota. The rest of a guarantee is not lent while a job of its queue
+  fits: jobs within their queue's guarantee go first.
+- Next are queues of higher priority, then queues below their deserved share, then the least
+  weighted dominant share. The age of the first job and the name decide ties.
 - A dominant share is the largest of a queue's shares of the fleet: allocated * multiplier / total,
-  over CPU, memory and each GPU model, divided by the queue's weight. What no node has counts not,
-  and neither do extended resources.
-- Making room for a guarantee that is lent out is preemption's business: nothing here stops a job.
-- Queues may have parents (tree.py). Then all of this holds among the children of one parent, and
-  for a job among the queues on its way to the top, each with what all below it have together.
+  over CPU, memory and each GPU model, divided by the queue's weight. Resources without a node and
+  extended resources do not count.
+- Preemption regains a lent guarantee. No rule here stops a job.
+- For queues with parents (tree.py), the rules hold among the children of one parent. A job is
+  checked on each queue of its path, with the usage of all queues below.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -38,7 +42,7 @@ MODEL: Final = f"{GPU}/"
 _WHOLE: Final = 1000  # GPU milli; services without numpy read this file
 
 Amounts = dict[str, int]
-Models = tuple[str, ...]  # all that nodes report
+Models = tuple[str, ...]  # all reported models
 
 
 def of_model(model: str) -> str:
@@ -47,7 +51,7 @@ def of_model(model: str) -> str:
 
 
 class QueueShare(NamedTuple):
-    """What operators set of a queue, as far as order and limits go."""
+    """Operators' settings of a queue for order and limits."""
 
     queue: str
     priority: int = 0
@@ -61,8 +65,9 @@ class QueueShare(NamedTuple):
 
 
 def share_of(queue: str, setting: QueueSetting | None) -> QueueShare:
-    """A queue's share. Where its cluster's Kueue governs it, its amounts and numbers are shown to
-    people and limit nothing: quota has one owner."""
+    """Return a queue's share. Where a cluster's Kueue governs the queue, its quota is for display
+    only.
+    """
     if setting is None:
         return QueueShare(queue)
     if setting.via != "direct":
@@ -94,37 +99,36 @@ def _amounts(setting: QueueSetting, name: str) -> Amounts:
 
 
 class SetAsk(NamedTuple):
-    """What pods that accept the same GPU models are charged together."""
+    """Common charge of pods that accept the same GPU models."""
 
     models: Models  # acceptable; () = any
-    milli: int  # where that is least
+    milli: int  # at the lowest charge
     charges: Charges = ()  # by GPU model and price, of pods that take parts of GPUs; () = no matter
 
     def least_of(self, resource: str) -> int:
-        """The least that the pods are charged on GPUs of a resource, 0 where there are none."""
+        """Return the lowest charge of the pods on GPUs of a resource; 0 without such GPUs."""
         prices = prices_of(self.charges, resource)
         return min(prices, default=0) if self.charges else self.milli
 
 
 class Ask(NamedTuple):
-    """What a job is charged with at least, whatever its place. It may not say which GPU model it
-    wants, or say several."""
+    """Minimum charge of a job, whatever its placement. A job may accept several GPU models."""
 
     cpu_milli: int
     memory_mib: int
     gpu_milli: int
     sets: tuple[SetAsk, ...]
-    jobs: int = 1  # that it adds to those that run: none, if it is of one that counts already
+    jobs: int = 1  # running jobs that it adds; 0 for part of a counted job
     pieces: tuple[tuple[str, int], ...] = ()  # extended resource, how many
-    held_milli: int = 0  # GPU milli that the same job is charged with already
+    held_milli: int = 0  # GPU milli already charged to the same job
 
     @property
     def varies(self) -> bool:
-        """Whether some nodes charge it more than others."""
+        """Return whether charges differ between nodes."""
         return any(len(one.charges) > 1 for one in self.sets)
 
     def of(self, resource: str, models: Models) -> int:
-        """The most that it may take of a resource, at the least price."""
+        """Return the maximum usage of a resource at the lowest charge."""
         if resource == CPU:
             return self.cpu_milli
         if resource == MEMORY:
@@ -138,7 +142,7 @@ class Ask(NamedTuple):
         )
 
     def names(self, resource: str, models: Models) -> bool:
-        """Whether it says by itself that it takes of this resource."""
+        """Return whether the job itself requests the resource."""
         if resource.startswith(MODEL):
             return any(one.models and meet(one.models, resource, models) for one in self.sets)
         return self.of(resource, models) > 0
@@ -153,11 +157,10 @@ def prices_of(charges: Charges, resource: str) -> list[int]:
 
 
 def ask_of(request: JobRequest, charges_of: Callable[[int], Charges] | None = None) -> Ask:
-    """Return what all pods of a request are charged with at least, together.
+    """Return the minimum total charge of a request's pods.
 
-    ``charges_of``: of a pod set, by its number, what nodes charge for a part of a GPU; empty where
-    no node takes the pods. Without it parts count as the request asks for them, which is what is
-    known of them wherever they go.
+    ``charges_of``: charges of a fraction by number of the pod set; empty where no node takes the
+    pods. Without this function, fractions count as requested.
     """
     cpu = memory = gpu = 0
     sets: dict[Models, int] = {}
@@ -188,7 +191,7 @@ def ask_of(request: JobRequest, charges_of: Callable[[int], Charges] | None = No
 
 @lru_cache(maxsize=4096)
 def meet(wanted: tuple[str, ...], resource: str, models: Models) -> bool:
-    """Whether there is a GPU that will do for who wants one of these and is of this resource."""
+    """Return whether a GPU model of the resource is among the wanted models."""
     named = (resource.removeprefix(MODEL),)
     return any(
         is_one_of(named, model) and (not wanted or is_one_of(wanted, model)) for model in models
@@ -196,7 +199,7 @@ def meet(wanted: tuple[str, ...], resource: str, models: Models) -> bool:
 
 
 def used_of(used: Mapping[str, int], resource: str) -> int:
-    """How much of a resource is in use, by whatever name nodes report their GPUs."""
+    """Return the usage of a resource, under any spelling of a GPU model."""
     if not resource.startswith(MODEL):
         return used.get(resource, 0)
     named = (resource.removeprefix(MODEL),)
@@ -216,7 +219,7 @@ class Tier(IntEnum):
 
 
 def tier(share: QueueShare, used: Mapping[str, int], ask: Ask, models: Models) -> Tier:
-    """By what right a queue would have the job, beside what it uses."""
+    """Return the precedence of a job of the queue, beside present usage."""
     if _within(share.guarantee, used, ask, models):
         return Tier.GUARANTEED
     if _within(share.deserved, used, ask, models):
@@ -225,7 +228,7 @@ def tier(share: QueueShare, used: Mapping[str, int], ask: Ask, models: Models) -
 
 
 def _within(limits: Mapping[str, int], used: Mapping[str, int], ask: Ask, models: Models) -> bool:
-    """Whether the job takes of what the limits are about, and stays within each of them."""
+    """Return whether the job uses a limited resource, and stays within all limits."""
     counts = False
     for resource, limit in limits.items():
         if not ask.names(resource, models):
@@ -249,7 +252,7 @@ def dominant_share(
         if total <= 0 or amount <= 0:
             continue
         if resource not in (CPU, MEMORY) and not resource.startswith(MODEL):
-            continue  # models are the resources, not their sum
+            continue  # models are separate resources, not their sum
         share = amount * multipliers.get(resource, 1.0) / total
         if share > most:
             most = share
@@ -257,13 +260,12 @@ def dominant_share(
 
 
 class Right(NamedTuple):
-    """Whether a queue may have the job, and of which GPU models it must not be."""
+    """Whether a queue may run the job, and the GPU models that it must not use."""
 
     refusal: str  # why not, or ""
-    barred: tuple[str, ...] = ()  # names of models of which it would exceed its capability
+    barred: tuple[str, ...] = ()  # models that would exceed the queue's capability
     left: tuple[tuple[str, int], ...] = ()
-    # GPU resource, milli that the job may be charged of it: only of jobs that some nodes charge
-    # more than others.
+    # GPU resource, maximum charge in milli, for jobs with charges that differ between nodes.
 
 
 _UNLIMITED: Final = Right("")
@@ -278,8 +280,10 @@ def right(
     who: str = "its queue",
     barred_before: Sequence[str] = (),
 ) -> Right:
-    """Whether one more job keeps the queue within its limits. ``who``: what people are told of it;
-    ``barred_before``: models that the job must not have in any case."""
+    """Return whether one more job keeps the queue within its limits.
+
+    ``who``: name of the queue in reasons. ``barred_before``: models excluded in any case.
+    """
     if share.held:
         return Right(f"{who} is held")
     most = share.max_job_gpu_milli
@@ -316,7 +320,7 @@ def right(
 
 
 def models_left(wanted: tuple[str, ...], barred: tuple[str, ...], models: Models) -> Models:
-    """Of the models that nodes report, those that will do and are not barred."""
+    """Return the reported models that are accepted and not barred."""
     return tuple(
         model
         for model in models
@@ -337,8 +341,9 @@ def amount_text(resource: str, amount: int) -> str:
 def fair_shares(
     capacity: float, demands: Mapping[str, float], weights: Mapping[str, float]
 ) -> dict[str, float]:
-    """What each would have if all that is there were divided by weight and nobody got more than it
-    wants: what one leaves the others share."""
+    """Return the shares if capacity were divided by weight, no share above its demand, and the rest
+    shared again.
+    """
     shares = dict.fromkeys(demands, 0.0)
     wanting = {name for name, demand in demands.items() if demand > 0}
     left = capacity

@@ -1,19 +1,19 @@
-"""What attempts return to a node before a reservation on it begins.
+"""Capacity that attempts return to a node before a reservation begins.
 
-A reservation and the attempts that it waits for never use a node at the same time. So a job that
-runs beside both has what is left at the time of the highest use, not what is left of the sum.
+A reservation and the attempts before it never use a node at the same time. A job beside both gets
+the capacity left at the time of the highest usage, not the rest of the sum.
 
-Example: 0.6 of a GPU runs until 10:00, then a reservation of 0.6 begins. The attempt returns 0.6,
-so the reservation takes nothing beyond what is taken now: another job may have 0.4.
+Example: 0.6 of a GPU is used until 10:00, when a reservation of 0.6 begins. The attempt returns
+0.6, so the reservation adds nothing to present usage, and another job may have 0.4.
 
 Rules of this file:
 
-- Two reservations never count on the same returned room.
-- A reservation with a time counts on the ends that are stated until then. If those are too few, and
-  if it has no time, it counts on as few more as it needs, by stated end, then by age. One that is
-  owed counts on the attempts that were told to go.
-- A slice of MIG's and a replica are one piece of their extended resource. A reservation takes that
-  piece and nothing of a GPU: the slices of other profiles are others'.
+- Two reservations never count on the same returned capacity.
+- A reservation with a time counts on ends stated before. If these are too few, or without a time,
+  it counts on as few further attempts as necessary, by stated end, then by age. A preemptor's
+  reservation counts on the victims.
+- A MIG slice or a replica is one unit of its extended resource. A reservation holds that unit and
+  no GPU, because slices of other profiles remain for others.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -38,16 +38,16 @@ class Holder(NamedTuple):
     """An attempt on a node."""
 
     key: Key
-    end_s: float  # as stated, also one that has passed; infinity = not stated
+    end_s: float  # stated end, past ends included; infinity = not stated
     began_s: float
     leaving: bool  # told to make room
     holdings: tuple[Holding, ...]  # on this node
 
 
 class Reserved(NamedTuple):
-    """What a reservation keeps of a node."""
+    """Capacity of a reservation on a node."""
 
-    begins_s: float | None  # None = not known
+    begins_s: float | None  # None = unknown
     owed: bool
     holdings: tuple[Holding, ...]  # on this node
 
@@ -60,9 +60,9 @@ class _Need(NamedTuple):
 def returned(
     report: NodeReport, reserved: Sequence[Reserved], holders: Iterable[Holder], now_s: float
 ) -> list[Holding]:
-    """Return what of the reservations' charges on a node is no use beside what runs there now.
+    """Return the part of the reservations' charges on a node that need not be free now.
 
-    ``reserved``: those that are charged, in the order in which they begin.
+    ``reserved``: charged reservations in order of their begin.
     """
     ordered = sorted(holders, key=lambda each: (each.end_s, each.began_s, each.key))
     has = {each.key: _need(report, each.holdings).amounts for each in ordered}
@@ -85,12 +85,12 @@ def returned(
         _add(credited, back, +1)
         _add(total, back, +1)
         _add(total, need.slices, +1)
-        _add(free, need.amounts, -1)  # for those that begin after it
+        _add(free, need.amounts, -1)  # for later reservations
     return _as_holdings(report, total)
 
 
 def next_end_s(holders: Iterable[Holder], now_s: float) -> float:
-    """Return the first stated end that is still to come; infinity if there is none."""
+    """Return the next stated end; infinity without one."""
     return min((each.end_s for each in holders if each.end_s > now_s), default=float("inf"))
 
 
@@ -102,7 +102,7 @@ def _gone(
     has: dict[Key, Amounts],
     now_s: float,
 ) -> list[Key]:
-    """Attempts that the reservation counts on."""
+    """Return the attempts that the reservation counts on."""
     if reserved.owed:
         return [each.key for each in ordered if each.leaving]
     until_s = reserved.begins_s
@@ -152,7 +152,7 @@ def _capacity(report: NodeReport) -> Amounts:
 
 
 def _need(report: NodeReport, holdings: Iterable[Holding]) -> _Need:
-    """What holdings are charged on a node, as ``Fleet`` does."""
+    """Return the charge of holdings on a node, as ``Fleet`` computes."""
     memories = {gpu.index: gpu.memory_mib for gpu in report.gpus}
     amounts: Amounts = {}
     slices: Amounts = {}
@@ -187,13 +187,13 @@ def _charge(
     milli = takes_milli(share, part, memory_mib)
     if counted(share):
         _add(amounts, {(share.resource, _NO_INDEX): 1}, +1)
-    # Devices that a claim names may overlap on their GPU, so it has to have the room as well.
+    # Devices named by a claim may overlap on a GPU, so they need its capacity too.
     is_piece = counted(share) and share.claim is None
     _add(slices if is_piece else amounts, {on_gpu: milli}, +1)
 
 
 def _as_holdings(report: NodeReport, amounts: Amounts) -> list[Holding]:
-    """The amounts as the fleet can be charged with them."""
+    """Return quantities as holdings to charge on the fleet."""
     place = report.cluster, report.node
     amounts = {name: amount for name, amount in amounts.items() if amount}
     by_milli: dict[int, list[int]] = {}
@@ -220,11 +220,11 @@ def reseated(
     free_milli: Mapping[int, int],
     gone: Iterable[Holding],
 ) -> list[Holding]:
-    """Return a reservation's holdings on one node with GPUs that attempts free, where they were on
-    GPUs that are free now: what is free now is of use to others.
+    """Return a reservation's holdings on one node, moved from free GPUs to GPUs that attempts will
+    free, so that others can use the free GPUs now.
 
-    Only whole GPUs change, and only for GPUs that differ in nothing. ``free_milli``: of each GPU
-    now, by index; ``gone``: what the attempts hold there that the reservation waits for.
+    Only whole GPUs move, and only between equal GPUs. ``free_milli``: free milli by GPU index.
+    ``gone``: holdings of the attempts before the reservation.
     """
     freed = _need(report, gone).amounts
     kinds = {gpu.index: _kind(gpu) for gpu in report.gpus}
@@ -248,5 +248,5 @@ def reseated(
 
 
 def _kind(gpu: GpuDevice) -> tuple[str, int, str, int | None, int | None]:
-    """Equal for GPUs that are as good as each other for whatever asks for whole ones."""
+    """Return a key, equal for GPUs that are interchangeable as whole GPUs."""
     return gpu.model, gpu.memory_mib, gpu.resource, gpu.nvlink_domain, gpu.numa_node

@@ -1,19 +1,18 @@
-"""Queues with parents: the tree that operators' settings make, and what each queue in it has. Pure.
-
-Settings come one at a time and from several people, so they need not make a tree. Whoever reads
-them believes what can be believed, by rules that depend on nothing but the settings:
-
-- A parent counts if it was set, is not the queue ``default``, and no cluster's Kueue governs it or
-  its child. A queue that is among its own ancestors has no parent.
-- A parent that names no guarantee has what its children are guaranteed together; the same holds for
-  what is deserved.
-- What a child is guaranteed it is guaranteed beside everybody, as long as the guarantees of all
-  children stay within their parent's. Where they do not, each has its guarantee among its siblings,
-  and the parent has no more than its own beside others.
+"""Queues with parents: the tree of operators' settings, and the shares in the tree. Pure.
 
 Example: research is guaranteed 10 GPUs; its children vision and speech are guaranteed 6 and 2. A
-job of vision is within guarantees up to 6 GPUs whatever speech has borrowed, and beyond that while
-research has less than 10 in all.
+job of vision is within its guarantee up to 6 GPUs, whatever speech has borrowed. Beyond 6 it is
+within the guarantee while research uses less than 10 in all.
+
+Settings arrive one at a time and from several operators, so they may not form a tree. Rules that
+depend on settings alone:
+
+- A parent is valid if set, not named ``default``, and if no cluster's Kueue governs parent or
+  child. A queue among its own ancestors has no parent.
+- A parent without a guarantee has the sum of its children's, and likewise for deserved shares.
+- A child's guarantee holds against all queues, as long as the children's guarantees stay within the
+  parent's. Otherwise each child has its guarantee among its siblings, and the parent only its own
+  against others.
 """
 
 from collections.abc import Callable, Mapping
@@ -34,13 +33,13 @@ from berthmaster.lib.engine.queueing.queues import (
 )
 from berthmaster.lib.messages.control import QueueSetting
 
-DEFAULT_QUEUE: Final = "default"  # what requests name that name none: always takes them
+DEFAULT_QUEUE: Final = "default"  # queue of requests without one, always accepted
 
 Path = tuple[QueueShare, ...]  # a queue, its parent, and so on
 
 
 class Level(NamedTuple):
-    """By what right a queue, or one above it, would have a job."""
+    """Precedence of a queue or parent queue for a job."""
 
     queue: str
     tier: Tier
@@ -61,13 +60,13 @@ class QueueTree:
         for name in sorted(parent_of):
             self.children.setdefault(parent_of[name], []).append(name)
         self._shares = {name: share_of(name, setting) for name, setting in settings.items()}
-        self._overdrawn: set[str] = set()  # whose children are guaranteed more than they are
+        self._overdrawn: set[str] = set()  # queues whose children's guarantees exceed their own
         for name in sorted(self.children, key=lambda n: -len(self.parents.get(n, ()))):
             self._complete(name)
         self._paths: dict[str, Path] = {}
 
     def _complete(self, name: str) -> None:
-        """What a parent does not say; its children are complete."""
+        """Fill in the shares of a parent from complete children."""
         share = self._shares[name]
         below = [self._shares[child] for child in self.children[name]]
         if not share.guarantee:
@@ -79,7 +78,7 @@ class QueueTree:
         self._shares[name] = share
 
     def path(self, queue: str) -> Path:
-        """A queue's share, and those of the queues above it, the nearest first."""
+        """Return the shares of a queue and its parents, nearest first."""
         found = self._paths.get(queue)
         if found is None:
             names = (queue, *self.parents.get(queue, ()))
@@ -91,17 +90,17 @@ class QueueTree:
         return self.path(queue)[0]
 
     def roots(self) -> dict[str, QueueShare]:
-        """The queues that have their part of the fleet itself."""
+        """Return the top-level queues."""
         return {name: share for name, share in self._shares.items() if name not in self.parents}
 
     def keeps(self, queue: str) -> bool:
-        """Whether what its children are guaranteed counts beside others too."""
+        """Return whether the children's guarantees hold against other queues too."""
         return queue not in self._overdrawn
 
     def levels(
         self, queue: str, used: Callable[[str], Mapping[str, int]], ask: Ask, models: Models
     ) -> tuple[Level, ...]:
-        """By what right each queue on the path would have a job, the queue itself first."""
+        """Return the precedence of each queue on the path, the queue itself first."""
         found: list[Level] = []
         for share in self.path(queue):
             by = tier(share, used(share.queue), ask, models)
@@ -118,7 +117,7 @@ def right_along(
     ask: Ask,
     models: Models,
 ) -> Right:
-    """Whether one more job keeps a queue and all above it within their limits."""
+    """Return whether one more job keeps a queue and all parents within their limits."""
     if len(path) == 1:
         own = path[0]
         return right(own, used(own.queue), running(own.queue), ask, models)
@@ -136,14 +135,15 @@ def right_along(
 
 
 def gpus_in(amounts: Mapping[str, int]) -> int:
-    """GPU milli of whatever model, as far as amounts say it: by model, or of any."""
+    """Return GPU milli of any model: the total, or the sum over models."""
     models = sum(amount for name, amount in amounts.items() if name.startswith(MODEL))
     return max(amounts.get(GPU, 0), models)
 
 
 def beyond(whole: Mapping[str, int], parts: list[Mapping[str, int]]) -> dict[str, tuple[int, int]]:
-    """Resource -> what the parts have together and what there is, where that is more. A model that
-    the whole does not name counts among its GPUs."""
+    """Return resources with a sum of parts above the whole, with both values. A model that the
+    whole does not name counts among its GPUs.
+    """
     total = _sum(parts)
     gpus = sum(map(gpus_in, parts))
     found = {}
@@ -176,7 +176,6 @@ def _may_be(settings: Mapping[str, QueueSetting], name: str, parent: str) -> boo
 
 
 def _in_circles(parent_of: Mapping[str, str]) -> set[str]:
-    """Queues that are among their own ancestors."""
     found: set[str] = set()
     done: set[str] = set()
     for name in parent_of:

@@ -1,1 +1,1 @@
-"""What a node or a cluster is worth to one kind of pod, and the order that follows."""
+"""Scores of nodes and clusters for a kind of pod, and the resulting order."""

@@ -1,12 +1,11 @@
-"""The clusters' scores and their order: worked out in C where that was built, else by numpy.
+"""Scores and order of clusters: in C if compiled, else in numpy, with equal bits.
 
-The usual score is fit x its factor, plus room x its factor, plus what depends on neither request
-nor room. Both ways give the same bits. Other components are fleetview/components.py's.
+The usual score is fit x factor + room x factor + a constant sum. fleetview/components.py has the
+other components.
 
-``fit`` is how little a pod costs beyond itself on the cluster's best node: what the pod spoils of
-the mix of pods really seen (fragmentation) and the GPUs that it leaves without CPU (stranded), by
-value.py, in GPUs, against the GPUs that it requests. ``room`` is the free share of the cluster's
-GPUs.
+``fit`` measures how little a pod costs beyond itself on the cluster's best node. The cost is
+fragmentation for the observed mix of pods and GPUs left without CPU, by value.py, in GPUs, relative
+to the requested GPUs. ``room`` is the free share of the cluster's GPUs.
 """
 
 from collections.abc import Sequence
@@ -28,7 +27,7 @@ MOST: Final = 100.0
 # Bounds as arrays of no dimension: with a few clusters, numpy takes half as long for those.
 _LEAST: Final = np.array(0.0)
 _MOST: Final = np.array(MOST)
-_EVEN: Final = 50.0  # of fit, where a pod costs what its GPUs are worth; 0: twice as much
+_EVEN: Final = 50.0  # fit of a pod that costs the worth of its GPUs; twice that is 0
 NO_ROOM: Final = np.array(NOT_HERE, np.float32)  # of no dimension: faster than a float
 
 
@@ -44,7 +43,7 @@ def within_bounds(values: Floats) -> Floats:
 
 
 def recorded(value: float) -> float:
-    """Return a component as records have it: UNKNOWN is the worst."""
+    """Return a component as in records: UNKNOWN is 0, the worst."""
     return value if value == value else 0.0
 
 
@@ -76,7 +75,7 @@ def score_fit(best: NDArray[np.float32], costs: Costs) -> Floats:
 
 
 def percent_a_milli(all_milli: NDArray[np.int64]) -> Floats:
-    """Return the share of all its GPUs, in per cent, that one free milli is."""
+    """Return the percentage of all its GPUs that one free milli is."""
     return MOST / np.maximum(all_milli, 1)
 
 
@@ -86,17 +85,17 @@ def score_room(free_milli: NDArray[np.int64], percent: Floats) -> Floats:
 
 
 class Field(NamedTuple):
-    """What of the clusters all requests of one kind rank them by."""
+    """Common ranking data of all requests of one kind."""
 
     free_milli: NDArray[np.int64]  # [C]
     all_milli: NDArray[np.int64]  # [C]
-    total: Floats  # [C], what the other components come to
-    room: float  # factors; 0 = it does not count
+    total: Floats  # [C], sum of the other components
+    room: float  # factors; 0 = unused
     fit: float
 
     @property
     def parts(self) -> tuple[str, ...]:
-        """Names of those of fit and room that count."""
+        """Return the names of the used components among fit and room."""
         return _PARTS[bool(self.fit), bool(self.room)]
 
 
@@ -104,7 +103,7 @@ _PARTS = {(f, r): ("fit",) * f + ("room",) * r for f in (False, True) for r in (
 
 
 class SetFit(NamedTuple):
-    """What one pod set of a request finds in the clusters."""
+    """Result of one pod set of a request in the clusters."""
 
     best: NDArray[np.float32]  # [C], the score of each one's best node
     a_gpu: float  # as in Costs
@@ -113,8 +112,8 @@ class SetFit(NamedTuple):
 
 class Ranked(NamedTuple):
     values: Floats  # [1 + parts, C]: the score, and the components of ``Field.parts``
-    able: bytes  # of each cluster, whether it could take the request
-    order: list[int]  # numbers of those, the best first, ties by number
+    able: bytes  # a byte for each cluster that fits
+    order: list[int]  # numbers of those clusters, best first, ties by number
 
 
 NOTHING: Final = Ranked(np.zeros((1, 0)), b"", [])
@@ -128,8 +127,9 @@ def ranked(
     single: bool,
     compiled: bool = COMPILED,
 ) -> Ranked:
-    """``sets``: at least one. ``may``: clusters that may take the request; a single pod needs a
-    node, too."""
+    """Rank clusters. ``sets``: at least one. ``may``: clusters to consider; a single pod also needs
+    a node.
+    """
     if compiled:
         values = np.empty((1 + len(field.parts), len(may)))
         return Ranked(values, *cards.rank(values, *field, tuple(sets), may, single))
@@ -139,13 +139,13 @@ def ranked(
 
 
 def fit_of(sets: Sequence[SetFit]) -> Floats:
-    """Of each cluster, what it is for the set that fits worst."""
+    """Return each cluster's fit for the worst-fitting set."""
     least: Floats = np.minimum.reduce([score_fit(best, Costs(*costs)) for best, *costs in sets])
     return least
 
 
 def weighed(field: Field, fit: Floats | None) -> Floats:
-    """The scores and what they are made of. ``fit``: None = does not count."""
+    """Return the scores and their components. ``fit``: None = unused."""
     parts: list[Floats] = []
     score = field.total
     if field.room:
@@ -162,8 +162,7 @@ def weighed(field: Field, fit: Floats | None) -> Floats:
 
 
 def in_order(score: Floats, able: NDArray[np.bool_]) -> list[int]:
-    """Numbers of the able, the best first. They are in the order of their names: that decides
-    ties."""
+    """Return the numbers of clusters that fit, best first. Numbers follow names, which decide ties."""
     last = np.where(able, -score, np.inf)
     order: list[int] = last.argsort(kind="stable").tolist()
     del order[np.count_nonzero(able) :]
@@ -171,10 +170,10 @@ def in_order(score: Floats, able: NDArray[np.bool_]) -> list[int]:
 
 
 class Fixed(NamedTuple):
-    """The components that depend on the clusters alone."""
+    """The constant components."""
 
     parts: tuple[str, ...]
-    values: Floats  # [parts, C]; UNKNOWN as records have it
+    values: Floats  # [parts, C]; UNKNOWN as in records
 
 
 def shown(
@@ -185,7 +184,7 @@ def shown(
     *,
     compiled: bool = COMPILED,
 ) -> list[tuple[float, dict[str, float]]]:
-    """Return scores and components of some clusters as records have them."""
+    """Return scores and components of some clusters as in records."""
     if compiled:
         return cards.shown(values, parts, fixed.values, fixed.parts, numbers)
     names, found = (*parts, *fixed.parts), []
@@ -197,5 +196,5 @@ def shown(
 
 
 def to_show(value: float) -> float:
-    """Return a score or component as records have it: four places, enough to see what decided."""
+    """Return a value rounded to four places, enough to see the difference."""
     return floor(value * 1e4 + 0.5) / 1e4

@@ -1,8 +1,8 @@
-"""All clusters at once, as arrays: what ``Clusters.view`` says of one, of a hundred in a few steps.
+"""All clusters as arrays: ``Clusters.view`` of a hundred clusters in a few steps.
 
-Between two decisions a few clusters have told something, so only their rows are made anew; what
-time alone changes (age, silence, pauses) is worked out over all rows. The slow, obviously right
-twin is ``Clusters.view``. Whoever reads by it follows the fleet's order of clusters.
+Few clusters change between two decisions, so only their rows are rebuilt. Time-dependent columns
+(age, silence, pauses) are computed for all rows. ``Clusters.view`` is the slow and simple twin for
+tests. Rows follow the fleet's order of clusters.
 """
 
 from collections.abc import Callable, Hashable
@@ -27,21 +27,21 @@ class Seen(NamedTuple):
 
 
 class ClusterTable:
-    """Rows of the clusters that have nodes, in their order, and of others that are to be seen."""
+    """Rows of clusters with nodes in order, then of further visible clusters."""
 
     def __init__(self) -> None:
         self.names: list[str] = []
-        self.without_nodes: list[str] = []  # clusters that have a profile and no row
+        self.without_nodes: list[str] = []  # clusters with a profile and without a row
         self.told: list[dict[str, str]] = []  # labels and properties of each
         self.tainted = False  # some cluster is
-        self.notes: dict[Hashable, Any] = {}  # by whoever asks: what follows from names and labels
+        self.notes: dict[Hashable, Any] = {}  # cached results that follow from names and labels
         self.idle: Floats = np.zeros(0)  # per cent, UNKNOWN where nothing fresh tells
         self.calm: Floats = np.zeros(0)
-        self.open: frozenset[str] = frozenset()  # that took placements when last looked at
-        # By whoever asks: what follows from those that are closed too; begun anew when others are.
+        self.open: frozenset[str] = frozenset()  # clusters open at the last scan
+        # Cached results that also follow from the set of closed clusters.
         self.filtered: dict[Hashable, Any] = {}
         self._layout: Hashable = -1
-        self._unsettled = True  # something that notes follow from is new
+        self._unsettled = True  # inputs of notes changed
         self._closed_then: dict[int, str] | None = None
         self._number: dict[str, int] = {}
         self._said: dict[str, tuple[ClusterProfile | None, Membership | None]] = {}
@@ -81,7 +81,7 @@ class ClusterTable:
         self._unsettled = True
 
     def _settle(self, clusters: Clusters) -> None:
-        """What follows from names, labels and taints, after any of them changed."""
+        """Rebuild data that follows from names, labels and taints."""
         self._unsettled = False
         self._closed_then = None
         self.notes.clear()
@@ -129,7 +129,7 @@ class ClusterTable:
         return Seen(age_s, closed)
 
     def note(self, key: Hashable, made: Callable[[], T]) -> T:
-        """What was worked out under a key, until a cluster is another."""
+        """Return a cached result, computed again after changes of clusters."""
         found = self.notes.get(key)
         if found is None:
             if len(self.notes) >= NOTES_KEPT:

@@ -1,8 +1,8 @@
-"""Scorecards worked out in C where that was built (_cards.c), else by numpy: the same bits.
+"""Scorecards in C if compiled (_cards.c), else in numpy, with equal bits.
 
-The numpy code in value.py and score_cache.py says what is worked out, and cluster_scores.py how
-clusters rank by it. It serves where there was no compiler, for kinds of pods that are rare (units
-of extended resources, GPUs of one domain), and as the twin that tests compare with.
+The numpy code in value.py and score_cache.py defines the results, and cluster_scores.py the
+ranking. numpy also serves rare kinds of pods (extended resources, GPUs of one domain) and as the
+twin in tests.
 """
 
 from typing import TYPE_CHECKING, Final
@@ -23,7 +23,7 @@ COMPILED: Final = cards is not None
 
 
 def nodes_of(fleet: Fleet) -> "cards.Nodes":
-    """The fleet's arrays, for as long as its layout lasts."""
+    """Return the fleet's arrays for C, valid for one layout."""
     return cards.Nodes(
         cpu=fleet.arrays.cpu,
         memory=fleet.arrays.memory,

@@ -1,14 +1,16 @@
-"""What a hole in a GPU is worth: the prices of parts, from the pods that share GPUs.
+"""Prices of free GPU fractions (holes), from the mix of pods that share GPUs.
 
-To pack the shared pods that arrive into as few GPUs as possible is a cutting stock problem. The
-duals of its linear relaxation are prices: what part of a GPU one pod of a size really costs. A hole
-is worth the most that pods in it could pay; a whole GPU is worth 1, and no mix of pods in one GPU
-ever pays more. So a hole that a likely pod fills exactly is worth more than its size, one that
-nobody fills is worth nothing, and two holes can be compared.
+Example: of four pods three request 500 milli and one 250. Then a hole of 500 is worth 0.5 GPUs,
+holes of 250 and 300 are worth 0.25, and a hole of 200 is worth nothing.
 
-Solved by column generation: a pattern (how many pods of each size share one GPU) enters when it
-pays more than a GPU at today's prices, which a knapsack finds. Only element-wise arithmetic in one
-order: the same prices on every machine.
+Packing shared pods into few GPUs is a cutting stock problem. The duals of its linear relaxation are
+prices: the real cost of a pod of each size, in GPUs. A hole is worth the most that pods in it could
+pay. A whole GPU is worth 1, and no combination in one GPU pays more. So a hole that a likely pod
+fills exactly is worth more than its size.
+
+The solver generates columns: a pattern (number of pods of each size on one GPU) enters if it pays
+more than a GPU at present prices, as a knapsack finds. Element-wise arithmetic in a fixed order
+gives equal prices on every machine.
 """
 
 from collections.abc import Mapping, Sequence
@@ -18,15 +20,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 WHOLE: Final = 1000
-MAX_SIZES: Final = 48  # the most asked for; of the rest, holes are worth what these would pay
-_MAX_PIVOTS: Final = 2000  # a bound that is never met: tens are usual
+MAX_SIZES: Final = 48  # most requested sizes; holes of other sizes are priced by these
+_MAX_PIVOTS: Final = 2000  # safety bound, tens are usual
 _EPSILON: Final = 1e-9
-_DIGITS: Final = 9  # of a price: the same whichever way it was come by
+_DIGITS: Final = 9  # digits of a price, equal for any order of pivots
 
 
 def hole_prices(demand: Mapping[int, int]) -> dict[int, float]:
-    """Size in milli of one GPU -> what a pod of it is worth, in GPUs. ``demand``: how often each
-    size is asked for; only proportions matter."""
+    """Return the price in GPUs by size in milli. ``demand``: relative frequency of sizes."""
     asked = {size: n for size, n in demand.items() if 0 < size < WHOLE and n > 0}
     most = sorted(asked, key=lambda size: (-asked[size] * size, size))[:MAX_SIZES]
     sizes = sorted(most)
@@ -45,7 +46,7 @@ def _duals(sizes: Sequence[int], demand: Sequence[int]) -> list[float]:
     duals = costs / fill
     for _ in range(_MAX_PIVOTS):
         lowest = int(duals.argmin())
-        if duals[lowest] < -_EPSILON:  # more of it than is asked for costs nothing
+        if duals[lowest] < -_EPSILON:  # more of this size than requested costs nothing
             column = np.zeros(len(sizes))
             column[lowest] = -1.0
             cost, gain = 0.0, -float(duals[lowest])
@@ -72,7 +73,7 @@ def _duals(sizes: Sequence[int], demand: Sequence[int]) -> list[float]:
 def best_pattern(
     sizes: Sequence[int], prices: NDArray[np.float64]
 ) -> tuple[NDArray[np.float64], float]:
-    """How many pods of each size share a GPU so that they pay most, and what they pay."""
+    """Return the pattern that pays most on one GPU, and its pay."""
     stages = [np.zeros(WHOLE + 1)]
     for size, price in zip(sizes, prices.tolist(), strict=True):
         stages.append(_with_size(stages[-1], size, price))
@@ -100,8 +101,9 @@ def _with_size(value: NDArray[np.float64], size: int, price: float) -> NDArray[n
 
 
 def hole_values(prices: Mapping[int, float]) -> NDArray[np.float64]:
-    """What a GPU with so much free is worth: of 0..1000 milli, the most that shared pods in it pay;
-    a whole one is worth 1."""
+    """Return the worth of 0 to 1000 free milli: the most that shared pods there pay; 1 for a whole
+    GPU.
+    """
     value = np.zeros(WHOLE + 1)
     for size in sorted(prices):
         value = _with_size(value, size, prices[size])

@@ -1,15 +1,14 @@
-"""The mix of pods that arrives: what a fleet should keep its holes fit for.
+"""The mix of arriving pods, for which a fleet keeps its free capacity useful.
 
 Rules of this file:
 
-- A mix is a fold of arrivals in their order, in whole numbers: whoever folds the same log, at any
-  time and on any machine, has the same mix.
-- Old arrivals fade: when the counts' sum reaches twice a memory's length, all are halved, and what
-  is rounded to nothing is forgotten. So it is bounded too, whatever people ask for.
-- What is made of the mix (prices) costs milliseconds, so it is made of a sample that is renewed at
-  arrivals that depend on their number alone: often while little is known, seldom later.
-- Beside the pods themselves it counts by what they cannot do without: the GPU milli that were asked
-  for by pods that accept the same nodes, room aside (a model, a MIG profile, a label of nodes).
+- The mix is a fold of arrivals in whole numbers: readers of the same log have the same mix.
+- Old arrivals fade: at twice the length of the memory all counts are halved and zeros are dropped.
+  The mix is therefore bounded.
+- Prices take milliseconds, so they use a sample, renewed at arrivals by number: often at first,
+  seldom later.
+- The mix also counts requested GPU milli by node requirements (model, MIG profile, labels), for
+  pods that accept the same nodes.
 """
 
 from typing import Final, NamedTuple, TypeVar
@@ -24,7 +23,7 @@ FIRST_SAMPLE: Final = 32  # pods
 
 
 class PodType(NamedTuple):
-    """What of a pod decides which holes it can fill."""
+    """Shape of a pod that decides which holes it fills."""
 
     gpus: int
     gpu_milli: int
@@ -32,7 +31,7 @@ class PodType(NamedTuple):
 
 
 Sample = tuple[tuple[PodType, int], ...]  # counts, sorted by type
-Wants = tuple[tuple[str, int], ...]  # what pods accept (``accepted``), GPU milli; sorted
+Wants = tuple[tuple[str, int], ...]  # requirements (``accepted``), GPU milli; sorted
 
 
 class Sampled(NamedTuple):
@@ -53,17 +52,17 @@ class MixState(msgspec.Struct, frozen=True, kw_only=True):
     newest: Sampled = Sampled()
 
 
-COUNTS_OF_ONE: Final = 16  # so that a rare kind of pod outlives some halvings
-MEMORY_PODS: Final = 16_384  # pods after which one counts half
+COUNTS_OF_ONE: Final = 16  # lets a rare kind of pod survive some halvings
+MEMORY_PODS: Final = 16_384  # pods after which a count is halved
 MAX_TYPES: Final = 1024
-MAX_WANTS: Final = 256  # of which a sample has those that most is asked for by
+MAX_WANTS: Final = 256  # a sample keeps the most requested
 SAMPLED_WANTS: Final = 48
 GROWTH: Final = 2  # a sample is renewed when half as many more have arrived …
 LONGEST_PODS: Final = 4096  # … or so many
 
 
 class Mix:
-    """Decayed counts of the pods that arrived, and the sample that prices are made of."""
+    """Decayed counts of arrived pods, and the sample for prices."""
 
     def __init__(self, state: MixState | None = None) -> None:
         state = state or MixState()
@@ -109,7 +108,7 @@ class Mix:
 
 
 def accepted(pods: PodSet) -> str:
-    """Equal for pods with GPUs that the same nodes would do for, had those room for anything."""
+    """Return a key, equal for pods with GPUs that accept the same nodes."""
     plain = msgspec.structs.replace(
         pods,
         name="main",
@@ -127,7 +126,7 @@ def accepted(pods: PodSet) -> str:
 
 
 def accepting(accepts: str) -> PodSet:
-    """A pod that accepts just these nodes."""
+    """Return a pod with these node requirements."""
     return _POD_SETS.decode(accepts)
 
 

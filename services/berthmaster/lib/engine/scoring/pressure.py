@@ -1,35 +1,33 @@
-"""Pressure: which nodes' room is dear, since there are pods that can go nowhere else.
+"""Pressure: extra prices of nodes that are scarce, because some pods can go nowhere else.
 
-Nodes that the same pods accept are a pool, whatever makes them so: a GPU model, a MIG profile, a
-label, a taint. What was asked for by those that accept the same pools is spread over the room that
-these have left. A pool's density is what falls on it so, against what of all falls on all room. Its
-price rises with that, and a GPU there counts 1 + price: who could go elsewhere does, until that
-costs more than it saves.
+A pool is the set of nodes that the same pods accept, by GPU model, MIG profile, label or taint.
+Requested GPUs of pods that accept the same pools are spread over the free capacity there. The
+density of a pool is its demand per free GPU, relative to the whole fleet. The price rises with the
+density, and a GPU in the pool counts 1 + price. Pods with a choice avoid the pool until that costs
+more.
 
-**An example.** 100 GPUs are free, 80 of them G2 and 20 T4. Of 10 GPUs asked for, 6 may be any and 4
-must be T4. The 6 spread over 100 are 0.06 a GPU; the 4 over 20 are 0.2. T4 has 0.26, G2 0.06, all
-together 0.1: densities of 2.6 and 0.6. The prices are 0.6 x (2.6 - 0.7) = 1.14, and 0. A pod of one
-GPU that accepts any goes to T4 only where G2 would cost it 1.14 GPUs more, in fragments or in GPUs
-left without CPU.
+**Example.** 100 GPUs are free: 80 G2 and 20 T4. Of 10 requested GPUs 6 accept any, and 4 need T4.
+The 6 over 100 are 0.06 a GPU, the 4 over 20 are 0.2. T4 has 0.26, G2 0.06, all together 0.1:
+densities of 2.6 and 0.6. The prices are 0.6 x (2.6 - 0.7) = 1.14, and 0. A one-GPU pod without a
+preference uses T4 only if G2 costs 1.14 GPUs more, in fragments or GPUs without CPU.
 
-Blocks: so many GPUs that are wholly free on one node have a price beside those of the GPUs, the
-higher the fewer such blocks are left in the fleet. There are blocks of each number that pods of the
-sample take, and of each number that nodes have, so that on a small fleet that is nearly idle small
-pods stand together, and the one that wants a whole node finds one, seen before or not. Of a node
-with e GPUs wholly free the blocks of k are worth floor(e / k) prices: a pod of one GPU goes to a
-node with five of them rather than to one with four while blocks of two and four are scarce. Where
-much of what comes takes as many GPUs on one node or more, they are dearer by that: a node that is
-broken up is missed the sooner. **An example.** Two fifths of the GPUs asked for are asked for by
-eight: blocks of eight are 1 + 7 x 0.4 = 3.8 times as dear as where nobody asks for so many. What is
-left over may yet become a block when others leave, and the more of one it is the sooner: r of k are
-worth half a price x (r / k)^4, so that a node with seven of eight free is left alone before others.
+Blocks: a number of wholly free GPUs on one node has a price beside that of its GPUs, higher as
+fewer such blocks are left. Block sizes are those of sampled pods and of nodes. So small pods share
+nodes on an idle fleet, and a pod that needs a whole node finds one. On a node with e wholly free
+GPUs, blocks of k are worth floor(e / k) prices: a one-GPU pod prefers a node with five to one with
+four while blocks of two and four are scarce. If much of the demand is for this size or more, blocks
+cost more, because a broken node is missed sooner.
+
+**Example.** Two fifths of requested GPUs are in eights: blocks of eight cost 1 + 7 x 0.4 = 3.8
+times the usual price. Remainders may become blocks later: r of k are worth half a price x (r /
+k)^4, so a node with seven of eight free is spared.
 
 Rules of this file:
 
-- Prices follow from the sample and from what is free, which changes with every placement. They are
-  worked out now and then (``is_due``), kept unless they move, and told by decisions: whoever
-  repeats one goes by what it told.
-- Only what can be told counts: thousandths, and the same for all nodes of a pool.
+- Prices follow from the sample and the free capacity. They are computed now and then (``is_due``),
+  kept unless they move, and reported by decisions, so that a repeated decision uses the same
+  prices.
+- Prices are whole thousandths, equal on all nodes of a pool.
 """
 
 from collections import OrderedDict
@@ -44,18 +42,18 @@ from berthmaster.lib.engine.scoring.compiled import COMPILED, cards, nodes_of
 from berthmaster.lib.engine.scoring.pod_mix import SAMPLED_WANTS, Sample, Sampled, Wants, accepting
 from berthmaster.lib.messages.placement import PressedPool, Pressure, WholeBlock
 
-FREE_OF_PRICE: Final = 0.7  # density up to which room costs nothing beyond itself
-A_DENSITY: Final = 0.6  # price for each time the usual density beyond that
-DENSEST: Final = 5.0  # beyond which it is no dearer
-WASTED: Final = 0.02  # of a pool's GPUs: fragments that nobody will fill
-LAST_BLOCK: Final = 2.0  # price of a block, by its GPUs, if it is the last one
-MISSED: Final = 7.0  # times the share of GPUs that are asked for by so many or more: dearer by that
-NEARLY_A_BLOCK: Final = 0.5  # of its price, times the fourth power of how much of it is there
+FREE_OF_PRICE: Final = 0.7  # density without an extra price
+A_DENSITY: Final = 0.6  # price for each unit of density above
+DENSEST: Final = 5.0  # density of the highest price
+WASTED: Final = 0.02  # share of a pool's GPUs lost as fragments
+LAST_BLOCK: Final = 2.0  # price of the last block, relative to its GPUs
+MISSED: Final = 7.0  # factor on the share of demand for this size or more
+NEARLY_A_BLOCK: Final = 0.5  # share of the price, times the fourth power of the fill
 SMALLEST_BLOCK: Final = 2  # GPUs
-LARGEST_BLOCK: Final = 64  # beyond which GPUs of a node count as no more
-MOST_ACCEPTED: Final = 4 * SAMPLED_WANTS  # that nodes are told apart by at a time
-MOVES_MILLI: Final = 50  # a price that moved by so much counts, if that is …
-MOVES_SHARE: Final = 8  # … an eighth of what it was
+LARGEST_BLOCK: Final = 64  # larger nodes count as this size
+MOST_ACCEPTED: Final = 4 * SAMPLED_WANTS  # maximum number of requirements that distinguish nodes
+MOVES_MILLI: Final = 50  # a price change counts from this size, if also …
+MOVES_SHARE: Final = 8  # … an eighth of the old price
 _STEP_MILLI: Final = 10
 _SELDOM: Final = 12  # worked out when a pod was placed for each so many nodes …
 _SOONEST: Final = 2  # … but at least so many
@@ -68,20 +66,22 @@ NO_PRESSURE: Final = Pressure()
 
 
 class Dear:
-    """What pressure comes to, node by node."""
+    """Pressure by node."""
 
     def __init__(
         self, factor: NDArray[np.float64] | None, blocks: NDArray[np.float64] | None
     ) -> None:
-        """``factor``: [N], times which a node's GPUs count; None = once everywhere. ``blocks``:
-        [65], of a node by its wholly free GPUs; None = nothing."""
+        """``factor``: [N], price factor of a node's GPUs; None = 1 everywhere. ``blocks``: [65],
+        worth by number of wholly free GPUs; None = 0.
+        """
         self.factor = factor
         self.blocks = blocks
         self._breaks: dict[int, NDArray[np.float64]] = {}
 
     def breaks(self, taken: int) -> NDArray[np.float64] | None:
-        """By wholly free GPUs of a node, what changes when so many are taken by the blocks that
-        this breaks, beside the one that it takes; None = nothing anywhere."""
+        """Return the change of worth by wholly free GPUs of a node, when taking ``taken`` of them
+        breaks blocks, beside the block taken; None = no change.
+        """
         blocks = self.blocks
         if blocks is None:
             return None
@@ -97,10 +97,8 @@ NOTHING_DEAR: Final = Dear(None, None)
 
 
 class Laid:
-    """What pools of any sample need of the nodes as they are laid out: worked out once.
-
-    Nodes that the same pods accept, of all that were asked about so far, are a class. There are a
-    few dozen of them, so what a sample makes of the nodes is worked out class by class.
+    """Classes of the present nodes, for pools of any sample. A class is the nodes accepted by the
+    same requirements so far. A few dozen classes replace nodes in the calculation.
     """
 
     def __init__(self, fleet: Fleet) -> None:
@@ -113,7 +111,7 @@ class Laid:
         self._accepted: dict[str, NDArray[np.bool_]] = {}  # by class
 
     def classes(self, fleet: Fleet, wants: Wants) -> NDArray[np.int64]:
-        """Of each class a number, in which bit by bit says whether those pods accept it."""
+        """Return for each class a number whose bits tell which requirements accept the class."""
         if len(self._accepted) + len(wants) > MOST_ACCEPTED:
             self._begin()
         for accepts, _ in wants:
@@ -125,7 +123,7 @@ class Laid:
         return number
 
     def _tell_apart(self, fleet: Fleet, accepts: str) -> None:
-        """Classes of which those pods accept some nodes only become two."""
+        """Split classes by these requirements."""
         nodes = suitable_nodes(fleet, accepting(accepts)).nodes
         number = 2 * self.of_node + nodes
         there = np.bincount(number) > 0
@@ -137,7 +135,7 @@ class Laid:
 
 
 class Pools:
-    """The nodes of a fleet as one sample of pods tells them apart."""
+    """The nodes of a fleet, grouped by one sample of pods."""
 
     def __init__(self, fleet: Fleet, sampled: Sampled, laid: Laid) -> None:
         self.layout = fleet.layout
@@ -171,7 +169,7 @@ class Pools:
             return density
         beyond = [min(each / usual - FREE_OF_PRICE, DENSEST) for each in density]
         wanted = [each for each, by in zip(beyond, self.wanted_by, strict=True) if by]
-        least = max(min(wanted), 0.0)  # what is the same everywhere tells nothing
+        least = max(min(wanted), 0.0)  # a difference is informative, a common level is not
         return [A_DENSITY * max(each - least, 0.0) for each in beyond]
 
     def free_blocks(self, fleet: Fleet) -> list[int]:
@@ -182,7 +180,7 @@ class Pools:
 
 
 class Gauge:
-    """Works the pressure out, and keeps what that takes: pools, and what it comes to by node."""
+    """Computes the pressure, with cached pools and node data."""
 
     def __init__(self) -> None:
         self._laid: Laid | None = None
@@ -218,7 +216,7 @@ class Gauge:
         return self._made[1]
 
     def dear(self, fleet: Fleet, sampled: Sampled, pressure: Pressure) -> Dear:
-        """What it comes to on the nodes as they are laid out now."""
+        """Return the pressure on the present nodes."""
         if pressure.pods != sampled.pods or not (pressure.pools or pressure.whole):
             return NOTHING_DEAR
         key = fleet.layout, pressure
@@ -231,7 +229,7 @@ class Gauge:
 
 
 def is_due(pressure: Pressure, sampled: Sampled, placed: int, nodes: int) -> bool:
-    """Whether it is time to work it out anew. ``placed``: pods since it was last."""
+    """Return whether to compute again. ``placed``: pods placed since the last time."""
     return pressure.pods != sampled.pods or placed >= max(_SOONEST, nodes // _SELDOM)
 
 
@@ -242,8 +240,9 @@ def useful_room(
     *,
     compiled: bool = COMPILED,
 ) -> NDArray[np.float64]:
-    """Of each node, what its free GPUs are worth to the pods that come: less what is a fragment,
-    has no CPU, or will be either."""
+    """Return the worth of each node's free GPUs to arriving pods, less present and expected
+    fragments and GPUs without CPU.
+    """
     arrays = fleet.arrays
     if compiled:
         into = np.empty(len(arrays.cpu), np.float64)
@@ -274,7 +273,9 @@ def pressure_of(fleet: Fleet, pools: Pools, room: NDArray[np.float64]) -> Pressu
 
 
 def _share_of(sample: Sample, size: int) -> float:
-    """Of the GPUs that a sample asks for, those that are whole and so many or more of one node."""
+    """Return the share of a sample's GPUs in requests of at least this number of whole GPUs on a
+    node.
+    """
     asked = sum(count * kind.gpus * kind.gpu_milli for kind, count in sample)
     large = sum(
         count * kind.gpus * kind.gpu_milli
@@ -289,7 +290,7 @@ def _milli(price: float) -> int:
 
 
 def _moved(before: Pressure, after: Pressure) -> bool:
-    """Whether a price is so much another that it counts."""
+    """Return whether a price changed enough to matter."""
     was: dict[object, int] = {pool.wanted_by: pool.price_milli for pool in before.pools}
     now: dict[object, int] = {pool.wanted_by: pool.price_milli for pool in after.pools}
     was |= {block.gpus: block.price_milli for block in before.whole}

@@ -1,15 +1,14 @@
-"""What each component of a cluster's score counts: by named profiles, and by weights beside them.
+"""Weights of the score components: named profiles, and single weights.
 
-A score is the weighted mean of its components. Weights are -10..10, as OCM's. Below 0 a component
-counts the other way round, and unknown values count as the worst either way. A weight of 0 leaves a
-component out. Components that cannot tell clusters apart are left out too: interference where no
-fraction of a GPU is requested, wait where no cluster's own queue governs, tier and headroom but for
-Workloads of a hub, locality where the request names no place of its data, and interference and
-price where they are known of no cluster.
+A score is the weighted mean of its components. Weights are -10 to 10, as in OCM. A negative weight
+prefers low values, and unknown values are the worst for either sign. Weight 0 omits a component.
+Components that cannot distinguish clusters are omitted too: interference without a GPU fraction,
+wait without a governing queue, tier and headroom outside of hubs, locality without a data location,
+and interference and price if unknown for all clusters.
 
-Of a request's, its queue's and the resolver's profile, the first that is named counts. Weights
-given beside it replace single ones of it: the request's, and the queue's unless the request names a
-profile of its own.
+The profile of the request, its queue or the resolver is used, in this order. Single weights replace
+weights of the profile: those of the request, and those of the queue unless the request names a
+profile.
 """
 
 from collections.abc import Mapping
@@ -48,13 +47,13 @@ def _profile(**weights: float) -> Weights:
 
 BALANCED: Final = "balanced"
 PROFILES: Final[Mapping[str, Weights]] = {
-    # What packs best, some of everything else where packing does not care.
+    # Packs best, with some weight of everything else.
     BALANCED: _profile(fit=4, room=0.5, idle=0.5, interference=0.5, wait=1, locality=2),
     # The fullest cluster first: others stay empty, for large jobs or to be switched off.
     "pack": _profile(fit=4, room=-2, locality=2),
     # The emptiest and idlest first: least heat, and least lost when one fails.
     "spread": _profile(fit=0.5, room=4, idle=1, interference=1, locality=2),
-    # Where it starts first.
+    # The earliest start first.
     "soonest": _profile(fit=0.5, room=1, idle=1, wait=6, locality=1),
     # Where a GPU's hour costs least.
     "cheapest": _profile(fit=1, room=0.25, price=10, locality=2),
@@ -85,7 +84,7 @@ HUB_PROFILES: Final[Mapping[str, Weights]] = {
 
 
 class Said(msgspec.Struct, frozen=True):
-    """What somebody says of how clusters are to be ranked."""
+    """Ranking preferences of one party."""
 
     profile: str = ""
     weights: Mapping[str, float] = {}
@@ -106,7 +105,7 @@ def chosen(
 
 
 class Fault(NamedTuple):
-    """What nobody here knows, of what a person says."""
+    """An unknown name in ranking preferences."""
 
     path: tuple[str, ...]  # of the field
     value: str
@@ -114,7 +113,7 @@ class Fault(NamedTuple):
 
 
 def fault(profile: str, weights: Mapping[str, float]) -> Fault | None:
-    """The first name that is none. It would count as not said, and nobody would hear of it."""
+    """Return the first unknown name, which would otherwise be ignored silently."""
     if profile and profile not in PROFILES:
         return Fault(("profile",), profile, f"one of {_listed(PROFILES)}")
     for name in weights:

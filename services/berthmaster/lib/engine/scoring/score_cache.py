@@ -1,14 +1,14 @@
-"""Scorecards: what every node is worth to one kind of pod, kept up to date instead of made anew.
+"""Scorecards: scores of all nodes for one kind of pod, updated in place.
 
-Between two pods of a kind only a few nodes have changed, so only those are scored again, when the
-kind is asked for next. Of each cluster the best node is kept too, and looked for again only when it
-was that one that got worse. The slow, obviously right twin is ``score_all`` and its maximum.
+Between two pods of a kind few nodes change, so only those are scored again, at the next request for
+the kind. Each card also keeps the best node of each cluster, and searches again only if that node
+got worse. ``score_all`` and its maximum are the slow and simple twin for tests.
 
 ``PodCapacity`` counts in the same way how many pods of a kind nodes can hold, which decides whether
 a gang can fit at all. It is counted for one set of pods alone. Then it is exact, as each pod takes
 the same, be it CPU, a part of some GPU or GPUs of one domain; beside other pods it is a bound.
 
-Where compiled.py has it, all of that is one call into C, which leaves the same numbers in a card.
+If compiled, one call into C updates a card with equal numbers.
 
 Bounded: as many cards as a cache keeps, 4 bytes a node each, and 2 bytes a node for each capacity;
 the card not asked for longest goes.
@@ -57,9 +57,7 @@ def room_of(fleet: Fleet, pods: PodSet, suitable: Suitable, at: At) -> NDArray[n
     if suitable.pieces:
         np.minimum(room, suitable.pods_by_pieces(fleet, at), out=room)
     open_ = suitable.nodes[at] & fleet.arrays.open[at] & (cpu >= pods.cpu_milli)
-    open_ &= (
-        fleet.arrays.memory[at] >= pods.memory_mib
-    )  # who has less than nothing, has no room for 0
+    open_ &= fleet.arrays.memory[at] >= pods.memory_mib  # overdrawn nodes have capacity for 0
     room[~open_ | (room < 0)] = 0
     return room
 
@@ -85,14 +83,14 @@ def _parts(fleet: Fleet, pods: PodSet, suitable: Suitable, at: At, room: NDArray
 
 
 class PodCapacity:
-    """The same of all nodes, and of each cluster their sum."""
+    """Capacity of all nodes in pods, with a sum for each cluster."""
 
     __slots__ = ("_seen", "clusters", "layout", "nodes")
 
     def __init__(self) -> None:
         self.nodes: NDArray[np.int16] = np.zeros(0, np.int16)
         self.clusters: NDArray[np.int64] = np.zeros(0, np.int64)
-        self.layout = -1  # of the fleet that it was made for
+        self.layout = -1  # layout of the fleet at the computation
         self._seen = 0  # where the log of touched slots ended
 
     def follow(
@@ -103,7 +101,7 @@ class PodCapacity:
         nodes: "cards.Nodes | None" = None,
         ask: "cards.Ask | None" = None,
     ) -> None:
-        """Bring it up to date. ``nodes``, ``ask``: for C; None = numpy does it."""
+        """Update the counts. ``nodes``, ``ask``: inputs for C; None = use numpy."""
         if nodes is not None and ask is not None:
             self._follow_compiled(fleet, nodes, ask)
             return
@@ -142,9 +140,9 @@ _FEW: Final = 0.25  # of the nodes: when more have changed, all are scored
 
 
 def ask_of(pods: PodSet, suitable: Suitable, worth: Worth) -> "cards.Ask | None":
-    """Return what one kind of pod asks for, as _cards.c wants it, worked out once for all nodes.
-
-    None for kinds that only numpy knows, such as GPUs of one domain. See ``score_nodes``."""
+    """Return a kind of pod for _cards.c; None for kinds that only numpy knows, such as GPUs of one
+    domain. See ``score_nodes``.
+    """
     if suitable.offered is not None or suitable.domains is not None or suitable.pieces:
         return None
     fraction = wants_fraction(pods)
@@ -182,11 +180,11 @@ class Scorecard:
         # Of each cluster; NOT_HERE = no room. The slot is the first of the best.
         self.best: NDArray[np.float32] = np.empty(len(fleet.clusters), np.float32)
         self.best_slot: NDArray[np.int64] = np.empty(len(fleet.clusters), np.int64)
-        self.worth: Worth | None = None  # that it was made with
-        self.costs = Costs(0.0, 0.0)  # by that: what scores of clusters' best nodes come to
+        self.worth: Worth | None = None  # worth used for the scores
+        self.costs = Costs(0.0, 0.0)  # scale of the best nodes' scores, from the worth
         self.seen = 0  # where the log of touched slots ended
-        self.room: PodCapacity | None = None  # made for the first gang that asks
-        self.ask: cards.Ask | None = None  # for C; None = numpy does it
+        self.room: PodCapacity | None = None  # computed for the first gang
+        self.ask: cards.Ask | None = None  # input for C; None = use numpy
         self.nodes: cards.Nodes | None = None
 
     def room_for(self, fleet: Fleet, pods: PodSet, suitable: Suitable) -> PodCapacity:
@@ -204,8 +202,9 @@ class Scorecard:
         worth: Worth,
         nodes: "cards.Nodes | None",
     ) -> None:
-        """Bring it up to date with the fleet, which is laid out as when the card was begun.
-        ``nodes``: the fleet's arrays for C; None = numpy does it."""
+        """Update the card. The layout of the fleet is unchanged since the card was begun.
+        ``nodes``: arrays for C; None = use numpy.
+        """
         self.nodes = nodes
         touched = fleet.touched
         seen, self.seen = self.seen, touched.end
@@ -222,7 +221,7 @@ class Scorecard:
             self._update(fleet, pods, suitable, worth, changed)
 
     def _still_holds(self, pods: PodSet, suitable: Suitable, worth: Worth) -> bool:
-        """Whether nothing that was learned since makes another score of this kind of pod."""
+        """Return whether learned data still gives the same scores."""
         if self.worth is worth:
             return True
         if self.worth is None or not self.worth.same_for(pods, suitable, worth):
@@ -307,10 +306,10 @@ def can_seat(
 def seats(
     span: tuple[int, int], sets: Sequence[tuple[PodSet, Scorecard]]
 ) -> list[list[tuple[int, tuple[int, ...]]]] | None:
-    """Slot and GPUs for each pod of these sets, by C; None if there is no room for all."""
+    """Return slot and GPUs for each pod of these sets, by C; None without capacity for all."""
     asks = []
     for pods, card in sets:
-        assert card.ask is not None  # as ``can_seat`` has it
+        assert card.ask is not None  # checked by ``can_seat``
         most = (pods.topology or _FREELY).max_pods_a_node or MAX_PODS
         asks.append((card.ask, pods.count, most))
     nodes = sets[0][1].nodes
@@ -319,7 +318,7 @@ def seats(
 
 
 def seat_of_one(fleet: Fleet, slot: int, card: Scorecard) -> tuple[int, ...] | None:
-    """GPUs for one pod on a node, by C; None if only numpy knows which, or it does not fit."""
+    """Return GPUs for one pod on a node, by C; None if unsupported or too small."""
     if card.ask is None or card.nodes is None:
         return None
     if not fleet.columns_only[fleet.arrays.cells.cluster_of[slot]]:
@@ -329,13 +328,13 @@ def seat_of_one(fleet: Fleet, slot: int, card: Scorecard) -> tuple[int, ...] | N
 
 
 class ScoreCache:
-    """The cards of the kinds of pods that are asked for."""
+    """Cards of the requested kinds of pods."""
 
     def __init__(self, cards_kept: int = CARDS_KEPT, *, compiled: bool = COMPILED) -> None:
         self._cards: OrderedDict[bytes, Scorecard] = OrderedDict()
         self._kept = cards_kept
         self._compiled = compiled
-        self._layout = -1  # of the fleet, for which the cards are
+        self._layout = -1  # layout of the fleet of the cards
         self._nodes: cards.Nodes | None = None
 
     def card(
@@ -346,7 +345,7 @@ class ScoreCache:
             self._cards.clear()
             self._layout = fleet.layout
         nodes = self._nodes
-        # Not by the layout: a board that was copied with its fleet has the other one's arrays.
+        # A copied cache has the same layout and other arrays, so compare the arrays.
         if self._compiled and (nodes is None or nodes.cpu is not fleet.arrays.cpu):
             nodes = self._nodes = nodes_of(fleet)
         card = self._cards.get(kind)

@@ -1,17 +1,22 @@
-"""What a node is worth as it stands, and where one more pod costs least of it.
+"""Worth of a node, and the node where one more pod costs least.
 
-V(node) = sum over its GPUs of hole(free) - stranded + what its wholly free GPUs are worth together:
-a trace, and the blocks that they make, dear where few are left (pressure.py). ``hole`` is the price
-of the part of a GPU that is free (hole_prices.py). ``stranded`` are the free GPUs that the node's
-free CPU cannot serve, at the CPU a GPU that pods usually bring: a pod that takes much CPU and no
-GPU, or a GPU's last hole but no CPU, costs more than it seems. (Where pods ask for more CPU than
-the fleet has, GPUs stay free whatever is done; then what counts is CPU that is left where hardly a
-GPU is: nodes are told apart at a multiple of that.) What a pod costs is V before less V after; it
-goes where that is least, on ties where fewest GPU milli stay free, then to the first by name. Of a
-node's GPUs it gets those whose holes lose least.
+V(node) = sum over its GPUs of hole(free) - stranded + the worth of wholly free GPUs together. A pod
+goes to the node with the least V(before) - V(after). Ties go to the fewest free GPU milli left,
+then to the first node by name. On the node it gets the GPUs whose holes lose least.
 
-Scores are float32 of arithmetic that is the same for one node as for all: whether a node is looked
-at alone or with the rest, now or later, it has the same score.
+Example: with the prices of hole_prices.py's example, a pod requests 300 milli. On a GPU with 300
+free the hole's 0.25 becomes 0, a loss of 0.25. On a GPU with 500 free 0.5 becomes hole(200) = 0,
+and on a whole GPU 1 becomes hole(700) = 0.5, a loss of 0.5 each. The pod gets the first GPU.
+
+Rules of this file:
+
+- ``hole`` is the price of the free part of a GPU (hole_prices.py).
+- ``stranded`` are free GPUs that the node's free CPU cannot serve, at the usual CPU per GPU. A pod
+  with much CPU and no GPU therefore costs more than it seems. If pods request more CPU than the
+  fleet has, GPUs stay free in any case, and nodes differ at a multiple of the usual CPU.
+- Wholly free GPUs together have a small worth, and blocks a price where few are left (pressure.py).
+- Scores are float32 from the same arithmetic for one node as for all, so a node has the same score
+  alone or in a batch, now or later.
 """
 
 from collections.abc import Sequence
@@ -32,28 +37,29 @@ from berthmaster.lib.messages.workload import PodSet
 
 NOT_HERE: Final = -np.inf
 NEVER_SCARCE: Final = 0.0  # CPU a GPU while no pod with GPUs was seen
-ENDLESS: Final = np.inf  # CPU of a fleet of which nothing is known
-SHORT_OF_CPU: Final = 1.1  # times the CPU that there is: then it is no chance of a small sample
-RICH_IN_CPU: Final = 4.0  # times what GPUs bring; anything between 3 and 5 does as well
+ENDLESS: Final = np.inf  # CPU of an unknown fleet
+# Demand for CPU above this multiple of the supply is no chance of a small sample
+SHORT_OF_CPU: Final = 1.1
+RICH_IN_CPU: Final = 4.0  # multiple of the usual CPU per GPU; 3 to 5 work equally well
 CPU_SHARE: Final = 0.95  # of a GPU's usual CPU: some pods bring less, and those can still come
 TOGETHER: Final = 0.003  # for e wholly free GPUs of n: this x e^2 / n
-LEFT_OVER: Final = 0.001  # for a node that is left without free GPUs, against one that keeps eight
+LEFT_OVER: Final = 0.001  # for a node without free GPUs, relative to one with eight
 LEFT_OVER_A_GPU: Final = LEFT_OVER / 8
-_BITS: Final = 7  # of the CPU that pods bring with a GPU
-_TIGHTER: Final = 1e-9  # of two GPUs that lose the same, the one with less free
-_CHUNK: Final = 16_384  # nodes looked at together: bounds what is needed beside the result
+_BITS: Final = 7  # precision of the usual CPU per GPU
+_TIGHTER: Final = 1e-9  # tie-break between GPUs: less free first
+_CHUNK: Final = 16_384  # nodes in one batch, to bound temporary memory
 
 At = slice | NDArray[np.int64]
-Floats = NDArray[np.floating[Any]]  # float64; what its operators return says no more
+Floats = NDArray[np.floating[Any]]  # float64; numpy's operators return this type
 
 
 class Worth(NamedTuple):
-    """What was learned of a mix of pods."""
+    """Learned worth from a mix of pods."""
 
     hole: NDArray[np.float64]  # [1001], by free milli
-    cpu_milli_a_gpu: float  # what a free GPU needs to be of use; NEVER_SCARCE = nothing
-    dear: Dear  # which nodes are scarce
-    known_losses: dict[int, NDArray[np.float64]]  # what ``losses`` gave, by milli taken
+    cpu_milli_a_gpu: float  # CPU that makes a free GPU useful; NEVER_SCARCE = 0
+    dear: Dear  # scarcity of nodes
+    known_losses: dict[int, NDArray[np.float64]]  # cached ``losses`` by taken milli
     listed: dict[int, list[float]]  # the same, for single GPUs
 
     def same(self, other: "Worth") -> bool:
@@ -74,8 +80,9 @@ class Worth(NamedTuple):
         return mine is others or np.array_equal(mine, others)
 
     def losses(self, milli: int) -> NDArray[np.float64]:
-        """By free milli of a GPU, how its worth changes when a part of it is taken; NOT_HERE where
-        that is too little."""
+        """Return the change of worth when a fraction is taken, by free milli; NOT_HERE if too
+        little is free.
+        """
         known = self.known_losses.get(milli)
         if known is None:
             known = np.full(WHOLE + 1, NOT_HERE)
@@ -93,7 +100,7 @@ class Worth(NamedTuple):
 
 
 def worth_of(sample: Sample, fleet_cpu_a_gpu: float = ENDLESS) -> Worth:
-    """What a mix teaches. ``fleet_cpu_a_gpu``: CPU milli that all nodes have, by their GPUs."""
+    """Return the worth from a mix. ``fleet_cpu_a_gpu``: CPU milli of all nodes per GPU."""
     shared: dict[int, int] = {}
     cpu = gpus = all_cpu = 0
     for kind, count in sample:
@@ -111,14 +118,15 @@ def worth_of(sample: Sample, fleet_cpu_a_gpu: float = ENDLESS) -> Worth:
 
 
 def _steady(amount: int) -> int:
-    """An amount in steps of about one in a hundred, so that chance alone does not change it."""
+    """Round to steps of about one in a hundred, so that chance alone changes nothing."""
     step = 1 << max(0, amount.bit_length() - _BITS)
     return (amount + step // 2) // step * step
 
 
 class Appraiser:
-    """The newest sample's worth, worked out once; the same one as long as nothing new is learned,
-    so that nothing that was made with it need be made anew."""
+    """Cached worth of the newest sample. The object stays the same while nothing new is learned, so
+    dependent data stays valid.
+    """
 
     def __init__(self) -> None:
         self._worth = self._priced = worth_of(())
@@ -138,15 +146,16 @@ class Appraiser:
     def pressure(
         self, fleet: Fleet, sampled: Sampled, fleet_cpu_a_gpu: float, before: Pressure
     ) -> Pressure:
-        """Which nodes are scarce now. The fleet must be arranged."""
+        """Return the present scarcity of nodes. The fleet must be arranged."""
         worth = self.of(sampled, fleet_cpu_a_gpu)
         return self.gauge.made(fleet, sampled, before, worth.hole, worth.cpu_milli_a_gpu)
 
     def under(
         self, pressure: Pressure, fleet: Fleet, sampled: Sampled, fleet_cpu_a_gpu: float
     ) -> Worth:
-        """What a mix teaches where these nodes are scarce; pressure of another sample counts for
-        nothing. The fleet must be arranged."""
+        """Return the worth under this scarcity. Pressure of another sample is ignored. The fleet
+        must be arranged.
+        """
         plain = self.of(sampled, fleet_cpu_a_gpu)
         dear = self.gauge.dear(fleet, sampled, pressure)
         if self._priced.hole is not plain.hole or self._priced.dear is not dear:
@@ -166,9 +175,8 @@ def score_all(fleet: Fleet, pods: PodSet, suitable: Suitable, worth: Worth) -> N
 def score_nodes(
     fleet: Fleet, pods: PodSet, suitable: Suitable, worth: Worth, at: At
 ) -> NDArray[np.float32]:
-    """The same, of some nodes.
-
-    Called for each decision, of some hundred nodes: what counts is how many arrays it makes.
+    """Score some nodes. Called with some hundred nodes in each decision, so the number of arrays
+    matters.
     """
     cpu, milli = fleet.arrays.cpu[at], fleet.arrays.milli[at]
     fits = suitable.nodes[at] & fleet.arrays.open[at]
@@ -176,8 +184,8 @@ def score_nodes(
     fits &= fleet.arrays.memory[at] >= pods.memory_mib
     if suitable.pieces:
         fits &= suitable.pods_by_pieces(fleet, at) > 0
-    gpus = milli * (1.0 / WHOLE)  # that are free, with parts of them
-    takes: float | Floats = 0.0  # of these
+    gpus = milli * (1.0 / WHOLE)  # free GPUs, with fractions
+    takes: float | Floats = 0.0  # taken of these
     score: Floats = gpus
     if wants_fraction(pods):
         score, takes, fits = _best_hole(fleet, pods, suitable, worth, at, fits)
@@ -195,7 +203,7 @@ def score_nodes(
     score = score + left_over if pods.gpus else left_over
     if worth.cpu_milli_a_gpu > NEVER_SCARCE:
         a_cpu = 1.0 / worth.cpu_milli_a_gpu
-        unserved = gpus - cpu * a_cpu  # free GPUs that there is no CPU for
+        unserved = gpus - cpu * a_cpu  # free GPUs without CPU
         score += np.maximum(unserved, 0.0)
         unserved += pods.cpu_milli * a_cpu - takes
         score -= np.maximum(unserved, 0.0)
@@ -209,8 +217,9 @@ def score_nodes(
 
 
 def _pieces_left(fleet: Fleet, suitable: Suitable, at: At) -> Floats:
-    """Of pieces beside GPUs, what stays free beside one more pod, from 0 to below 1 for each
-    resource: pods go where fewest do."""
+    """Return the free units left beside one more pod, 0 to below 1 for each resource, so that pods
+    fill nodes.
+    """
     total: Floats = np.zeros(len(suitable.nodes[at]))
     for resource, a_pod, nodes in suitable.pieces:
         if nodes is None:
@@ -220,12 +229,12 @@ def _pieces_left(fleet: Fleet, suitable: Suitable, at: At) -> Floats:
 
 
 def own_gpus(pods: PodSet) -> float:
-    """The whole GPUs that a pod takes, which scores leave out: they are the same on every node."""
+    """Return the whole GPUs of a pod, left out of scores because every node has the same."""
     return 0.0 if wants_fraction(pods) else float(pods.gpus)
 
 
 def free_of_each_domain(fleet: Fleet, suitable: Suitable, at: At) -> NDArray[np.int64]:
-    """Of each node, by domain: its wholly free GPUs that will do."""
+    """Return the suitable wholly free GPUs of each node by domain."""
     assert suitable.domains is not None
     domains = suitable.domains[at]
     free = fleet.arrays.gpu[at] >= WHOLE
@@ -236,7 +245,7 @@ def free_of_each_domain(fleet: Fleet, suitable: Suitable, at: At) -> NDArray[np.
 
 
 def _broken(fleet: Fleet, taken: int, worth: Worth, at: At) -> NDArray[np.float64]:
-    """What is lost of e^2 / n and of blocks when so many GPUs are not wholly free any more."""
+    """Return the loss of e^2 / n and of blocks when ``taken`` GPUs are no longer wholly free."""
     slope, offset = together(taken)
     whole = fleet.arrays.whole[at]
     lost: NDArray[np.float64] = (whole * slope + offset) * fleet.arrays.a_gpu[at]
@@ -247,7 +256,7 @@ def _broken(fleet: Fleet, taken: int, worth: Worth, at: At) -> NDArray[np.float6
 
 
 def together(taken: int) -> tuple[float, float]:
-    """The same as a line: by each wholly free GPU of a node, and beside them; an nth of that."""
+    """Return that loss as a line: slope per wholly free GPU of a node, and offset."""
     return -2.0 * TOGETHER * taken, TOGETHER * taken**2
 
 
@@ -259,8 +268,7 @@ def _best_hole(
     at: At,
     fits: NDArray[np.bool_],
 ) -> tuple[Floats, float | Floats, NDArray[np.bool_]]:
-    """Of each node the GPU to share: what is lost by that, what is taken of it, and whether it can
-    be."""
+    """Return the GPU to share on each node: the loss, the taken share, and whether the pod fits."""
     # [G, N]: rows are long, and the best of each node is found fast
     free = fleet.arrays.gpu[at].T if isinstance(at, slice) else fleet.arrays.gpu.T.take(at, axis=1)
     takes: float | Floats = pods.gpu_milli * (1.0 / WHOLE)
@@ -270,7 +278,7 @@ def _best_hole(
         if isinstance(at, slice) and suitable.gpus is None:
             best = _best_of_many(fleet, table, at, free)
         else:
-            loss = table.take(free, mode="clip")  # nothing is lost of what is not there
+            loss = table.take(free, mode="clip")  # missing GPUs lose nothing
             best = _best_of_each(loss, suitable, at)
     else:
         need = suitable.offered[at]
@@ -298,8 +306,9 @@ def _best_of_each(loss: Floats, suitable: Suitable, at: At) -> Floats:
 def _best_of_many(
     fleet: Fleet, table: NDArray[np.float64], at: slice, free: NDArray[np.int64]
 ) -> Floats:
-    """What is lost on the best GPU of each of many nodes: only those that have parts of GPUs free
-    need a look at each."""
+    """Return the loss on the best GPU of each of many nodes. Only nodes with free fractions need a
+    detailed scan.
+    """
     whole = fleet.arrays.whole[at]
     best = np.where(whole > 0, table[WHOLE], NOT_HERE)
     parts = (fleet.arrays.milli[at] != WHOLE * whole).nonzero()[0]
@@ -311,9 +320,11 @@ def _best_of_many(
 def pick_gpus(
     fleet: Fleet, slot: int, pods: PodSet, suitable: Suitable, worth: Worth
 ) -> tuple[int, ...]:
-    """Indices of the GPUs that one pod takes on a node where it fits: those whose holes lose least,
-    or the fullest where that is what it will get, or whole ones that belong together, else the
-    first."""
+    """Return the GPU indices for one pod on a node where it fits.
+
+    A fraction gets the GPU that loses least, or the fullest if the node's software does so. Whole
+    GPUs come from one domain if possible, else in order.
+    """
     if not pods.gpus:
         return ()
     devices = fleet.report_at(slot).gpus

@@ -1,5 +1,5 @@
-"""What people are told: why there, why not yet, where a request would go, what would move.
+"""Answers to users and operators: reasons of a placement, of a wait, a dry run, and what-if.
 
-May live here: readings of what is known, made with the very functions that decide.
-Must not: anything that another reading or a decision depends on.
+Code here reads the knowledge with the functions that decide. No decision and no other answer may
+depend on this package.
 """

@@ -1,4 +1,4 @@
-"""Which cordons there are, which of them match nothing, and how far drains are."""
+"""Cordons: those in force, those without a matching cluster or node, and the progress of drains."""
 
 from collections.abc import Iterator
 from difflib import get_close_matches
@@ -22,7 +22,6 @@ MOST_TOLD: Final = 100  # workloads of one cordon
 
 
 def cordons(know: Knowledge, policy: Policy, now_s: float, cluster: str) -> CordonsReply:
-    """All of them, or those of one cluster."""
     found = sorted(know.view.cordons_set.items())
     return CordonsReply(
         cordons=tuple(
@@ -68,7 +67,7 @@ def _view(know: Knowledge, policy: Policy, now_s: float, cordon: Cordon) -> Cord
 
 
 def _names(know: Knowledge, cordon: Cordon) -> Iterator[str]:
-    """What it might have meant."""
+    """Yield names that may have been meant."""
     if cordon.node is None:
         yield from (known.name for known in know.clusters.known() if known.profile is not None)
         return
@@ -82,7 +81,7 @@ def _gpus(workload: Workload) -> float:
 
 
 def leaving_words(know: Knowledge, policy: Policy, now_s: float, workload: Workload) -> str:
-    """Why one that runs is to leave its place and has not been told yet; "" = it may stay."""
+    """Return why a running job is about to leave; "" if it may stay."""
     for _, drain in sorted(know.view.drains.items()):
         if workload.cluster == drain.cluster and any(
             drain.node in (None, binding.node) for binding in workload.pods

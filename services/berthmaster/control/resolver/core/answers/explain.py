@@ -1,6 +1,6 @@
-"""Why there, why not yet, and what if: answers from what the resolver knows now.
+"""Answers to ``why`` and ``dry_run``, from the present knowledge.
 
-They are made by the very functions that decide, so an explanation is what would be done.
+The functions that decide also compute the answers, so an explanation equals the next decision.
 """
 
 from collections import Counter
@@ -57,7 +57,7 @@ def why(
     workload_id: str,
     decisions: Mapping[int, Decision],
 ) -> WhyReply | Refusal:
-    """Why a workload is where it is. ``decisions``: those at hand, by number."""
+    """Return the reasons of a workload's state. ``decisions``: available decisions by number."""
     name = key(tenant, workload_id)
     if name in know.frozen:
         return WhyReply(
@@ -93,7 +93,7 @@ def why(
 
 
 def _why_divided(know: Knowledge, policy: Policy, now_s: float, job: Workload) -> WhyReply:
-    """Where its parts are, and what it waits for."""
+    """Return the placements of a divided job's parts, and what the job waits for."""
     told = []
     for place, part in zip(job.parts, know.parts.of(job), strict=True):
         state = part.shown if isinstance(part, Workload) else part.state
@@ -115,7 +115,7 @@ def _why_divided(know: Knowledge, policy: Policy, now_s: float, job: Workload) -
 
 
 def _waits_for_jobs(know: Knowledge, workload: Workload) -> str:
-    """Why it waits for other jobs before it waits for a place; "" = it does not."""
+    """Return the dependencies that a workload waits for; "" without any."""
     request = workload.request
     if request is None:
         return ""
@@ -130,7 +130,7 @@ def _waits_for_jobs(know: Knowledge, workload: Workload) -> str:
 
 
 KEEPS_SIZE: Final = "; the worker's Kueue governs it: with as many pods as it lets in it goes on"
-# The same of one whose number would change where that Kueue lets it.
+# The same for a job whose size could change if its Kueue allowed it.
 NO_ELASTIC_JOBS: Final = f"{KEEPS_SIZE}, as it has no elastic jobs (from 0.18 on, unless off)"
 
 
@@ -187,7 +187,7 @@ def _why_there(
 
 
 def _keeps_size(workload: Workload, asked: JobRequest) -> str:
-    """Why its number of pods stays, where the worker's Kueue has let it in and does not let it."""
+    """Return why the number of pods cannot change under the worker's Kueue; "" if it can."""
     let_in = workload.state in (State.ADMITTED, State.RUNNING)
     if workload.target.via != "worker" or workload.resizable or not let_in:
         return ""
@@ -195,7 +195,7 @@ def _keeps_size(workload: Workload, asked: JobRequest) -> str:
 
 
 def _made_as(know: Knowledge, workload: Workload) -> str:
-    """What makes its pods there, where that depends on what the cluster serves."""
+    """Return the kind of the job object, where that depends on the cluster."""
     profile = know.clusters.peek(workload.cluster).profile
     if workload.request is None or profile is None:
         return ""
@@ -203,8 +203,9 @@ def _made_as(know: Knowledge, workload: Workload) -> str:
 
 
 def _left_out(choice: Choice, workload: Workload) -> dict[str, str]:
-    """One that was moved had its room kept in one cluster, and could go to no other: it had not
-    asked for that itself."""
+    """Return the reasons by cluster. A moved job had one cluster only, by its reservation and not
+    by its request.
+    """
     asked = workload.request.clusters if workload.request is not None else ()
     kept = f"room was kept for it on {choice.cluster}"
     return {
@@ -221,10 +222,10 @@ def _choice_of(decision: Decision, workload: Workload) -> Choice | None:
 
 
 def _why_not_yet(know: Knowledge, policy: Policy, now_s: float, workload: Workload) -> WhyReply:
-    assert workload.request is not None  # it waits, so it was submitted
+    assert workload.request is not None  # every pending job has a request
     if workload.hold is not None:
         return _held(know, now_s, workload, workload.hold)
-    request = least_request(workload.request)  # with more it would begin too
+    request = least_request(workload.request)  # the minimum size is enough to start
     cycle = Cycle(know, policy, now_s)
     if (again_at_s := know.derived.resting.get(workload.key)) is not None:
         return WhyReply(
@@ -297,7 +298,7 @@ def _held(know: Knowledge, now_s: float, workload: Workload, hold: Hold) -> WhyR
 
 
 def _kept(know: Knowledge, own: Reservation) -> str:
-    """What is done for a job that waits for its room."""
+    """Describe the reservation of a pending job."""
     if own.moving:
         return f"room is kept for it on {own.cluster}, where it goes on"
     if not own.owed:
@@ -322,7 +323,7 @@ def _kept(know: Knowledge, own: Reservation) -> str:
 
 
 def account(know: Knowledge, queue: str, waiting: int) -> QueueAccount:
-    """How a queue stands, and those above it."""
+    """Return usage and limits of a queue and of its parents."""
     parents = tuple(_together(know, share) for share in know.derived.path(queue)[1:])
     own = _standing(know, queue, waiting)
     fields = QueueStanding.__struct_fields__
@@ -330,7 +331,7 @@ def account(know: Knowledge, queue: str, waiting: int) -> QueueAccount:
 
 
 def _standing(know: Knowledge, queue: str, waiting: int) -> QueueStanding:
-    """How a queue stands that has none below it."""
+    """Return usage and limits of a queue without children."""
     amounts = dict(know.derived.ledger.used(queue))
     running = know.derived.ledger.running[queue]
     setting = know.queues.get(queue) or QueueSetting(queue=queue)
@@ -355,7 +356,7 @@ def _standing(know: Knowledge, queue: str, waiting: int) -> QueueStanding:
 
 
 def _together(know: Knowledge, share: QueueShare) -> QueueStanding:
-    """How a parent stands, with all below it; what it does not say, it has from them."""
+    """Return usage and limits of a parent, with sums of its children where it sets none."""
     ledger = know.derived.ledger
     amounts = dict(ledger.used_together(share.queue))
     used, own = amounts.get(GPU, 0), share.deserved.get(GPU, share.guarantee.get(GPU))
@@ -404,7 +405,7 @@ def why_all(know: Knowledge, policy: Policy, now_s: float, tenant: str) -> WhyRe
 
 
 def _accounts(know: Knowledge, tenant: str) -> tuple[QueueStanding, ...]:
-    """Of the queues that are open to it, and of those above them."""
+    """Return the queues open to the tenant, with their parents."""
     tree, lines = know.derived.tree, know.derived.lines
     seen = [n for n, s in know.queues.items() if not s.tenants or tenant in s.tenants]
     names = {above for name in seen for above in tree.parents.get(name, ())} | set(seen)
@@ -419,7 +420,7 @@ def _accounts(know: Knowledge, tenant: str) -> tuple[QueueStanding, ...]:
 def dry_run(
     know: Knowledge, policy: Policy, now_s: float, tenant: str, request: JobRequest
 ) -> DryRunReply:
-    """Where a request would go if it were the only one to be placed now."""
+    """Return the placement of a request, if it were the only one to place now."""
     cycle = Cycle(know, policy, now_s)
     kept = planned(know, policy, now_s)
     left_alone = left_alone_by(cycle, kept, None, request, request.priority)
@@ -501,7 +502,8 @@ def _tried(cycle: Cycle, tenant: str, request: JobRequest) -> DryRunReply:
 def _look(cycle: Cycle, request: JobRequest) -> tuple[Shortlist, str]:
     right = queue_right(cycle.know, request)
     shortlist = shortlist_of(cycle, request, right)
-    shortlist = shortlist._replace(filtered=dict(shortlist.filtered))  # others share them
+    # Shared with other shortlists
+    shortlist = shortlist._replace(filtered=dict(shortlist.filtered))
     narrowed = within_right(cycle.know, right, request) or request
     if shortlist.candidates and cycle.bind(narrowed, shortlist) is None:
         shortlist.candidates.clear()
@@ -510,8 +512,9 @@ def _look(cycle: Cycle, request: JobRequest) -> tuple[Shortlist, str]:
 
 
 def _tell_never(know: Knowledge, shortlist: Shortlist, request: JobRequest) -> None:
-    """A cluster that is busy might be too small for what is asked even when it is not. The
-    shortlist's own reasons are changed."""
+    """Replace "busy" by the reason of clusters too small even when empty. Changes the shortlist's
+    own reasons.
+    """
     filtered = shortlist.filtered
     for number, cluster in enumerate(know.fleet.clusters):
         if filtered.get(cluster) == BUSY:
@@ -520,21 +523,21 @@ def _tell_never(know: Knowledge, shortlist: Shortlist, request: JobRequest) -> N
 
 
 def _group(why: str) -> str:
-    """Reasons that differ in a detail only count together."""
+    """Reduce a reason to its common part."""
     return why.split(" (", maxsplit=1)[0].split(":", maxsplit=1)[0]
 
 
 def _counts(
     reasons: Counter[str], request: JobRequest, free_s: float | None = None, now_s: float = 0.0
 ) -> str:
-    """One line for people: what keeps how many clusters from taking it."""
+    """Summarize the reasons of clusters in one line."""
     total = sum(reasons.values())
     if not total:
         return "no cluster has reported yet"
     parts = [f"{count} {_words(why, count, request)}" for why, count in reasons.most_common()]
     if free_s is not None:
         busy = next((n for n, part in enumerate(parts) if part.endswith(f" {_BUSY}")), None)
-        if busy is not None:  # it ends the line
+        if busy is not None:  # comes last in the line
             parts.append(f"{parts.pop(busy)}: first free {_about(free_s, now_s)}")
     return f"of {total} clusters: {', '.join(parts)}"
 
@@ -566,7 +569,7 @@ def _words(why: str, count: int, request: JobRequest) -> str:
 
 
 def _about(at_s: float, now_s: float) -> str:
-    """A time of day, in UTC; days from now if it is farther than that."""
+    """Format a time of day in UTC, or the number of days if later."""
     if at_s - now_s > _DAY_S:
         return f"in about {(at_s - now_s) / _DAY_S:.0f} days"
     minute = round(at_s / 60) % 1440
@@ -580,7 +583,7 @@ def _hints(
     shortlist: Shortlist,
     refusal: str,
 ) -> tuple[str, ...]:
-    """What would help, each tried on the fleet as it is, and what nothing of the job's can help."""
+    """Return suggestions, each tried on the present fleet."""
     asked = (
         cluster
         for cluster in cycle.know.clusters.known()

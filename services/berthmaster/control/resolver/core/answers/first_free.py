@@ -1,9 +1,9 @@
-"""When there may be room for a request that fits nowhere now: from ends that are known.
+"""Estimate when a request that fits nowhere may fit, from known ends.
 
-A placement's end is known if its job said how long it will run, or has a deadline. Those that end
-first are taken away one after the other, on the fleet as it is, until the same code that decides
-finds room; all is put back. It is an estimate and says so: others that wait may take the room, and
-jobs that said nothing, or run for longer than they said, are taken to go on.
+A placement's end is known from its stated duration or its deadline. Placements are removed from the
+fleet in order of their ends until the deciding code finds capacity, and then restored. The answer
+is an estimate: other pending jobs may take the capacity, and jobs without a stated end, or beyond
+it, count as endless.
 """
 
 import heapq
@@ -18,11 +18,11 @@ from berthmaster.lib.lifecycle.run_times import stated_end_s
 from berthmaster.lib.lifecycle.workload import Key
 from berthmaster.lib.messages.workload import JobRequest
 
-ENDS_LOOKED_AT: Final = 1024  # of those that are known, the first; a question must not take long
+ENDS_LOOKED_AT: Final = 1024  # maximum number of known ends to try, because a question must be fast
 
 
 def first_free_s(cycle: Cycle, request: JobRequest, shortlist: Shortlist) -> float | None:
-    """About when the request would fit; None if no known end makes room for it."""
+    """Return the estimated start of the request; None if no known end frees enough."""
     know, now_s = cycle.know, cycle.now_s
     busy = {cluster for cluster, why in shortlist.filtered.items() if why == BUSY}
     releases = [

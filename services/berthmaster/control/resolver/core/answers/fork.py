@@ -1,8 +1,8 @@
-"""A copy of all that decisions depend on, to try on it what must not happen to the original.
+"""Copy everything that decisions depend on, for experiments.
 
-Whatever is changed in place is copied, once however often it is referred to; whatever never is
-(texts, frozen structs, tuples and what they hold) is shared, so that the copy costs little more
-than its maps and arrays. It works on any object and need not know what knowledge is made of.
+Mutable objects are copied once, however many references exist. Immutable ones (strings, frozen
+structs, tuples of such) are shared, so a copy costs little more than its maps and arrays. The
+copier works on any object.
 """
 
 import copy
@@ -19,14 +19,15 @@ T = TypeVar("T")
 
 _ATOMS: Final = (NoneType, int, float, complex, str, bytes, tuple, frozenset, type, FunctionType)
 _CONTAINERS: Final = (dict, list, set, deque, bytearray)
-# A bound method belongs to its object: a copy of the object gets a method of its own.
+# A bound method belongs to its object, so a copied object needs a method of its own.
 _BOUND: Final = (MethodType, BuiltinMethodType)
 _NEVER_SHARED: Final = (np.ndarray, memoryview, Generator, *_BOUND, *_CONTAINERS)
 
 
 def fork(original: T, *, sharing: tuple[type, ...] = ()) -> T:
-    """The copy. ``sharing``: types that are shared too, since nobody will change one of theirs.
-    Raises TypeError for what cannot be copied: a generator that is under way."""
+    """Return the copy. ``sharing``: further types to share. Raises TypeError for a running
+    generator.
+    """
     made: T = _Copier(sharing).copy(original)
     return made
 
@@ -34,7 +35,7 @@ def fork(original: T, *, sharing: tuple[type, ...] = ()) -> T:
 class _Copier:
     def __init__(self, sharing: tuple[type, ...]) -> None:
         self._sharing = frozenset(sharing)
-        self._made: dict[int, Any] = {}  # by the original's id, which lives as long as we copy
+        self._made: dict[int, Any] = {}  # by id of the original, which lives until the copy is done
 
     def copy(self, value: Any) -> Any:
         kind: Any = type(value)
@@ -59,7 +60,7 @@ class _Copier:
             return self._sequence(value)
         if isinstance(value, MethodType):
             return MethodType(value.__func__, self.copy(value.__self__))
-        if isinstance(value, BuiltinMethodType):  # or a function, of its module
+        if isinstance(value, BuiltinMethodType):  # also a function of its module
             of = value.__self__
             return value if isinstance(of, ModuleType) else getattr(self.copy(of), value.__name__)
         made = self._made[id(value)] = copy.copy(value) if _is_struct(kind) else kind.__new__(kind)
@@ -77,7 +78,7 @@ class _Copier:
         return self.copy(value)
 
     def _map(self, value: dict[Any, Any]) -> Any:
-        made = self._made[id(value)] = value.copy()  # of its own class
+        made = self._made[id(value)] = value.copy()  # keeps the class
         if not self._all_shared(value.values()):
             for key, held in value.items():
                 made[key] = self.copy(held)
@@ -95,7 +96,7 @@ class _Copier:
         return made
 
     def _array(self, value: Any) -> Any:
-        """A view stays a view: of the copy of what it is a view of."""
+        """Copy an array. A view becomes a view of the copied base."""
         base = value.base
         if isinstance(base, np.ndarray):
             whole = self.copy(base)
@@ -135,7 +136,7 @@ def _is_struct(kind: Any) -> bool:
 
 @functools.cache
 def _names(kind: Any) -> tuple[str, ...]:
-    """Attributes that may hold something to copy, besides those in an instance's dictionary."""
+    """Return attributes that may hold mutable values, besides the instance's dictionary."""
     if _is_struct(kind):
         fields = msgspec.structs.fields(kind)
         return tuple(field.name for field in fields if not _plain(field.type))
@@ -145,7 +146,7 @@ def _names(kind: Any) -> tuple[str, ...]:
 
 
 def _plain(annotation: Any) -> bool:
-    """Whether a field of this type can only hold what is shared."""
+    """Return whether a field of this type can only hold shared values."""
     origin = get_origin(annotation)
     if origin is None:
         return isinstance(annotation, type) and _shared(annotation)

@@ -1,7 +1,7 @@
-"""Which GPUs there are: what is free of each model, when more may be, and at what price.
+"""GPUs of the fleet: free capacity, expected waits and prices by model.
 
-Told to every tenant, so it says nothing of nodes, and of others' jobs only how many wait. Room and
-waits are found by the very functions that decide.
+Every tenant may ask, so the answer names no nodes and only counts other tenants' jobs. Capacity and
+waits come from the functions that decide.
 """
 
 import math
@@ -21,7 +21,7 @@ from berthmaster.lib.messages.workload import JobRequest, PodSet
 from berthmaster.lib.requests.queues import NO_QUEUES, taken
 
 MOST_MODELS: Final = 64
-POD_CPU_MILLI: Final = 100  # of the pod that is tried: the question is of GPUs
+POD_CPU_MILLI: Final = 100  # of the tried pod, since the question is about GPUs
 POD_MEMORY_MIB: Final = 64
 Steps = Generator[None, None, GpusReply | Refusal]
 
@@ -40,8 +40,9 @@ class _Counted:
 def stock(
     know: Knowledge, policy: Policy, now_s: float, tenant: str, request: GpusRequest
 ) -> Steps:
-    """One step for each model, as its wait is looked for among the ends that are known. What is
-    known may change between steps, so each has a cycle of its own."""
+    """Compute one model a step, since its wait is searched among known ends. Each step has a new
+    cycle, because knowledge may change between steps.
+    """
     queue = request.queue or "default"
     if request.queue:
         asked = _job(queue, request.gpus, ())
@@ -49,7 +50,7 @@ def stock(
         queues = {**NO_QUEUES, **know.queues}
         checked = taken(queues, know.runtimes, tenant, asked, waiting)
         if isinstance(checked, Refusal) and checked.field == "queue":
-            return checked  # whatever else it says is of single models, and told with them
+            return checked  # other refusals concern single models and are reported there
     counted = _count(Cycle(know, policy, now_s))
     found: list[GpuStock] = []
     for model, each in list(counted.items())[:MOST_MODELS]:
@@ -83,8 +84,9 @@ def _job(queue: str, gpus: int, models: tuple[str, ...]) -> JobRequest:
 
 
 def _refusal(know: Knowledge, tenant: str, job: JobRequest, model: str) -> str:
-    """Why the queue does not let anybody have it now. What a queue allows it allows by name, which
-    need not be the one that nodes report."""
+    """Return why the queue allows no job on this model now. A queue lists models by its own
+    spelling.
+    """
     queues = {**NO_QUEUES, **know.queues}
     allowed = queues[job.queue].allows.gpu_models
     names = (model,) if allowed is None else tuple(n for n in allowed if is_model(n, model))
@@ -98,7 +100,6 @@ def _refusal(know: Knowledge, tenant: str, job: JobRequest, model: str) -> str:
 
 
 def _count(cycle: Cycle) -> dict[str, _Counted]:
-    """By model, in the order of their names."""
     fleet = cycle.know.fleet
     closed = {cycle.snapshot.clusters[number] for number in cycle.snapshot.closed}
     found: dict[str, _Counted] = {}
@@ -128,7 +129,7 @@ def _count(cycle: Cycle) -> dict[str, _Counted]:
 
 
 def _wait_s(cycle: Cycle, job: JobRequest) -> float | None:
-    """As if it came now and nobody stood before it."""
+    """Return the wait of a job that arrived now, ahead of all others."""
     shortlist = cycle.shortlist(job)
     if shortlist.candidates and cycle.bind(job, shortlist) is not None:
         return 0.0

@@ -1,7 +1,7 @@
-"""Room that is kept for others, as those who wait behind them see it: read, never changed.
+"""Reserved capacity, from the viewpoint of later jobs. Read-only.
 
-Whoever explains charges what a job has to leave alone while it looks, as deciding does; so nothing
-is called free that the job would not get.
+Explanations charge the capacity that a job must leave alone, exactly as decisions do. So no
+capacity is called free that the job would not get.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -35,8 +35,9 @@ def left_alone_by(
     request: JobRequest,
     priority: int,
 ) -> list[Active]:
-    """Those that a job has to leave alone: of its rank or a better one, and sooner than it ends.
-    ``key``: None for one that is not submitted."""
+    """Return the reservations that a job must leave alone: of its rank or better, and beginning
+    before its end. ``key``: None for a job that is not submitted.
+    """
     know, policy = cycle.know, cycle.policy
     rank = rank_as(know, request.queue, know.derived.ask(request), -priority)
     lasts = lasts_s(know, policy, key, request)
@@ -55,8 +56,10 @@ def left_alone_by(
 def without_room(
     cycle: Cycle, kept: Sequence[Active]
 ) -> Iterator[Callable[[], AbstractContextManager[None]]]:
-    """As if that room were taken, but for what is used by what runs there until then. Yields a
-    context in which all of it is taken: for asking what fits once something of that has ended."""
+    """Charge that capacity, except for what present jobs use until then.
+
+    Yields a context with all of it charged, to ask what fits after later ends.
+    """
     with Overlay(cycle.know.fleet) as overlay:
         for each in kept:
             overlay.take(each.key, each.holdings)
@@ -65,7 +68,7 @@ def without_room(
 
 
 def shorter(cycle: Cycle, request: JobRequest, left_alone: Sequence[Active]) -> tuple[str, ...]:
-    """Whether it would get room now if it were known to end before others need it."""
+    """Return whether the job would start now with a duration short enough for others' reservations."""
     now_s = cycle.now_s
     times = {each.reservation.expected_at_s for each in left_alone}
     for at_s in sorted((at_s for at_s in times if at_s is not None), reverse=True):

@@ -1,7 +1,7 @@
-"""What would help a request that waits: each change is tried on the fleet before it is told.
+"""Suggestions for a pending request, each tried on the fleet.
 
-The changes are of one thing each, the smallest that helps: more pods than that, or larger ones,
-would wait again. Trying uses the very functions that decide, and the number of trials is bounded.
+Each suggestion changes one thing, by the smallest amount that helps: a larger request would wait
+again. The functions that decide run the trials, and the number of trials is bounded.
 """
 
 import re
@@ -41,7 +41,7 @@ class Trial:
         self._cycle = cycle
 
     def place(self, request: JobRequest) -> tuple[str, str] | None:
-        """Cluster and first node that a request would get now, if any. All is left as it was."""
+        """Return cluster and first node that the request would get now, or None. Changes nothing."""
         if queue_refusal(self._cycle.know, request):
             return None
         found = self._cycle.bind(request, self._cycle.shortlist(request))
@@ -58,7 +58,7 @@ class Trial:
         return report.gpus[0].model, report.gpus[0].memory_mib
 
     def most(self, top: int, made: Callable[[int], JobRequest]) -> tuple[int, tuple[str, str]]:
-        """The largest number below ``top`` with which it fits, by halving; 0 if none does."""
+        """Return the largest number below ``top`` that fits, by bisection; 0 if none fits."""
         place = self.place(made(1)) if top > 1 else None
         if place is None:
             return 0, ("", "")
@@ -74,7 +74,7 @@ class Trial:
 
 
 def hints(cycle: Cycle, tenant: str, request: JobRequest, shortlist: Shortlist) -> tuple[str, ...]:
-    """What would let it start now, most telling first."""
+    """Return changes with which the job would start now, the most useful first."""
     trial = Trial(cycle)
     found = [
         *_other_gpus(trial, request),
@@ -140,13 +140,12 @@ def _fewer(trial: Trial, request: JobRequest) -> Iterator[str]:
 
 
 def _divided(cycle: Cycle, request: JobRequest, shortlist: Shortlist) -> Iterator[str]:
-    """What it would change if its pods might run in several clusters; or how much of it fits, if
-    they may."""
+    """Suggest dividing the job over clusters, or report how much of a divided job fits."""
     pods, how = request.pod_sets[0], request.divide
     free_to_divide = divide_fault(replace(request, divide=how or Divide())) is None
     if pods.count < 2 or not free_to_divide or queue_refusal(cycle.know, request):
         return
-    small = (BUSY, TOO_FEW_NODES)  # for all of its pods
+    small = (BUSY, TOO_FEW_NODES)  # too small for all pods
     busy = {cluster for cluster, why in shortlist.filtered.items() if why in small}
     room, _ = rooms(cycle, request, how.min_part if how is not None else 1)
     parts = on_fewest(pods.count, {name: free for name, free in room.items() if name in busy})
@@ -182,7 +181,7 @@ def _less(trial: Trial, request: JobRequest) -> Iterator[str]:
 
 
 def _anywhere(trial: Trial, request: JobRequest) -> Iterator[str]:
-    """What it asks of clusters and nodes besides room."""
+    """Suggest dropping requirements on clusters and nodes."""
     for words, asked, freed in (
         ("another cluster", request.clusters, replace(request, clusters=())),
         ("no cluster labels", request.cluster_labels, replace(request, cluster_labels={})),

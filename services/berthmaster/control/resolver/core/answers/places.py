@@ -1,8 +1,7 @@
-"""A waiting job's place: how many would go before it if each that waits got a place in its turn.
+"""Position of a pending job: how many jobs go before it if each gets a placement in turn.
 
-The order among queues moves with what each has, so it is walked, turn by turn, with the very code
-that deciding takes its turns from. Beyond some thousand turns the order by priority and age has to
-do.
+The order among queues changes with their usage, so the answer runs the same code that selects the
+next job of a decision. Beyond some thousand turns, the order by priority and age is used.
 """
 
 from typing import Final, NamedTuple
@@ -16,11 +15,11 @@ TURNS: Final = 2000  # walked for one question, some tens of milliseconds
 
 
 class Places(NamedTuple):
-    """1 = next; None: it does not wait."""
+    """Positions; 1 = next, None = not pending."""
 
     overall: int | None
     in_queue: int | None
-    queued: int  # how many wait in its queue
+    queued: int  # number of pending jobs of the queue
 
 
 def places(cycle: Cycle, key: Key) -> Places:
@@ -52,7 +51,7 @@ def _turn_of(cycle: Cycle, key: Key) -> int | None:
 
 
 def _likely(ask: Ask) -> Amounts:
-    """What it would have; of several GPU models that will do, the first."""
+    """Return the likely usage of a job: of several GPU models, the first."""
     amounts = {CPU: ask.cpu_milli, MEMORY: ask.memory_mib, GPU: ask.gpu_milli}
     for models, milli, _ in ask.sets:
         if models:

@@ -1,4 +1,4 @@
-"""What `why` says of a rebalance: of who moved, and of whom others moved for."""
+"""Explanations of rebalancing, for moved jobs and for beneficiaries."""
 
 from collections.abc import Mapping
 
@@ -7,7 +7,7 @@ from berthmaster.lib.messages.placement import Decision, Rebalance, RebalanceMov
 
 
 def rebalance_words(decisions: Mapping[int, Decision], workload: Workload) -> str:
-    """By the newest decision at hand that moved it, or others for it; "" = none is."""
+    """Describe the newest available rebalancing that concerns the workload; "" without one."""
     telling = [number for number, decision in decisions.items() if decision.rebalances]
     for number in sorted(telling, reverse=True):
         for each in decisions[number].rebalances:
@@ -15,7 +15,7 @@ def rebalance_words(decisions: Mapping[int, Decision], workload: Workload) -> st
                 return _for(number, each)
             for move in each.moves:
                 mine = (move.tenant, move.id) == (workload.tenant, workload.id)
-                if mine and workload.attempt <= move.attempt + 1:  # it has not moved since
+                if mine and workload.attempt <= move.attempt + 1:  # no move of the job since
                     return _moved(number, each, move)
     return ""
 

@@ -1,5 +1,4 @@
-"""Who would be moved or ended, were a place drained, room made for one job, or the fleet
-rebalanced: tried on a copy of all that is known, by the functions that decide."""
+"""What-if for drains, preemption and rebalancing: tried on a copy of the knowledge."""
 
 from collections.abc import Iterable
 
@@ -30,13 +29,13 @@ from berthmaster.lib.messages.workload import JobRequest
 
 TOLD = 200
 MOST_REBALANCED = 32  # jobs that are looked at: each look tries some sets in some clusters
-NODES_TOLD = 16  # of one job
+NODES_TOLD = 16  # maximum number of nodes shown for a job
 
 
 def drained(
     know: Knowledge, policy: Policy, now_s: float, tenant: str | None, asked: DrainRequest
 ) -> WhatifReply | Refusal:
-    """What a drain would move now, and what would stay for now and why."""
+    """Return the moves of a drain now, and the jobs that would stay for now."""
     place = f"node {asked.node} of {asked.cluster}" if asked.node else asked.cluster
     known = {each.name for each in know.clusters.known() if each.profile is not None}
     if asked.cluster not in known:
@@ -79,7 +78,7 @@ def preempted(
     tenant: str | None,
     asked: str | JobRequest,
 ) -> WhatifReply | Refusal:
-    """Who would be ended for a job that waits, or for one that is not submitted."""
+    """Return the evictions for a pending job, or for a job that is not submitted."""
     owner = tenant or "default"
     copy = fork(know, sharing=(Workload,))
     if isinstance(asked, str):
@@ -112,7 +111,7 @@ def preempted(
 def rebalancing(
     know: Knowledge, policy: Policy, now_s: float, tenant: str | None, asked: RebalanceRequest
 ) -> WhatifReply | Refusal:
-    """Who would be moved now, and for whom, were all queues set as is asked."""
+    """Return the moves if all queues had the supposed setting of rebalancing."""
     if tenant is not None:
         return refused("rebalance", "", "to be asked by an operator, as it is about all tenants'")
     copy = fork(know, sharing=(Workload,))
@@ -148,7 +147,7 @@ def rebalancing(
         f"GPU seconds for {gain:,.0f} of waiting; for {len(told) - begin} more nothing would move"
     )
     reply = _reply("rebalance", summary, ended, cost, tenant)
-    told.sort(key=lambda each: bool(each.why_not))  # stable: in the order of their turns
+    told.sort(key=lambda each: bool(each.why_not))  # stable sort, keeps the order of turns
     return replace(reply, rebalances=tuple(told[:TOLD]))
 
 
@@ -180,7 +179,7 @@ def _nodes(names: Iterable[str]) -> tuple[str, ...]:
 
 
 def _instead(workload: Workload | None) -> str:
-    """What is so with one that is in no line."""
+    """Describe the state of a workload that is not pending."""
     if workload is None:
         return ""
     if workload.hold is not None:
@@ -191,7 +190,7 @@ def _instead(workload: Workload | None) -> str:
 def _room_for(
     know: Knowledge, policy: Policy, now_s: float, name: Key
 ) -> tuple[Evictions | None, str]:
-    """As deciding would, if it were this one's turn."""
+    """Search victims as a decision would at this job's turn."""
     cycle = Cycle(know, policy, now_s)
     with Draft(cycle, "whatif", anew=True) as draft:
         turns = draft.begin()

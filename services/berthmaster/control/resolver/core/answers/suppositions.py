@@ -1,8 +1,7 @@
-"""What is supposed by a "what if", as the messages that would tell it if it were true.
+"""The supposed change of a what-if, as messages.
 
-A cluster that does not exist yet tells its profile, its nodes, its queues, and a sign of life; a
-cordon and a queue are what an operator would set; a job is submitted. What cannot be supposed is
-refused, with what would be right.
+A new cluster sends its profile, nodes, queues and a heartbeat. A cordon or queue is an operator's
+setting, a job a submission. An impossible change is refused with the accepted values.
 """
 
 from collections import Counter
@@ -38,7 +37,7 @@ from berthmaster.lib.requests.queue_tree import placing_fault
 from berthmaster.lib.requests.runtimes import filled_in
 from berthmaster.lib.requests.validation import ranking_fault, request_fault
 
-# Of a machine for eight GPUs, where the fleet knows none of the model: amounts of a usual one.
+# For a machine with eight GPUs of a model unknown to the fleet, the usual quantities.
 GPUS: Final = 8
 GPU_MEMORY_MIB: Final = 81_920
 CPU_MILLI_A_GPU: Final = 12_000
@@ -51,21 +50,23 @@ _STAMP: Final = Stamp(epoch=1, counter=1)
 
 
 class Change(NamedTuple):
-    """One thing that is otherwise."""
+    """One supposed change."""
 
     words: str
     facts: Sequence[FleetFact] = ()
     control: ControlFact | None = None
     submitted: Submitted | None = None
-    takes_away: bool = False  # room, so that somebody may be left without
-    node: bool = False  # it is about single nodes: another one of the same cluster is elsewhere too
-    concerns: Callable[[Workload], bool] = lambda _: False  # a live placement that it may be about
+    takes_away: bool = False  # reduces capacity, so that some job may lose its placement
+    # Concerns single nodes: another node of the same cluster counts as elsewhere
+    node: bool = False
+    # Live placements that the change may concern
+    concerns: Callable[[Workload], bool] = lambda _: False
 
 
 def change_of(
     know: Knowledge, now_s: float, tenant: str | None, request: WhatifRequest
 ) -> Change | Refusal:
-    """What is asked, or why it cannot be supposed."""
+    """Return the supposed change, or why it is impossible."""
     given = [name for name in KINDS if getattr(request, name) is not None]
     if len(given) != 1:
         return refused("", ", ".join(given), f"exactly one of {', '.join(KINDS)}")
@@ -89,7 +90,7 @@ def _submit(know: Knowledge, now_s: float, tenant: str, request: JobRequest) -> 
 def submission(
     know: Knowledge, now_s: float, tenant: str, request: JobRequest, field: str
 ) -> Submitted | Refusal:
-    """A job that is supposed to be submitted, as ``field`` of the question has it."""
+    """Return a supposed submission. ``field``: its place in the request, for errors."""
     name = key(tenant, request.id)
     if name in know.open or name in know.frozen or name in know.elsewhere:
         return refused(f"{field}.id", request.id, "an id that is not in use")
@@ -146,7 +147,7 @@ def _queue(know: Knowledge, supposed: SupposedQueue) -> Change | Refusal:
     )
 
 
-# A cluster that does not exist yet
+# A new cluster
 
 
 def _add(know: Knowledge, now_s: float, asked: AddedCluster) -> Change | Refusal:
@@ -191,9 +192,9 @@ def _add(know: Knowledge, now_s: float, asked: AddedCluster) -> Change | Refusal
 
 
 def _template(know: Knowledge, asked: AddedCluster) -> tuple[NodeReport, str]:
-    """A node of that model, and where its amounts are from."""
+    """Return a node with the model, and the source of its quantities."""
     having = [r for r in know.fleet.reports() if any(g.model == asked.model for g in r.gpus)]
-    largest = max(having, key=lambda r: len(r.gpus), default=None)  # the first of those, by name
+    largest = max(having, key=lambda r: len(r.gpus), default=None)  # first by name
     gpus = asked.gpus_a_node or (len(largest.gpus) if largest is not None else GPUS)
     if largest is None:
         allocatable = Amounts(cpu_milli=CPU_MILLI_A_GPU * gpus, memory_mib=MEMORY_MIB_A_GPU * gpus)
@@ -226,7 +227,7 @@ def _template(know: Knowledge, asked: AddedCluster) -> tuple[NodeReport, str]:
 
 
 def _empty(report: NodeReport, cluster: str, node: str) -> NodeReport:
-    """The same node in another cluster, ready, with nothing on it."""
+    """Return a copy of the node in another cluster, ready and empty."""
     return replace(
         report,
         cluster=cluster,
@@ -252,7 +253,7 @@ def _unused(report: QueueReport, cluster: str) -> QueueReport:
 
 
 def _names(know: Knowledge) -> list[str]:
-    """Clusters that have said something of themselves."""
+    """Return clusters with a profile or nodes."""
     know.fleet.arrange()
     told = {c.name for c in know.clusters.known() if c.profile is not None}
     return sorted(told.union(know.fleet.clusters))

@@ -1,12 +1,13 @@
-"""What would move if one thing were otherwise: asked of a copy of all that is known.
+"""What-if: the effect of one change, on a copy of the knowledge.
 
-The copy decides as the original would: first as things are, then with the change told to it like
-any message. Between the two lies the answer: who would be placed now, who no longer, whose best
-place would be another, and who would have no cluster left. Nothing else is done with the copy, and
-nothing at all with the original.
+The copy decides twice: as things are, and after receiving the change like any message. Example:
+``whatif cordon`` of node n1 shows three jobs under ``elsewhere`` and one under ``stranded``. The
+difference is the answer: newly placed jobs, jobs no longer placed, changed best clusters, and jobs
+without any cluster left. The original is never changed.
 
-It is work in pieces, none longer than a group commit: whoever runs it may decide in between, and
-may set ``Budget.spent`` to get what was found so far. A job that lives on meanwhile drops out.
+The work is a sequence of short steps, none longer than a group commit, with decisions in between.
+Setting ``Budget.spent`` ends the work early with partial results. A job that changes meanwhile
+drops out.
 """
 
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
@@ -35,30 +36,30 @@ from berthmaster.lib.messages.workload import JobRequest, Placed
 
 AT_ONCE: Final = 64  # placements of one piece of work
 MOST_PLACED: Final = 512  # by the change
-MOST_RANKED: Final = 256  # placements whose rank is looked at
-MOST_LINES: Final = 256  # kinds of waiting jobs that are asked whether a cluster is left for them
+MOST_RANKED: Final = 256  # maximum number of placements to rank again
+MOST_LINES: Final = 256  # maximum number of job classes to examine for a possible cluster
 TOLD: Final = 200  # entries of each list
 Steps = Generator[None, None, WhatifReply | Refusal]
-# What is said of a job: of what is known, tenant, id and the decisions at hand.
+# Explains a job, from knowledge, tenant, id and available decisions.
 Why = Callable[[Knowledge, str, str, Mapping[int, Decision]], WhyReply | Refusal]
 
 
 class Budget:
-    """Set by whoever runs the steps, when it has taken long enough."""
+    """Set by the caller to end the work early."""
 
     spent = False
 
 
 class _Found(NamedTuple):
-    """What the copy says, before the change or after it."""
+    """Result of the copy before or after the change."""
 
     placed: dict[Key, str]
     best: dict[Key, str]  # of live placements: where each would go; "" = nowhere
-    hopeful: set[Key]  # wait, and there is a cluster that could have room for them some day
+    hopeful: set[Key]  # pending jobs with a cluster that could take them some day
 
 
 class Whatif:
-    """One question. ``tenant``: whose workloads are named; None = everybody's."""
+    """One question. ``tenant``: tenant of the named workloads; None = all."""
 
     def __init__(
         self,
@@ -69,8 +70,8 @@ class Whatif:
         budget: Budget,
         why: Why,
     ) -> None:
-        # Workloads are not copied here: a hundred thousand take too long. Whatever is changed of
-        # one on the way is changed on a copy of it.
+        # Workloads are shared, because copying a hundred thousand takes too long. Changes on the
+        # way use a copy of the single workload.
         self._know = fork(know, sharing=(Workload,))
         self._policy = replace(policy, commit_limit=min(policy.commit_limit, AT_ONCE))
         self._now_s = now_s
@@ -81,7 +82,7 @@ class Whatif:
         self._capped: list[str] = []
 
     def steps(self, change: Change) -> Steps:
-        """The work; its value is the answer."""
+        """Run the steps and return the reply."""
         know = self._know
         watched = self._watched(change)
         lines = self._lines(change)
@@ -101,13 +102,13 @@ class Whatif:
             event = change.submitted
             know.take_event(event, know.workloads_sequence + 1, self._now_s)
         after = _Found({}, {}, set())
-        yield from self._rank(watched, after)  # before those who wait take the room
+        yield from self._rank(watched, after)  # before pending jobs take the capacity
         hopes_known &= yield from self._hopes(lines, after)
         yield from self._place(after)
         stranded = before.hopeful - after.hopeful - after.placed.keys() if hopes_known else set()
         return self._reply(change, before, after, sorted(stranded))
 
-    # What is looked at
+    # Data to compare
 
     def _watched(self, change: Change) -> list[Workload]:
         """Live placements whose best place the change may be about, the largest first."""
@@ -140,7 +141,7 @@ class Whatif:
             yield
 
     def _best(self, cycle: Cycle, workload: Workload) -> str:
-        """Where a placement would go if its job were placed now, its own room being free."""
+        """Return the cluster of a placement if decided again now, with its own capacity free."""
         know, request = self._know, workload.request
         assert request is not None
         with Overlay(know.fleet) as overlay:
@@ -148,7 +149,7 @@ class Whatif:
             return _cluster_for(cycle, request)
 
     def _hopes(self, lines: Sequence[Line], found: _Found) -> Generator[None, None, bool]:
-        """Who waits for room that some cluster could have. Whether all lines were asked."""
+        """Find pending jobs that some cluster could take. Return whether all classes were examined."""
         cycle = Cycle(self._know, self._policy, self._now_s)
         for line in lines:
             if self._late("waiting jobs"):
@@ -160,7 +161,7 @@ class Whatif:
         return True
 
     def _place(self, found: _Found) -> Generator[None, None, None]:
-        """All that the change lets in, as far as it is worth looking."""
+        """Place everything that the change allows, within limits."""
         know = self._know
         while len(found.placed) < MOST_PLACED:
             if self._late("placements"):
@@ -176,7 +177,7 @@ class Whatif:
         self._capped.append(f"the first {len(found.placed)} placements were looked at")
 
     def _fold(self, plan: Plan) -> Iterable[Key]:
-        """Make the plan true of the copy; which placements came about."""
+        """Apply a plan to the copy. Return the applied placements."""
         know = self._know
         sequence = know.workloads_sequence + 1
         know.take_decision(plan.decision, sequence)
@@ -186,7 +187,7 @@ class Whatif:
             know.open[name] = copy(know.open[name])
             verdict = know.take_event(event, number, self._now_s)
             if verdict is not Verdict.COUNTED:
-                know.derived.lines.remove(name)  # it has lived on while we looked
+                know.derived.lines.remove(name)  # changed during the experiment
                 whole = False
             elif isinstance(event, Placed):
                 yield name
@@ -267,7 +268,9 @@ def whatif(
     budget: Budget,
     why: Why,
 ) -> Steps:
-    """The steps towards the answer. The first copies what is known: no message is heard in it."""
+    """Return the steps of the answer. The first step copies the knowledge, and no message arrives
+    during a step.
+    """
     moved = _moves(know, policy, now_s, tenant, request)
     if moved is not None:
         return moved
@@ -282,7 +285,7 @@ def whatif(
 def _moves(
     know: Knowledge, policy: Policy, now_s: float, tenant: str | None, request: WhatifRequest
 ) -> WhatifReply | Refusal | None:
-    """The questions of who would be moved; None if it is another one, or more than one."""
+    """Answer drains, preemption and rebalancing; None for other or several questions."""
     if sum(getattr(request, name) is not None for name in KINDS) != 1:
         return None
     if request.drain is not None:

@@ -1,5 +1,5 @@
-"""From what is known to a plan: a draft that is charged while it is made, and given back.
+"""From knowledge to a plan: a draft charges capacity while it is made, and releases all at its end.
 
-May live here: cycles, turns, reservations, the draft and its record.
-Must not: changing what is known, or explaining.
+This package holds cycles, turns, reservations, the draft and its record. Changes of knowledge and
+explanations belong elsewhere.
 """

@@ -1,7 +1,7 @@
-"""One look at everything: what is known, the clusters as of one time, and the settings.
+"""One view of everything: knowledge, clusters at one time, and settings.
 
-Deciding and answering begin with a cycle and ask it the same questions, so that an explanation can
-never differ from what is done.
+Decisions and answers start with a cycle and use its methods, so an explanation never differs from
+the decision.
 """
 
 from berthmaster.control.resolver.core.deciding.gate import WorkerGate
@@ -21,7 +21,7 @@ from berthmaster.lib.messages.workload import JobRequest
 
 
 class Cycle:
-    """What is known, seen at one time. ``renew``: as in ``Knowledge.snapshot``."""
+    """Knowledge at one time. ``renew``: as in ``Knowledge.snapshot``."""
 
     def __init__(
         self, know: Knowledge, policy: Policy, now_s: float, *, renew: bool = False
@@ -30,13 +30,15 @@ class Cycle:
         self.policy = policy
         self.now_s = now_s
         self.snapshot = know.snapshot(policy, now_s, renew=renew)
-        # Of the draft that is being made: what the clusters' own queues do not know of yet.
+        # Placements of the draft, unknown to the clusters' own queues.
         self.drafted: dict[str, list[tuple[Target, JobRequest]]] = {}
-        # While it is tried what would fit without them: pods that would leave those queues.
+        # Pods assumed to have left those queues, during a search.
         self.freed: dict[str, list[Freed]] = {}
 
     def shortlist(self, request: JobRequest, shape: Shape | None = None) -> Shortlist:
-        """All clusters for a request, filtered and ranked. ``shape``: its own, if it is known."""
+        """Return all clusters for a request, filtered and ranked. ``shape``: the request's shape,
+        if known.
+        """
         know = self.know
         setting = know.queues.get(request.queue)
         gate: Gate | None = None
@@ -46,7 +48,7 @@ class Cycle:
         return filter_and_rank(know.view, self.snapshot, request, shape, gate)
 
     def bind(self, request: JobRequest, shortlist: Shortlist) -> tuple[Candidate, Bound] | None:
-        """Places for all pods in the best cluster that has them."""
+        """Return nodes for all pods, in the best cluster that has enough."""
         return bind(self.know.view, request, shortlist)
 
     def bind_in(self, request: JobRequest, shape: Shape, cluster: str) -> Bound | None:
@@ -59,9 +61,11 @@ class Cycle:
         return found[1] if found is not None else None
 
     def _pending(self, cluster: str) -> list[tuple[Target, JobRequest]]:
-        """What of ours a cluster's own queue has not let in: placements, and pods by which those
-        grow that it has let in. Of these it may have let in some a moment ago: until their executor
-        tells that they run they may count twice, which keeps others out and promises nothing."""
+        """Return placements and additional pods not admitted by a cluster's own queue.
+
+        Pods admitted a moment ago count twice until their executor reports them running. That may
+        delay a job, and never over-commits quota.
+        """
         know = self.know
         waiting = (know.open[key] for key in know.derived.unadmitted.get(cluster, ()))
         pending = [(w.target, request) for w in waiting if (request := _asks_for(w)) is not None]
@@ -69,7 +73,7 @@ class Cycle:
 
 
 def _asks_for(workload: Workload) -> JobRequest | None:
-    """What its cluster's queue has not let in of it."""
+    """Return the part of a workload that its cluster's queue has not admitted."""
     request = workload.request
     if request is None or workload.state is not State.RUNNING:
         return request

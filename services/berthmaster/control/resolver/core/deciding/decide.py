@@ -1,25 +1,25 @@
-"""One group commit: from what is known to everything that is decided together.
+"""One group commit: from knowledge to everything that is decided together.
 
 ``decide`` returns the next commit. ``_Search`` places the candidates of one draft.
 
-Example: job a fits and is placed on node 1. Job b needs 8 GPUs and fits nowhere, so its line is
-passed over and nodes are reserved for it. Job c fits beside that reservation and is placed. The
-commit holds two placements and one reservation.
+Example: job a fits and is placed on node 1. Job b needs 8 GPUs and fits nowhere, so its job class
+is skipped and nodes are reserved for b. Job c fits beside the reservation and is placed. The commit
+holds two placements and one reservation.
 
 Phases, over one snapshot of the clusters (cycle.py):
 
-1. Withdraw placements that no executor claimed in time, whose job is held since, or whose cluster
-   was declared lost. Carry out what operators request (move_away.py). Start divided gangs that are
-   claimed in all clusters (division.py).
-2. Take the candidates in order (turns.py). Place each that fits and delays no reservation. Pass
-   over the line of each that does not, and reserve capacity for the first of those. Or free
-   capacity for one: jobs it has precedence over shrink (resize.py) or are evicted (preemptor.py).
-3. Without anything to decide, grow attempts into idle capacity. If that came to nothing either,
-   move a few jobs so that one fits that has waited for long (rebalance.py).
-4. Record the ranking, the filtered clusters, sequences and time, so that it can be repeated.
+- 1. Withdraw placements without a claim in time, placements of held jobs, and placements on lost
+  clusters. Carry out operators' requests (move_away.py). Start divided gangs that are claimed in
+  all clusters (division.py).
+- 2. Take the candidates in order (turns.py). Place a candidate that fits and delays no reservation.
+  Otherwise skip its class, and reserve capacity for the first such candidate. Or free capacity:
+  jobs of lower precedence shrink (resize.py) or are evicted (preemptor.py).
+- 3. Without anything to decide, grow attempts into idle capacity. If nothing grows either, move a
+  few jobs so that a long-pending job fits (rebalance.py).
+- 4. Record ranking, filtered clusters, sequences and time, so that the decision can be repeated.
 
-A placement is charged to the draft while the rest is decided, and given back when the draft ends
-(draft.py). What is known changes by the log alone. So deciding twice gives the same plan twice.
+Placements are charged to the draft while the rest is decided, and released at its end (draft.py).
+Only the log changes knowledge, so deciding twice gives equal plans.
 """
 
 import msgspec
@@ -94,7 +94,9 @@ def decide(
     know: Knowledge, policy: Policy, now_s: float, decider: str, *, balance: bool = True
 ) -> Plan | None:
     """Return everything that can be decided now, up to the commit's limit; None without anything.
-    ``balance``: rebalance too. That comes last, so nothing else depends on it."""
+
+    ``balance``: rebalance too. Rebalancing comes last, so nothing else depends on it.
+    """
     cycle = Cycle(know, policy, now_s, renew=True)
     with Draft(cycle, decider) as draft:
         search = _fill(draft, balance=balance)
@@ -109,7 +111,7 @@ def decide(
 
 
 def planned(know: Knowledge, policy: Policy, now_s: float) -> dict[Key, Reservation]:
-    """Return the reservations of a decision that would be made now."""
+    """Return the reservations that a decision would make now."""
     with Draft(Cycle(know, policy, now_s), "") as draft:
         _fill(draft, balance=False)
         return draft.recorded_reservations()
@@ -118,7 +120,7 @@ def planned(know: Knowledge, policy: Policy, now_s: float) -> dict[Key, Reservat
 def rebalanced(
     know: Knowledge, policy: Policy, now_s: float, most: int
 ) -> tuple[list[Weighed], dict[Key, Reservation]]:
-    """Return the jobs for which others would move now, or why not, and all reservations."""
+    """Return the pending jobs with the moves for each, or why there are none, and all reservations."""
     with Draft(Cycle(know, policy, now_s), "whatif", anew=True) as draft:
         search = _fill(draft, balance=False)
         weighed = rebalance(draft, search.stuck, search.order, most, searches=most)
@@ -177,16 +179,16 @@ class _Search:
     """The search for places in one draft, candidate by candidate."""
 
     def __init__(self, draft: Draft) -> None:
-        self.order: dict[Key, int] = {}  # candidate -> its number
+        self.order: dict[Key, int] = {}  # position of each candidate
         self.stuck: list[Stuck] = []
         self.passed_over: list[Passed] = []
         self._draft = draft
         self._know = draft.cycle.know
-        # Shape, outside these reservations or, if True, beside what they wait for.
+        # Shapes without a fit: outside these reservations or, if True, beside the jobs before them.
         self._no_place: set[tuple[bytes, frozenset[Key], bool]] = set()
 
     def place(self, turn: Turn) -> Amounts | None:
-        """Place a candidate; return what it takes, or None if it is passed over."""
+        """Place a candidate and return its usage; None if skipped."""
         draft, know, line = self._draft, self._know, turn.line
         self.order[turn.key] = len(self.order)
         workload = know.open[turn.key]
@@ -208,7 +210,7 @@ class _Search:
         reserved = draft.reserved.get(turn.key)
         if reserved is not None and reserved.reservation.moving:
             asked = msgspec.structs.replace(asked, clusters=(reserved.reservation.cluster,))
-            shape = shape_of(asked)  # it was evicted to continue there
+            shape = shape_of(asked)  # evicted to continue there
         found = None
         shares: Shares | None = None
         owed = reserved is not None and reserved.reservation.owed
@@ -228,8 +230,9 @@ class _Search:
         if shares is not None:
             return _divide(draft, workload, asked, shares)
         if found is None:
-            # The line is blocked if its first job does not fit. Not beside a division: what that
-            # takes of its queue counts here, and in the log only once its parts are placed.
+            # The class is blocked if its first job does not fit. A division in the draft is no
+            # reason: its parts count against the queue here, and in the log only after their
+            # placement.
             if is_tried and line.is_first(turn.key) and not draft.includes(Division):
                 self.passed_over.append((line, line.overtaken, left_alone))
             if not owed and turn.key not in know.retried:
@@ -266,8 +269,9 @@ class _Search:
             return shares_of(self._draft.cycle, asked)
 
     def _find(self, turn: Turn, asked: JobRequest, shape: Shape) -> _Place | None:
-        """Return a place outside all reservations, else in those that allow it, else beside what
-        the others will use."""
+        """Return nodes outside all reservations, else on reservations that allow the job, else on
+        capacity that reservations need later.
+        """
         if not self._draft.reserved:
             return self._try(asked, shape, ())
         reservations, key = self._draft.reservations, turn.key
@@ -310,10 +314,10 @@ class _Search:
         return None
 
     def _free_or_reserve(self, turn: Turn, asked: JobRequest, shape: Shape) -> None:
-        """Evict or shrink others for a candidate that does not fit, or else reserve capacity."""
+        """Evict or shrink other jobs for a candidate that does not fit, or reserve capacity."""
         draft = self._draft
         if _preempt(draft, turn, asked, shape) or draft.includes(EvictionOrder):
-            return  # each search has a draft of its own
+            return  # a search uses a draft of its own
         draft.reservations.search(
             turn.line, turn.key, turn.rank, asked, shape, untouched=not draft.events
         )
@@ -322,7 +326,7 @@ class _Search:
 
 
 def _divide(draft: Draft, workload: Workload, asked: JobRequest, shares: Shares) -> Amounts:
-    """Reserve capacity in several clusters for the parts of a job; return what they take."""
+    """Reserve capacity in several clusters for the parts of a job; return their usage."""
     draft.reservations.drop(workload.key)
     record_division(draft, workload, asked, shares)
     together: Amounts = {}
@@ -335,9 +339,9 @@ def _divide(draft: Draft, workload: Workload, asked: JobRequest, shares: Shares)
 
 
 def _preempt(draft: Draft, turn: Turn, asked: JobRequest, shape: Shape) -> bool:
-    """Have other attempts shrink or, if that is not enough, evict them; return whether any are."""
+    """Shrink other attempts or, if that is too little, evict some; return whether any changed."""
     if draft.includes(EvictionOrder, ResizeOrder, MoveOrder, PartOrder, Commit):
-        return False  # one job a commit: the next one sees what this one leaves
+        return False  # one beneficiary a commit: the next one sees the result
     reservations = draft.reservations
     if not reservations.may_add_owed:
         return False

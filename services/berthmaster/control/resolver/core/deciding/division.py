@@ -1,25 +1,24 @@
-"""Jobs that are divided over clusters: their parts, the start of gangs, and their ends.
+"""Divided jobs: the parts in several clusters, the start of gangs, and the ends.
 
-``divided`` and ``on_fewest`` divide equal pods. ``shares_of`` finds the shares of a job, and
-``record_division`` records them. ``follow_parts`` and ``part_endings`` act on parts later.
+``divided`` and ``on_fewest`` divide equal pods. ``shares_of`` finds the parts of a job, and
+``record_division`` records these. ``follow_parts`` and ``part_endings`` act on parts later.
 
-Example: 12 pods over clusters with free capacity for 6, 8 and 10. The last two hold 18 together, so
-they are enough. By 8 and 10 they get 5 and 7.
+Example: 12 pods over clusters with free capacity for 6, 8 and 10. The last two hold 18 together,
+which is enough. By 8 and 10 they get 5 and 7.
 
 Rules of this file:
 
-- Pods are given one by one to the cluster with the most votes for each pod (Webster's method, as
-  Karmada divides replicas): votes / (2 * pods + 1). So shares come as near to the weights as whole
-  pods allow, and no cluster gets more than fits. A cluster with a share gets the minimum first.
-- A division is one decision. The job is ``divided``, its parts are submitted as workloads of their
-  own, and each has nodes reserved in its cluster. The next decision places them there.
-- A gang starts in two phases: once all parts are claimed, one commit lets all start. If a part is
-  not claimed in time, loses its place or ends early, all parts go. The job is requeued with its
-  age. The same holds when an operator holds, evicts or cancels the job.
-- Parts of other jobs start as they are placed, and are requeued one by one. A part that fails ends
-  the others.
-- A part without a divided job is ended, because its job is over.
-- The job ends once all of its parts have ended.
+- Each pod goes to the cluster with the most votes per pod (Webster's method, as in Karmada): votes
+  / (2 * pods + 1). So parts are as close to the weights as whole pods allow, and no cluster gets
+  more than fits. Each part gets its minimum first.
+- A division is one decision. The job becomes ``divided``, its parts are submitted as workloads, and
+  each part has nodes reserved. The next decision places the parts there.
+- A gang starts in two phases: once all parts are claimed, one commit starts all. If a part is not
+  claimed in time, loses its placement or ends early, all parts end. The job is requeued with its
+  age. The same follows when an operator holds, evicts or cancels the job.
+- Without a gang, parts start as placed and are requeued alone. A failed part ends the others.
+- A part without its divided job is ended, because the job is over.
+- The job ends after all of its parts.
 """
 
 import heapq
@@ -60,7 +59,7 @@ from berthmaster.lib.messages.workload import (
     WorkloadEvent,
 )
 
-GANG_EVICTIONS: Final = 1000  # of a part of a gang: its job counts them
+GANG_EVICTIONS: Final = 1000  # for parts of a gang, whose job counts evictions
 _LEAST_RUN_S: Final = 0.001
 LEFT_BEHIND: Final = "the job that it is a part of is over"
 
@@ -128,7 +127,7 @@ class Share(NamedTuple):
 
     cluster: str
     pods: int
-    room: int  # pods that fit there
+    room: int  # pods that fit in the cluster
     bound: Bound
 
 
@@ -165,7 +164,7 @@ def _fitting(cycle: Cycle, request: JobRequest, least: int, cluster: str) -> int
 
 
 def shares_of(cycle: Cycle, request: JobRequest) -> Shares | None:
-    """Return shares in several clusters for all pods of a job; None if they do not fit."""
+    """Return parts in several clusters for all pods of a job; None without a fit."""
     how = request.divide
     if how is None:
         return None
@@ -248,7 +247,7 @@ def record_division(draft: Draft, job: Workload, request: JobRequest, shares: Sh
 
 
 def follow_parts(draft: Draft) -> None:
-    """Let gangs start whose parts are all claimed, and evict parts whose job does not continue."""
+    """Start gangs with all parts claimed, and evict parts whose job does not continue."""
     know, policy, now_s = draft.cycle.know, draft.cycle.policy, draft.cycle.now_s
     changed: set[Key] = {key(event.tenant, event.id) for event in draft.events}
     for name in sorted(know.parts.jobs):
@@ -302,7 +301,7 @@ def _is_gang(job: Workload) -> bool:
 
 
 def _is_claimed(know: Knowledge, job: Workload, parts: list[Workload | PartEnd]) -> bool:
-    """Return whether a job is a gang that may start."""
+    """Return whether a job is a gang ready to start."""
     return (
         _is_gang(job)
         and not job.committed
@@ -318,7 +317,7 @@ def _is_claimed(know: Knowledge, job: Workload, parts: list[Workload | PartEnd])
 def _left_out(
     know: Knowledge, job: Workload, parts: list[Workload | PartEnd], changed: set[Key]
 ) -> list[Workload]:
-    """Return the parts of a started gang without an event for it, which a damaged log has lost."""
+    """Return parts of a started gang without the start event, which a damaged log lost."""
     if not (_is_gang(job) and job.committed):
         return []
     return [
@@ -334,7 +333,7 @@ def _left_out(
 def _commit(
     draft: Draft, job: Workload, parts: list[Workload], also: tuple[Workload, ...] = ()
 ) -> None:
-    """Let parts start. ``also``: the job itself, unless it is known to have started."""
+    """Start parts. ``also``: the job itself, unless already started."""
     ids = tuple(part.id for part in parts)
     draft.add(Commit(tenant=job.tenant, id=job.id, attempt=job.attempt, parts=ids), RECORD_BYTES)
     for each in (*parts, *also):
@@ -389,9 +388,11 @@ def gathers_until_s(know: Knowledge, policy: Policy, after_s: float, again_s: fl
 def part_endings(
     know: Knowledge, policy: Policy, now_s: float, by: str
 ) -> Iterator[tuple[Workload, WorkloadEvent]]:
-    """Yield the endings of parts without a cluster that must not continue, and of jobs whose parts
-    have ended. A fast clock of ours would end each division at once, so the time stamps of messages
-    must say that its time is over."""
+    """Yield the endings of parts that must not continue, and of jobs after their last part.
+
+    A fast local clock would end each division at once, so message time stamps must also be past the
+    limit.
+    """
     sure_s = min(now_s, know.view.heard_s)
     for name in sorted(know.derived.parts):
         part = know.open[name]
@@ -419,7 +420,7 @@ def _end_of(job: Workload, ends: list[PartEnd], now_s: float, by: str) -> Worklo
     if job.cancel_requested:
         return Cancelled(**_last(job, now_s, by, reason))
     request = job.request
-    assert request is not None  # it was submitted
+    assert request is not None  # every submitted job has a request
     last: dict[str, Any] = {"fault": worst.fault, "node": worst.node, "exit_code": worst.exit_code}
     again = worst.fault in OWN and is_tried_again(request, job.failures, worst.exit_code)
     same_way = repeats_after(worst.fault, job.last_fault, job.repeats) >= SAME_WAY

@@ -1,7 +1,7 @@
-"""The scheduling transaction of one group commit: operations, their events, and what they charge.
+"""The scheduling transaction of one group commit: operations, events, and charged capacity.
 
-``Draft`` collects operations, the records of a decision, and the events that make them true.
-``Plan`` is the batch that is stored.
+``Draft`` collects operations, the records of a decision, and the matching events. ``Plan`` is the
+batch to store.
 
 Example: a draft places job a on node 1 and withdraws job b. ``operations`` holds a ``Choice`` and a
 ``Retraction``, ``events`` a ``Placed`` and a ``Withdrawn``. Until the draft ends, the fleet is
@@ -9,10 +9,10 @@ charged with job a.
 
 Rules of this file:
 
-- A draft is a context manager. On leaving, everything that it charged is given back, and jobs that
-  it placed wait until the log has their events.
-- What an operation needs beside the fleet is made when a job first needs it: reservations, the
-  search for victims, and the search for pods that can go.
+- A draft is a context manager. On exit it releases all charges, and placed jobs stay pending until
+  the log has their events.
+- Tools of operations are created on first use: reservations, the search for victims, and the search
+  for pods to shrink.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -48,7 +48,7 @@ from berthmaster.lib.messages.placement import (
 )
 from berthmaster.lib.messages.workload import Withdrawn, WorkloadEvent
 
-TRIES: Final = 4  # placements of one commit in clusters that have left some unclaimed
+TRIES: Final = 4  # placements a commit in clusters on probation
 RECORD_BYTES: Final = 300  # of an operation, besides its lists
 NODE_BYTES: Final = 60  # of each node or pod in a list
 
@@ -74,26 +74,25 @@ _FIELDS: Final[Mapping[type[Operation], str]] = {  # of a Decision
     Commit: "commits",
     PartOrder: "partings",
 }
-# A line that does not fit, how often its first had been overtaken, and the reservations that it had
-# to leave alone.
+# A job class that does not fit, the overtakes of its first job, and the reservations left alone.
 Passed = tuple[Line, int, frozenset[Token]]
 
 
 class Plan(NamedTuple):
-    """A decision and the events that make it true, stored in one batch."""
+    """A decision and its events, stored in one batch."""
 
     decision: Decision
     events: tuple[WorkloadEvent, ...]
-    passed_over: tuple[Passed, ...]  # lines that do not fit beside what this plan places
-    growth: int  # the capacity generation for which it was made
+    passed_over: tuple[Passed, ...]  # classes that do not fit beside the plan's placements
+    growth: int  # capacity generation of the plan
 
     def was_stored(self) -> None:
-        """Block the lines that were passed over. Before that their capacity may come back."""
+        """Block the skipped classes. A failed plan must not, because its capacity is released."""
         block(self.passed_over, self.growth)
 
 
 def block(passed_over: Iterable[Passed], growth: int) -> None:
-    """Skip these lines until capacity grows, unless a job that was not tried yet is the first."""
+    """Skip these classes until capacity grows, unless the first job is a new one."""
     for line, overtaken, left_alone in passed_over:
         if line.overtaken != overtaken:
             continue
@@ -144,11 +143,10 @@ class Draft:
         self._turns = Turns(know, self.cycle.policy, clusters, self.reserved, moving)
         return self._turns
 
-    # What an operation needs
+    # Tools of operations
 
     @cached_property
     def reservations(self) -> Reservations:
-        """The reservations, those in ``reserved``."""
         return Reservations(self.cycle, self._overlay, self.reserved, anew=self.anew)
 
     @cached_property
@@ -158,7 +156,7 @@ class Draft:
 
     @cached_property
     def shrinker(self) -> Shrinker:
-        """The search for attempts that go on with fewer pods."""
+        """Return the search for attempts to shrink."""
         return Shrinker(self.cycle, self.preemptor.victims.accounts)
 
     # Operations
@@ -196,7 +194,7 @@ class Draft:
         )
 
     def withdraw(self, workload: Workload, reason: str) -> None:
-        """Withdraw a placement that no executor has claimed."""
+        """Withdraw an unclaimed placement."""
         place: dict[str, Any] = {
             "cluster": workload.cluster,
             "attempt": workload.attempt,
@@ -207,7 +205,7 @@ class Draft:
         self.events.append(Withdrawn(**self.head(workload), **place))
 
     def head(self, workload: Workload) -> dict[str, Any]:
-        """Return the fields that the events of this decision have in common."""
+        """Return the common fields of this decision's events."""
         cell = self.cycle.know.cell
         return {
             "tenant": workload.tenant,
@@ -221,7 +219,6 @@ class Draft:
         }
 
     def includes(self, *kinds: type[Operation]) -> bool:
-        """Return whether any operation is of one of these kinds."""
         return not self._kinds.isdisjoint(kinds)
 
     @property
@@ -242,7 +239,7 @@ class Draft:
         return "reservations" in vars(self) and self.reservations.remembered
 
     def recorded_reservations(self) -> dict[Key, Reservation]:
-        """Return the reservations as a decision records them."""
+        """Return the reservations for the record."""
         return {key: each.reservation for key, each in self.reserved.items()}
 
     def plan(self, passed_over: Sequence[Passed]) -> Plan | None:

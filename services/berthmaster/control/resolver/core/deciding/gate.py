@@ -1,8 +1,7 @@
-"""The gate of a request whose queue the clusters govern themselves.
+"""The gate of a request with a queue that clusters govern.
 
-For a queue with ``via: worker`` each cluster's own Kueue is asked for quota and for who is in line.
-It does not know yet of placements of ours that it has not let in, those of the draft that is being
-made among them, so they are charged here.
+For a queue with ``via: worker`` each cluster's own Kueue gives quota and pending jobs. Its reports
+lack placements that it has not admitted, including those of the draft, so the gate charges these.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -15,12 +14,12 @@ from berthmaster.lib.messages.control import QueueSetting
 from berthmaster.lib.messages.placement import Target
 from berthmaster.lib.messages.workload import JobRequest
 
-# Of a cluster: placements of ours that its own queue has not let in.
+# Placements in a cluster that its own queue has not admitted.
 Pending = Callable[[str], list[tuple[Target, JobRequest]]]
 
 
 class WorkerGate(Gate):
-    """What the clusters' own queues say of a request."""
+    """State of the clusters' own queues for a request."""
 
     via = "worker"
 
@@ -32,7 +31,7 @@ class WorkerGate(Gate):
         pending: Pending,
         freed: Mapping[str, Sequence[Freed]],
     ) -> None:
-        """``freed``: by cluster, what is taken to have left its queues."""
+        """``freed``: pods assumed to have left the queues of each cluster."""
         self._view = view
         self._freed = freed
         self._request = request
@@ -47,7 +46,7 @@ class WorkerGate(Gate):
         return self._asked(cluster).in_line
 
     def _asked(self, cluster: str) -> Said:
-        """What its own queueing says, asked once."""
+        """Return the cached state of a cluster's own queue."""
         said = self._said.get(cluster)
         if said is None:
             known, target = self._view.clusters.peek(cluster), target_in(self._setting, cluster)
@@ -58,7 +57,7 @@ class WorkerGate(Gate):
         return said
 
     def _devices(self, cluster: str) -> Devices:
-        """By what names its nodes hand out their GPUs."""
+        """Return the resource names of the cluster's GPUs."""
         fleet = self._view.fleet
 
         def worked_out() -> Devices:

@@ -1,24 +1,24 @@
-"""Evictions and moves that operators request: holds, evictions, moves and drains.
+"""Evictions and moves requested by operators: holds, evictions, moves and drains.
 
-``carry_out`` turns the requests into orders of a decision. lib/engine/queueing/eviction.py decides
-when each attempt goes. ``elsewhere`` finds free capacity in another place.
+``carry_out`` turns requests into orders of a decision. lib/engine/queueing/eviction.py decides when
+each attempt leaves. ``elsewhere`` finds free capacity in another place.
 
 Example: cluster rome is drained. Job a has unsaved work of 10 GPU seconds and job b of 5,000. Job a
-moves first, once nodes in oslo are reserved for it. Job b waits for its next checkpoint.
+moves first, once nodes in oslo are reserved. Job b waits for its next checkpoint.
 
 Rules of this file:
 
-- Requests are in the log (a hold, a move) or among what operators set (a drain). No other code ends
-  an attempt for them.
-- A hold and an eviction are carried out at once. A move ends an attempt once nodes are reserved for
-  it in the other cluster, never before.
-- A drain moves the attempts first that lose least. At the last moment before its deadline it evicts
-  the others, which are requeued. Without a deadline it evicts no attempt that is not preemptible or
-  fits nowhere else.
-- No attempt is evicted for a place in which its queue may not have it.
-- A reservation of a job that moves is charged beside those of waiting jobs, and counts against none
-  of them. It holds until the job begins there or the nodes cannot be used.
-- Kueue alone evicts what it governs, on a worker or on a hub.
+- Requests are in the log (a hold, a move) or in operators' settings (a drain). No other code ends
+  an attempt for a request.
+- A hold and an eviction take effect at once. A move ends an attempt only after nodes are reserved
+  in the other cluster.
+- A drain first moves attempts with the least loss. Shortly before its deadline it evicts the rest,
+  which are requeued. Without a deadline, an attempt stays if it is not preemptible or fits nowhere
+  else.
+- No attempt is evicted for a place that its queue may not use.
+- A moving job's reservation counts against no other reservation. It holds until the job starts
+  there or the nodes become unusable.
+- Only Kueue evicts jobs that it governs, on a worker or a hub.
 """
 
 from collections.abc import Iterator
@@ -53,10 +53,10 @@ from berthmaster.lib.lifecycle.states import HELD, State
 from berthmaster.lib.lifecycle.workload import Workload, key
 from berthmaster.lib.messages.control import Cordon
 
-MOST_MOVING: Final = 64  # jobs that move at the same time
+MOST_MOVING: Final = 64  # maximum number of jobs moving at a time
 MOST_SEARCHES: Final = 32  # in one draft: each binds all pods of a job
-CLUSTERS_TRIED: Final = 8  # of one move
-_ORDER_BYTES: Final = 400  # of an order, besides its nodes
+CLUSTERS_TRIED: Final = 8  # clusters tried for one move
+_ORDER_BYTES: Final = 400  # size of an order, besides its nodes
 
 
 class Place(NamedTuple):
@@ -106,13 +106,12 @@ def _relocate(
 
 
 def elsewhere(cycle: Cycle, workload: Workload, to: str, *, other: bool = True) -> Place | None:
-    """Return free capacity for a whole job that its queue may have. ``other``: in another
-    cluster."""
+    """Return free capacity for a whole job within its queue's quota. ``other``: in another cluster."""
     assert workload.request is not None
     right = right_elsewhere(cycle.know, workload, workload.request)
     request = within_right(cycle.know, right, workload.request)
     if right.refusal or request is None:
-        return None  # it would be evicted, and might not begin again
+        return None  # after the eviction it might not start again
     shape = shape_of(request)
     shortlist = cycle.shortlist(request, shape)
     if not other:

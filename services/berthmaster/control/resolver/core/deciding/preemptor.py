@@ -1,28 +1,27 @@
-"""The search for the running jobs that are evicted so that a waiting job may begin.
+"""The search for victims, so that a pending job may start.
 
 ``Preemptor.search`` finds the evictions for one job that does not fit. ``VictimSearch`` finds the
-cheapest set of victims that frees what a job needs, on the right nodes. rebalance.py uses it too,
-with its own rule of who may go. lib/engine/queueing/preemption.py has the rules.
+cheapest set of victims on the right nodes. rebalance.py uses the search with another rule of
+eligibility. lib/engine/queueing/preemption.py has the rules.
 
-Example: a job of 8 GPUs with a guarantee waits. On node a two borrowing jobs of 4 GPUs would lose
+Example: a pending job of 8 GPUs has a guarantee. On node a two borrowing jobs of 4 GPUs would lose
 900 and 1,100 GPU seconds, and on node b one job of 8 GPUs would lose 2,500. The decision evicts
 both jobs of node a for 2,000 GPU seconds, and reserves node a.
 
 Rules of this file:
 
-- Searched for are jobs within their queue's guarantee or deserved share, or above others in
-  priority, when they are the next candidate and do not fit. Jobs whose queue a cluster's Kueue
-  governs neither evict nor are evicted.
-- An eviction is recorded with an owed reservation. No other job gets that capacity, and none is
-  searched for a second time while the reservation holds. An evicted job returns to its queue with
-  its age.
-- Where no right helps and the queue allows it, a job may stop jobs of equal priority in its queue.
-- One commit preempts for one job: the first in order that has a right and whom it helps, beside
-  what was placed before. A few jobs are searched for.
-- Nodes are tried in the order of what a pod costs there. Victims that turn out not to be needed
-  stay. So the set is the cheapest on one node, and near that on several. Of many nodes those are
-  tried that a bound says are cheapest (lib/engine/queueing/held_parts.py).
-- Budgets of the last hour, of the fleet and of each queue, limit every set.
+- A search runs for a job within its queue's guarantee or deserved share, or above others in
+  priority, that is the next candidate and does not fit. Jobs governed by Kueue neither preempt nor
+  are preempted.
+- An eviction is recorded with an owed reservation. No other job gets that capacity, and no second
+  search runs for the job while the reservation holds. An evicted job is requeued with its age.
+- Without precedence, a job may stop jobs of equal priority in its queue, if the queue allows.
+- One commit preempts for one job: the first in order with a precedence and a helpful set, beside
+  earlier placements. A few jobs are searched for.
+- Nodes are tried by the cost of a pod there. Superfluous victims stay. So the set is the cheapest
+  on one node, and near that on several. Of many nodes, those with the lowest bound are tried
+  (lib/engine/queueing/held_parts.py).
+- Hourly budgets of the fleet and of each queue limit every set.
 """
 
 import math
@@ -79,9 +78,9 @@ from berthmaster.lib.messages.placement import EvictionOrder, Reservation
 from berthmaster.lib.messages.workload import JobRequest, PodSet
 
 EQUAL_SEARCHES: Final = 8  # a commit, among jobs of equal priority: one for each size and shape
-NODES_WEIGHED: Final = 64  # in a cluster, on which a pod would fit
-NODES_TRIED: Final = 256  # to find those
-TRIED_WITHOUT: Final = 24  # victims of a set, the dearest: whether it does without them
+NODES_WEIGHED: Final = 64  # nodes of a cluster where a pod would fit
+NODES_TRIED: Final = 256  # nodes to examine for that
+TRIED_WITHOUT: Final = 24  # costliest victims of a set to try without
 WORDS: Final = {
     "guarantee": "what its queue borrowed is another queue's guarantee",
     "deserved": "what its queue borrowed is another queue's deserved share",
@@ -96,14 +95,14 @@ EQUAL: Final = "a job of its queue and priority that has clearly less left to do
 
 
 class Evictions(NamedTuple):
-    """The evictions for one job, and its reservation."""
+    """Evictions for one job, and its reservation."""
 
     orders: tuple[EvictionOrder, ...]
     reservation: Reservation
 
 
 class VictimSet(NamedTuple):
-    """Victims in one cluster, and where the waiting job fits without them."""
+    """Victims in one cluster, and the nodes of the pending job without them."""
 
     cost: float
     victims: tuple[Victim, ...]
@@ -112,19 +111,19 @@ class VictimSet(NamedTuple):
 
 
 class Sought(NamedTuple):
-    """A job that needs capacity, and the jobs that may go for it."""
+    """A job that needs capacity, and the jobs that may be evicted."""
 
     asked: JobRequest
     shape: Shape
     right_over: RightOver
-    queues: frozenset[str]  # with jobs that may go
-    may_go: Callable[[Workload], bool]  # of each job by itself, besides the right
-    most: int  # that may go together
+    queues: frozenset[str]  # queues of eligible jobs
+    may_go: Callable[[Workload], bool]  # eligibility of each job, besides precedence
+    most: int  # maximum number of victims
     cost_of: Callable[[Workload], float] | None  # None = the GPU seconds lost
 
 
 class VictimSearch:
-    """The search for victims in one draft, beside what it has reserved and placed."""
+    """The search for victims in one draft, beside reservations and placements."""
 
     def __init__(self, cycle: Cycle) -> None:
         self._cycle = cycle
@@ -140,7 +139,7 @@ class VictimSearch:
         may_go: Callable[[Workload], bool] = lambda _: True,
         cost_of: Callable[[Workload], float] | None = None,
     ) -> Sought | None:
-        """Return what to search for; None if no job may go, or no more in this hour."""
+        """Return the search for a job; None if no job is eligible, or the hourly budget is used."""
         know = self._know
         left = know.recent_evictions.left(self._cycle.policy.evictions_per_hour, self._now_s)
         queues = frozenset(
@@ -155,7 +154,7 @@ class VictimSearch:
     def cheapest(
         self, sought: Sought, is_worth: Callable[[VictimSet], bool] = lambda _: True
     ) -> VictimSet | None:
-        """Return the cheapest set of all clusters that is worth it."""
+        """Return the cheapest worthwhile set of all clusters."""
         best: VictimSet | None = None
         accounts = self.accounts()
         for cluster in self.clusters(sought):
@@ -167,7 +166,9 @@ class VictimSearch:
         return best
 
     def clusters(self, sought: Sought) -> list[str]:
-        """Return the clusters that lack free capacity alone, those where most may go first."""
+        """Return clusters that lack only free capacity, those with the most eligible capacity
+        first.
+        """
         snapshot, movable = self._cycle.snapshot, self._know.derived.movable
         filtered = self._cycle.shortlist(sought.asked, sought.shape).filtered
         wanted = gpu_milli(sought.asked)
@@ -184,7 +185,7 @@ class VictimSearch:
     def cheapest_in(
         self, cluster: str, sought: Sought, accounts: Accounts, but: Container[Key] = ()
     ) -> VictimSet | None:
-        """Return the cheapest set of one cluster, without ``but``; None if no set helps."""
+        """Return the cheapest set of one cluster without ``but``; None if no set helps."""
         ordered = self._ordered(cluster, sought, accounts, but)
         return self._in_cluster(cluster, sought, ordered) if ordered else None
 
@@ -228,7 +229,7 @@ class VictimSearch:
         with Overlay(fleet) as overlay:
 
             def fits(number: int) -> Bound | None:
-                """Bind the job with so many of them gone."""
+                """Bind the job without the first ``number`` victims."""
                 for at, victim in enumerate(ordered[:MAX_VICTIMS]):
                     overlay.give_back(at)
                     if at < number:
@@ -252,7 +253,7 @@ class VictimSearch:
             if bound is None:
                 return None
             bound = fits(high)
-            assert bound is not None  # it did before
+            assert bound is not None  # found before
             needed = dict(enumerate(ordered[:high]))
             dearest = sorted(needed, key=lambda at: needed[at][:3], reverse=True)
             for at in dearest[:TRIED_WITHOUT]:
@@ -276,7 +277,7 @@ class VictimSearch:
         accounts: Accounts,
         but: Container[Key],
     ) -> list[Victim]:
-        """Return those that may go, each by itself."""
+        """Return eligible jobs, each alone."""
         know, policy = self._know, self._cycle.policy
         found = []
         for name in names:
@@ -284,7 +285,7 @@ class VictimSearch:
             if name in know.suspended or name in but or not sought.may_go(workload):
                 continue
             request = workload.request
-            assert request is not None  # else it were not movable
+            assert request is not None  # movable jobs have a request
             right = sought.right_over(know.derived.path(request.queue), workload.priority)
             if right is None:
                 continue
@@ -311,10 +312,11 @@ class VictimSearch:
     def _ordered(
         self, cluster: str, sought: Sought, accounts: Accounts, but: Container[Key]
     ) -> list[Victim]:
-        """Return victims by what a pod of the largest set costs on their node, each once.
+        """Return victims by the cost of a pod of the largest set on their node, each once.
 
-        No queue falls below its floor, and no budget is exceeded. Of a node all victims go that it
-        costs, or none."""
+        No queue falls below its floor, and no budget is exceeded. A node gives all of its victims
+        or none.
+        """
         know = self._know
         accounts, going, ordered = accounts.copy(), Counter[str](), dict[Key, Victim]()
         for _, _, taken in self._by_node(cluster, sought, accounts, but):
@@ -370,7 +372,7 @@ class VictimSearch:
                 continue
             held = (_held(know.fleet, v, node) for v in victims)
             slot = know.fleet.slot(cluster, node)
-            assert slot is not None  # or it had no free capacity
+            assert slot is not None  # a node without a slot had no free capacity
             taken = cheapest_on(free, _need(pods, suitable.milli(slot, pods)), held)
             if taken:
                 costs.append((cost_of(taken), node, taken))
@@ -390,21 +392,22 @@ class VictimSearch:
 
 
 class Preemptor:
-    """The preemptions of one draft, beside what it has reserved and placed."""
+    """Preemptions of one draft, beside reservations and placements."""
 
     def __init__(self, cycle: Cycle) -> None:
         self.victims = VictimSearch(cycle)
         self._policy = cycle.policy
         self._know = cycle.know
         self._now_s = cycle.now_s
-        self._searches = 0  # in this draft
+        self._searches = 0  # number of searches in this draft
         self._equal_searches = 0
         # Queue, priority and shape of jobs that stopped no other -> the smallest weight of any.
         self._in_vain: dict[tuple[str, int, bytes], float] = {}
 
     def search(self, turn: Turn, asked: JobRequest, shape: Shape) -> Evictions | None:
-        """Return the evictions for a job that does not fit; None if no job may go, or none
-        helps."""
+        """Return the evictions for a job that does not fit; None if no job is eligible, or none
+        helps.
+        """
         setting = self._know.queues.get(turn.line.queue)
         if setting is None or setting.via != "direct" or not self._policy.evictions_per_hour:
             return None  # without a setting the queue may evict no job
@@ -434,7 +437,7 @@ class Preemptor:
         for victim in best.victims:
             evicted = self._know.open[victim.key]
             right = right_over(job, self._know.derived.path(victim.queue), evicted.priority)
-            assert right is not None  # or it were no victim
+            assert right is not None  # victims have a precedence against them
             orders.append(eviction_order(evicted, workload, right[0], victim.lost_gpu_s))
         return _evictions(workload, best, orders)
 
@@ -479,14 +482,15 @@ class Preemptor:
             evicted = self._know.open[victim.key]
             order = eviction_order(evicted, workload, "priority", victim.lost_gpu_s)
             remaining = self._remaining(evicted)
-            assert remaining is not None  # or it were no victim
+            assert remaining is not None  # victims have remaining work
             left_s, for_left_s = round(remaining.left_s, 3), round(waits.left_s, 3)
             orders.append(msgspec.structs.replace(order, left_s=left_s, for_left_s=for_left_s))
         return _evictions(workload, best, orders)
 
     def _remaining(self, workload: Workload) -> Remaining | None:
-        """Return what is left to do of a job; None if unknown, and of parts, which never stop
-        alone."""
+        """Return the remaining work of a job; None if unknown, and for parts, which never stop
+        alone.
+        """
         request = workload.request
         left_s = self._know.derived.due_order.known_left_s(workload, self._now_s)
         if request is None or request.part is not None or left_s is None:
@@ -514,7 +518,7 @@ def next_equals_s(know: Knowledge, policy: Policy, decided_at_s: float) -> float
 
 
 def why_evicted(order: EvictionOrder) -> str:
-    """Return the reason that an evicted job is given."""
+    """Return the reason for the evicted job."""
     return WORDS[order.right] if order.left_s is None else EQUAL
 
 
@@ -524,7 +528,7 @@ def _evictions(workload: Workload, found: VictimSet, orders: Iterable[EvictionOr
 
 
 def _need(pods: PodSet, gpu_milli: int) -> PodNeed:
-    """Return what a pod needs. ``gpu_milli``: the charge of each of its GPUs."""
+    """Return the need of a pod. ``gpu_milli``: charge of each of its GPUs."""
     return PodNeed(pods.cpu_milli, pods.memory_mib, pods.gpus, gpu_milli)
 
 

@@ -1,32 +1,30 @@
-"""Rebalancing: a few jobs move to free capacity, so that one fits that has waited for long.
+"""Rebalancing: a few jobs move to free capacity, so that a long-pending job fits.
 
-``may_move`` says which jobs may move for a waiting one, ``worth_of`` what that is worth.
-``rebalance`` searches the moves and records them. No job loses its place by it.
+``may_move`` returns the jobs that may move for a pending one, ``worth_of`` the gain. ``rebalance``
+searches the moves and records them. No job loses its placement without a new one.
 
-Example: a job of 16 GPUs would wait for another 2,000 s. Others with a grace period of 50 s need
-60 s to go. So 1,940 s are saved, and 31,040 GPU seconds are gained. If they lose 12,000 GPU seconds
-together, that pays where the gain must be twice the cost.
+Example: a job of 16 GPUs would wait another 2,000 s. Others with a grace period of 50 s need 60 s
+to leave. So 1,940 s are saved, and 31,040 GPU seconds are gained. A loss of 12,000 GPU seconds
+pays, if the gain must be twice the cost.
 
 Rules of this file:
 
-- A queue says whose jobs may move for its own: none (the default), its own, or those of queues of
+- A queue sets whose jobs may move for its own: none (the default), its own, or those of queues of
   no higher priority too. In its own queue no job of a higher priority moves.
-- A job must have waited for ``rebalance_after_s`` without an event. Then fragmentation or
-  unfairness has lasted. The first jobs of their lines are searched for, when there is nothing else
-  to decide.
-- The cheapest jobs that free what is needed move (preemptor.py), ``rebalance_moves`` at most. Each
-  must fit elsewhere at once, beside what the waiting job gets and what is reserved for owed jobs
-  and earlier candidates. A job that fits nowhere else stays, and the search goes on without it.
-  Reservations of later candidates on those nodes end and are searched again.
-- The gain is the wait that is saved, times the GPUs that wait. The wait lasts until the job fits by
-  the known ends or, without them, as long again as it has waited. The time that the others need to
-  go is not saved.
-- The cost is what all that move lose (lib/engine/queueing/preemption.py). It pays if the gain is
-  ``rebalance_gain`` times the cost.
-- A job does not move that has just begun, ends soon, writes a checkpoint soon, is elastic or is not
+- The pending job has waited ``rebalance_after_s`` without an event, so fragmentation or unfairness
+  has lasted. Searches run for the first jobs of their classes, when nothing else is to decide.
+- The cheapest jobs that free enough move (preemptor.py), ``rebalance_moves`` at most. Each must fit
+  elsewhere at once, beside the pending job and the reservations of preemptors and earlier
+  candidates. A job that fits nowhere else stays, and the search continues without it. Reservations
+  of later candidates on those nodes end and are searched again.
+- The gain is the saved wait, times the pending GPUs. The wait lasts until the job fits by known
+  ends or, without them, as long again as so far. The time that moves take is not saved.
+- The cost is the loss of all moves (lib/engine/queueing/preemption.py). Rebalancing pays if the
+  gain is ``rebalance_gain`` times the cost.
+- A job stays if it has just started, ends soon, writes a checkpoint soon, is elastic or is not
   preemptible. Moves count against the budgets of preemption.
-- One decision records all moves and their worth, and reserves the nodes of all of them (owed).
-- For a job that was ever moved no other moves, so moves never form a circle.
+- One decision records all moves and their worth, and reserves the nodes of all of them.
+- No other job moves for a job that ever moved, so moves never form a cycle.
 """
 
 from collections.abc import Iterable, Mapping
@@ -62,7 +60,7 @@ _KEEPS_ALL: Final[tuple[str, Floors]] = ("rebalance", ())
 
 
 class Stuck(NamedTuple):
-    """A job that was passed over and may have others moved."""
+    """A skipped job that others may move for."""
 
     turn: Turn
     asked: JobRequest
@@ -70,16 +68,17 @@ class Stuck(NamedTuple):
 
 
 class Beneficiary(NamedTuple):
-    """A waiting job, and the jobs that its queue may move for it."""
+    """A pending job, and the jobs that its queue may move."""
 
-    path: Path  # its queue, then the parents, the nearest first
+    path: Path  # its queue, then the parents, nearest first
     priority: int
     rebalances: str  # never, queue, all
 
 
 def may_move(job: Beneficiary, other: Path, priority: int) -> tuple[str, Floors] | None:
-    """Return the right to move a job of this queue and priority; None without one. All queues keep
-    what they have, so there is no floor."""
+    """Return the precedence to move a job of this queue and priority; None without. All queues keep
+    their usage, so there is no floor.
+    """
     if job.rebalances == "never":
         return None
     if other[0].queue == job.path[0].queue:
@@ -89,12 +88,12 @@ def may_move(job: Beneficiary, other: Path, priority: int) -> tuple[str, Floors]
     common = in_common(job.path, other)
     mine, theirs = job.path[: len(job.path) - common], other[: len(other) - common]
     if not mine or not theirs:
-        return None  # a job that was in a queue before others came below it
+        return None  # a job submitted before its queue got children
     return _KEEPS_ALL if theirs[-1].priority <= mine[-1].priority else None
 
 
 class Worth(NamedTuple):
-    """What the moves are worth to a waiting job."""
+    """Worth of the moves to a pending job."""
 
     gpus: float
     waited_s: float
@@ -102,7 +101,7 @@ class Worth(NamedTuple):
 
     @property
     def gain_gpu_s(self) -> float:
-        """The GPU seconds of waiting that are saved."""
+        """Return the saved GPU seconds of waiting."""
         return self.gpus * self.saves_s
 
 
@@ -129,7 +128,7 @@ def _goes_in_s(moved: Iterable[Workload]) -> float:
 
 
 class Moves(NamedTuple):
-    """The moves for one job, where that job fits then, and what they are worth."""
+    """Moves for one job, its future nodes, and their worth."""
 
     moved: tuple[tuple[Victim, Place], ...]
     found: VictimSet
@@ -137,7 +136,7 @@ class Moves(NamedTuple):
 
 
 class Weighed(NamedTuple):
-    """A waiting job, and the moves for it or why there are none."""
+    """A pending job with the moves, or why there are none."""
 
     key: Key
     waited_s: float
@@ -146,7 +145,7 @@ class Weighed(NamedTuple):
 
 
 def may_rebalance(draft: Draft, turn: Turn) -> bool:
-    """Return whether others may move at all for a job that is passed over."""
+    """Return whether others may move at all for a skipped job."""
     know = draft.cycle.know
     if not draft.cycle.policy.rebalance_moves or turn.key in know.derived.leaving:
         return False
@@ -155,8 +154,9 @@ def may_rebalance(draft: Draft, turn: Turn) -> bool:
 
 
 def next_stuck_s(know: Knowledge, policy: Policy, after_s: float = float("-inf")) -> float:
-    """Return when the first of those jobs has waited for long enough. ``after_s``: only of those
-    that had not by then."""
+    """Return when the next such job has waited long enough. ``after_s``: only jobs that had not by
+    then.
+    """
     soonest_s = float("inf")
     if not policy.rebalance_moves:
         return soonest_s
@@ -180,8 +180,9 @@ def rebalance(
     *,
     searches: int = SEARCHES,
 ) -> list[Weighed]:
-    """Move others for ``most`` jobs; return the result for each job that was weighed. ``order``:
-    the number of each candidate of this draft."""
+    """Move others for ``most`` jobs; return the result for each weighed job. ``order``: position of
+    each candidate of this draft.
+    """
     weighed: list[Weighed] = []
     moved = 0
     for each in stuck:
@@ -250,8 +251,9 @@ def _search(
 
 
 def _standing(draft: Draft, name: Key, order: Mapping[Key, int]) -> tuple[Active, ...]:
-    """Return the reservations that do not give way to a job: those that are owed, or whose job was
-    an earlier candidate or none."""
+    """Return reservations that do not give way: owed ones, and those of earlier candidates or of
+    jobs outside the order.
+    """
     mine = order[name]
     others = draft.reservations.others(name)
     return tuple(each for each in others if each.reservation.owed or order.get(each.key, -1) < mine)
@@ -263,7 +265,7 @@ def _may_go(cycle: Cycle, workload: Workload) -> bool:
         workload.state is State.RUNNING
         and workload.key not in cycle.know.derived.parts  # all parts would have to go
         and now_s - workload.running_at_s >= policy.rebalance_after_s
-        and workload.wished is None  # else it shrinks
+        and workload.wished is None  # otherwise the job shrinks
         and workload.wish is None
         and workload.hold is None
         and best_at_s(workload, now_s, None, policy.restart_s) <= now_s
@@ -273,7 +275,7 @@ def _may_go(cycle: Cycle, workload: Workload) -> bool:
 def _moved_in(
     draft: Draft, cluster: str, sought: Sought
 ) -> tuple[VictimSet, tuple[tuple[Victim, Place], ...]] | None:
-    """Return the cheapest set of one cluster of which each job fits elsewhere."""
+    """Return the cheapest set of one cluster whose jobs all fit elsewhere."""
     victims = draft.preemptor.victims
     accounts, stay = victims.accounts(), set[Key]()
     for _ in range(TRIES):
@@ -288,7 +290,7 @@ def _moved_in(
 
 
 def _places(cycle: Cycle, found: VictimSet) -> tuple[tuple[Victim, Place], ...] | Key:
-    """Return free capacity for each of them, the largest first; or a job that fits nowhere."""
+    """Return free capacity for each job, largest first; or a job without a fit."""
     know = cycle.know
     places = []
     with Overlay(know.fleet) as overlay:

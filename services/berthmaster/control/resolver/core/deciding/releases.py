@@ -1,10 +1,10 @@
-"""When running attempts release their nodes, and what other jobs may use until then.
+"""The times at which running attempts release nodes, and the use of reserved nodes until then.
 
-``soonest`` takes live placements away in the order in which they end, as far as that is known, then
-in the order in which they began, until a job fits. ``returned_to`` returns what other jobs may use
-of reserved nodes beside the attempts that run there now.
+``soonest`` removes live placements in order of their ends, as far as known, then by start, until a
+job fits. ``returned_to`` returns the capacity of reserved nodes that other jobs may use beside
+present attempts.
 
-Example: an attempt has 0.6 of a GPU, and a waiting job has a reservation of 0.6 of the same GPU. A
+Example: an attempt has 0.6 of a GPU, and a pending job has a reservation of 0.6 of the same GPU. A
 third job may have 0.4: see lib/engine/queueing/returns.py.
 """
 
@@ -19,10 +19,10 @@ from berthmaster.lib.lifecycle.run_times import first_stated_end_s
 from berthmaster.lib.lifecycle.workload import Key
 from berthmaster.lib.messages.placement import Reservation
 
-MOST_ENDINGS: Final = 4096  # of a cluster, before a job begins that has a reservation
+MOST_ENDINGS: Final = 4096  # ends in a cluster before a job with a reservation starts
 UNKNOWN_S: Final = float("inf")
-# Of all reservations of a draft together: each node takes tens of microseconds. Beyond that, others
-# leave alone the sum of what runs and what follows.
+# For all reservations of a draft: each node takes tens of microseconds. On further nodes, others
+# leave alone the sum of present and future usage.
 MOST_NODES: Final = 256
 
 T = TypeVar("T")
@@ -40,8 +40,9 @@ class Release(NamedTuple):
 
 
 def least_releases(releases: Sequence[Release], lacking_milli: int) -> int | None:
-    """Return a bound: at least so many must end to free so many GPU milli; None if all of them do
-    not."""
+    """Return a lower bound of the number of ends that free this many GPU milli; None if all are too
+    few.
+    """
     for number, release in enumerate(releases):
         if lacking_milli <= 0:
             return number
@@ -94,7 +95,7 @@ def soonest(
 
 
 class Awaiting(NamedTuple):
-    """A reservation that is charged, and its holdings."""
+    """A charged reservation, and its holdings."""
 
     key: Key
     reservation: Reservation
@@ -102,7 +103,7 @@ class Awaiting(NamedTuple):
 
 
 def returned_to(know: Knowledge, kept: Sequence[Awaiting], now_s: float) -> list[Holding]:
-    """Return what of the reservations' charges others may use beside what runs now."""
+    """Return the part of the reservations' charges that others may use beside present attempts."""
     nodes: dict[_Node, list[tuple[Awaiting, list[Holding]]]] = {}
     for each in sorted(kept, key=_begins):
         for place, held in _by_node(each.holdings).items():
@@ -131,8 +132,7 @@ def ends_version(know: Knowledge, reservation: Reservation) -> int:
 
 
 def reseat(fleet: Fleet, holdings: Sequence[Holding], gone: Sequence[Release]) -> list[Holding]:
-    """Return a reservation's holdings on GPUs that the attempts before it free, rather than on such
-    as are free now."""
+    """Return a reservation's holdings moved from free GPUs to GPUs that earlier attempts will free."""
     freed: dict[_Node, list[Holding]] = {}
     for release in gone:
         for node, held in _by_node(release.holdings).items():

@@ -1,35 +1,35 @@
-"""Capacity that is reserved for large jobs, so that small ones do not starve them.
+"""Capacity reserved for large jobs, so that small ones do not starve them.
 
-``Reservations`` holds those of a draft. ``Active`` is one of them, as other jobs see it.
-releases.py finds when and where a job will fit. ``ends_in_time`` says which jobs may use the nodes
-until then.
+``Reservations`` holds the reservations of a draft. ``Active`` is one of them, as other jobs see it.
+releases.py finds time and nodes of a future start. ``ends_in_time`` decides which jobs may use the
+nodes until then.
 
-Example: a job of 8 GPUs waits at 1,000 s, and by the known ends a node is free at 4,000 s. The
-reservation names that node and 4,000 s. A waiting job that states 2,000 s may still run there. One
-that states 4,000 s, or nothing, may not.
+Example: a job of 8 GPUs is pending at 1,000 s, and by known ends a node is free at 4,000 s. The
+reservation names that node and 4,000 s. A pending job that states 2,000 s may still run there. A
+job that states 4,000 s, or nothing, may not.
 
 Rules of this file:
 
-- The first jobs by order get a reservation, a few at most: those that are due
-  (lib/engine/queueing/order.py), do not fit and could ever fit. Where no end is known, nothing is
-  reserved at first. After ``reserve_wait_s`` nodes are reserved all the same, and no job of the
-  same or a lower rank starts there before.
-- A decision records a reservation, and it stays as it is, or its time would move away for ever. It
-  ends when its job is placed or may not run, or when its nodes cannot be used. If its time passes,
-  a job that has waited long enough keeps the nodes, now without a time.
-- Where jobs go by due time, ends that nobody stated are expected from what was learned. Until its
-  job is due, a reservation is a plan: each decision makes it again, the earliest due time first.
-- So a job with a reservation waits no longer than the jobs that ran on those nodes then. A job
-  without one waits for one of the ``reservations`` of its rank or above to start, or for
+- The first few jobs in order get a reservation, if they are due (lib/engine/queueing/order.py), do
+  not fit now and could ever fit. Without a known end, nothing is reserved at first. After
+  ``reserve_wait_s`` nodes are reserved all the same, and no job of the same or a lower rank starts
+  there.
+- A decision records the reservation, which then stays. Otherwise its time would move away forever.
+  It ends when its job is placed or must not run, or when its nodes become unusable. After its time,
+  a job that waited long enough keeps the nodes without a time.
+- With due times, unstated ends are estimated from learned durations. Until its job is due, a
+  reservation is a plan: each decision makes it again, earliest due time first.
+- So a job with a reservation waits no longer than the jobs on those nodes at that time. A job
+  without one waits until a job of its rank or above, out of ``reservations``, starts, or for
   ``reserve_wait_s``.
-- A job of a better rank, by guarantee, queue priority or priority, is not held up.
-- What preemption frees (preemptor.py) is ``owed``: reserved for the preemptor alone until it begins
-  anywhere or may not run, or until the nodes cannot be used.
-- A job that moves (move_away.py) has its new nodes reserved while it still runs. They are owed too,
-  and count against no other job's reservations.
-- Where a cluster's Kueue decides what starts, nothing is reserved.
-- The running jobs and the job that follows never use a node together. So other jobs leave alone the
-  higher use of both at any time, not the sum (releases.py).
+- A job of a better rank, by guarantee, queue priority or priority, is not delayed.
+- Capacity freed by preemption (preemptor.py) is ``owed``: reserved for the preemptor alone until it
+  starts anywhere, must not run, or the nodes become unusable.
+- A moving job (move_away.py) has its new nodes reserved while it still runs. Such reservations are
+  owed too, and count against no other reservations.
+- Where Kueue decides what starts, nothing is reserved.
+- Present jobs and the future job never use a node together. So other jobs leave alone the higher
+  use of both at any time, not the sum (releases.py).
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -64,11 +64,11 @@ from berthmaster.lib.lifecycle.workload import Key
 from berthmaster.lib.messages.placement import HeldNode, HeldPieces, Reservation
 from berthmaster.lib.messages.workload import JobRequest
 
-Token = tuple[Key, int]  # of a reservation and what runs on its nodes
-MAX_HELD_NODES: Final = 3000  # of all reservations: one message holds them
-CLUSTERS_SEARCHED: Final = 4  # for one job: those where it may fit first
+Token = tuple[Key, int]  # a reservation, and a hash of its nodes' attempts
+MAX_HELD_NODES: Final = 3000  # all reservations together, since one message holds them
+CLUSTERS_SEARCHED: Final = 4  # clusters searched for one job, the earliest fit first
 _RETURNED: Final = "returned"  # in the overlay
-_FIRST: Final[Rank] = ((), 0)  # of a job that moves: no other goes before it
+_FIRST: Final[Rank] = ((), 0)  # rank of a moving job: nothing goes before
 
 
 def held_nodes(holdings: Sequence[Holding]) -> tuple[HeldNode, ...]:
@@ -94,8 +94,9 @@ def owed_capacity(
     *,
     moving: bool = False,
 ) -> Reservation:
-    """Return a reservation for one workload alone, until it begins there. ``moving``: the workload
-    leaves another place for it."""
+    """Return a reservation for one workload alone, until its start. ``moving``: the workload leaves
+    another place for it.
+    """
     return Reservation(
         tenant=tenant,
         id=workload_id,
@@ -130,7 +131,7 @@ def _together(many: Iterable[Pieces]) -> tuple[HeldPieces, ...]:
 
 
 def holdings_of(reservation: Reservation) -> tuple[Holding, ...]:
-    """Return the holdings that a reservation is charged as."""
+    """Return the holdings to charge for a reservation."""
     return tuple(
         Holding(
             reservation.cluster,
@@ -151,8 +152,9 @@ def holdings_of(reservation: Reservation) -> tuple[Holding, ...]:
 def ends_in_time(
     reservation: Reservation, now_s: float, lasts_s: float | None, share: float
 ) -> bool:
-    """Return whether a job that begins now ends before the reserved nodes are needed, or such a
-    share of its duration has passed by then."""
+    """Return whether a job that starts now ends before the reservation, or has run the share
+    ``share`` of its duration by then.
+    """
     at_s = reservation.expected_at_s
     return at_s is not None and lasts_s is not None and now_s + share * lasts_s <= at_s
 
@@ -161,7 +163,7 @@ def ends_in_time(
 
 
 class Active(NamedTuple):
-    """A reservation that is charged in a draft."""
+    """A reservation charged in a draft."""
 
     key: Key
     rank: Rank
@@ -183,8 +185,9 @@ class Active(NamedTuple):
 
 
 def lasts_s(know: Knowledge, policy: Policy, key: Key | None, request: JobRequest) -> float | None:
-    """Return how long a job may run on nodes that are reserved for another; None if unknown.
-    ``key``: None for a request that is not submitted."""
+    """Return how long a job may run on reserved nodes; None if unknown. ``key``: None for a job
+    that is not submitted.
+    """
     if policy.order == "due" and key is not None:
         return know.derived.due_order.lasts_s(key, request)
     return longest_s(duration_class(request.expected_duration_s))
@@ -196,7 +199,7 @@ def active_of(know: Knowledge, line: Line, key: Key, reservation: Reservation) -
 
 
 def _active(know: Knowledge, key: Key, rank: Rank, reservation: Reservation) -> Active:
-    # What others must leave alone depends on what runs on the nodes, so the token does too.
+    # Limits on others depend on the attempts on the nodes, so the token does too.
     token = key, hash((reservation, ends_version(know, reservation)))
     return Active(key, rank, reservation, holdings_of(reservation), token)
 
@@ -234,17 +237,17 @@ class Reservations:
         self._searches = 0
         self._releases_of: dict[str, list[Release]] | None = None
         self.active = active
-        # A line that did not fit beside these does not fit while all of them are there.
+        # A class that did not fit beside these reservations cannot fit while all of them exist.
         self.tokens: frozenset[Token] = frozenset()
         self._returned: dict[tuple[Token, ...], list[Holding]] = {}
 
     def charge_recorded(self) -> None:
-        """Charge the reservations that decisions recorded, as far as they still hold."""
+        """Charge the reservations of earlier decisions that still hold."""
         for key, reservation in in_force(self._cycle).items():
             self._add(key, reservation)
 
     def recorded(self) -> dict[Key, Reservation]:
-        """Return the reservations as a decision records them."""
+        """Return the reservations for the record."""
         return {key: each.reservation for key, each in self.active.items()}
 
     def _add(self, key: Key, reservation: Reservation) -> None:
@@ -258,8 +261,9 @@ class Reservations:
         self._overlay.take(("reserved", key), active.holdings)
 
     def add_owed(self, key: Key, reservation: Reservation) -> None:
-        """Reserve what others free for a job, in place of its earlier reservation. Beyond the
-        limit, the last one that is not owed goes."""
+        """Reserve freed capacity for a job, in place of its earlier reservation. Beyond the limit,
+        the last reservation that is not owed ends.
+        """
         self.drop(key)
         if self._waiting >= self._policy.reservations:
             loose = [each for each in self.active.values() if not each.reservation.owed]
@@ -268,28 +272,28 @@ class Reservations:
         self._add(key, reservation)
 
     def add_moving(self, key: Key, reservation: Reservation) -> None:
-        """Reserve the nodes to which a job moves."""
+        """Reserve the nodes of a moving job."""
         self.drop(key)
         self._add(key, reservation)
 
     @property
     def moving(self) -> int:
-        """The number of jobs that move."""
+        """Return the number of moving jobs."""
         return sum(each.reservation.moving for each in self.active.values())
 
     @property
     def _waiting(self) -> int:
-        """The number of the others, which ``reservations`` limits."""
+        """Return the number of other reservations, limited by ``reservations``."""
         return len(self.active) - self.moving
 
     def is_owed(self, key: Key) -> bool:
-        """Return whether others were evicted for a job."""
+        """Return whether others were evicted for the job."""
         active = self.active.get(key)
         return active is not None and active.reservation.owed
 
     @property
     def may_add_owed(self) -> bool:
-        """Whether the limit admits one more that is owed."""
+        """Return whether the limit allows another owed reservation."""
         owed = sum(
             each.reservation.owed and not each.reservation.moving for each in self.active.values()
         )
@@ -302,13 +306,13 @@ class Reservations:
         return tuple(each for each in self.active.values() if each.key != key)
 
     def limiting(self, key: Key, rank: Rank, request: JobRequest) -> tuple[Active, ...]:
-        """Return those whose nodes a job must not use."""
+        """Return the reservations whose nodes a job must not use."""
         now_s, share = self._now_s, self._policy.backfill
         lasts = lasts_s(self._know, self._policy, key, request)
         return tuple(e for e in self.active.values() if e.limits(key, rank, lasts, now_s, share))
 
     def only(self, charged: tuple[Active, ...]) -> AbstractContextManager[None]:
-        """Charge these reservations and no others."""
+        """Charge only these reservations."""
         if len(charged) == len(self.active):
             return nullcontext()
         keys = {each.key for each in charged}
@@ -316,10 +320,9 @@ class Reservations:
 
     @contextmanager
     def beside(self, charged: tuple[Active, ...] | None = None) -> Iterator[None]:
-        """Charge these (None = all), less what others may use beside what runs on the nodes now.
+        """Charge these reservations (None = all), less what others may use beside present attempts.
 
-        This is for a job that takes free capacity. A job for which others are evicted must leave
-        alone all that is reserved (``only``).
+        For jobs on free capacity. A preemptor must leave all reserved capacity alone (``only``).
         """
         charged = tuple(self.active.values()) if charged is None else charged
         with self.only(charged):
@@ -345,18 +348,17 @@ class Reservations:
         return found
 
     def drop(self, key: Key) -> None:
-        """End a job's reservation, if it has one."""
         active = self.active.pop(key, None)
         if active is not None:
             self.tokens -= {active.token}
             self._overlay.give_back(("reserved", key))
 
     def drop_lower(self, rank: Rank, taken: Sequence[Holding]) -> None:
-        """End those of a lower rank than a job that is placed on their nodes."""
+        """End reservations of a lower rank on nodes that a placed job uses."""
         self.drop_on((each for each in self.active.values() if rank < each.rank), taken)
 
     def drop_on(self, candidates: Iterable[Active], taken: Sequence[Holding]) -> None:
-        """End those that are not owed and have a node of which another job takes some."""
+        """End reservations that are not owed and share a node with ``taken``."""
         nodes = {(held.cluster, held.node) for held in taken}
         for each in list(candidates):
             if each.reservation.owed:
@@ -364,7 +366,7 @@ class Reservations:
             if nodes & {(h.cluster, h.node) for h in each.holdings}:
                 self.drop(each.key)
 
-    # For a job that does not fit
+    # Jobs that do not fit
 
     def search(
         self,
@@ -376,21 +378,22 @@ class Reservations:
         *,
         untouched: bool,
     ) -> None:
-        """Reserve nodes for a job that is passed over, if it is among the first. ``untouched``: the
-        draft has placed nothing, so that an earlier result may still be true."""
+        """Reserve nodes for a skipped job, if it is among the first. ``untouched``: the draft has
+        placed nothing, so an earlier result may still hold.
+        """
         most = self._policy.reservations
         setting = self._know.queues.get(line.queue)
         if self._searches >= most or (setting is not None and setting.via != "direct"):
             return
         has_one = key in self.active
         if not has_one and line.members[key][2].keep_at_s > self._now_s:
-            return  # it is not due yet
+            return  # not due yet
         if has_one:
             self._searches += 1
             return
         full = self._waiting >= most
         if full and not any(rank < each.rank for each in self.active.values()):
-            return  # none of them gives way to it
+            return  # no reservation gives way to it
         by_known_ends = self._policy.order == "arrival"  # expected ends change with time
         old = untouched and by_known_ends and not self._anew
         found = self._remembered(line, key) if old else None
@@ -450,7 +453,7 @@ class Reservations:
 
             found = soonest(know.fleet, releases, at_least, fits)
             could_fit |= found is not None
-            # Of two at the same time always the same one: what ends as expected moves no plan.
+            # At equal times always the same choice: an end as expected moves no plan.
             if found is not None and (best is None or (found[1], cluster) < best[1:3]):
                 best = (found[0], found[1], cluster, releases[: found[2]])
         workload = know.open[key]
@@ -488,7 +491,7 @@ class Reservations:
         return found[:CLUSTERS_SEARCHED]
 
     def _releases(self) -> dict[str, list[Release]]:
-        """Return the live placements of each cluster, those that end first before the others."""
+        """Return the live placements of each cluster, earliest end first."""
         if self._releases_of is None:
             know, now_s = self._know, self._now_s
             self._releases_of = {}
@@ -525,7 +528,7 @@ def firm_at_s(know: Knowledge, policy: Policy, line: Line, key: Key) -> float:
 
 
 def in_force(cycle: Cycle) -> dict[Key, Reservation]:
-    """Return the recorded reservations, as far as they still hold."""
+    """Return the recorded reservations that still hold."""
     know, policy, now_s, snapshot = cycle.know, cycle.policy, cycle.now_s, cycle.snapshot
     closed = {snapshot.clusters[number] for number in snapshot.closed}
     valid: dict[Key, Reservation] = {}
@@ -550,7 +553,7 @@ def in_force(cycle: Cycle) -> dict[Key, Reservation]:
             continue
         at_s = reservation.expected_at_s
         passed = at_s is not None and now_s > at_s
-        plan = passed or policy.order == "due"  # made anew, until it is firm
+        plan = passed or policy.order == "due"  # planned again until firm
         if plan and not reservation.owed and now_s < firm_at_s(know, policy, line, key):
             continue
         if passed:
@@ -566,7 +569,7 @@ def in_force(cycle: Cycle) -> dict[Key, Reservation]:
 
 
 def _may_have(know: Knowledge, line: Line, reservation: Reservation) -> bool:
-    """Return whether the line's queue may have those nodes, which would stand empty otherwise."""
+    """Return whether the class's queue may use those nodes, which would idle otherwise."""
     right = right_of(know, line)
     if right.refusal:
         return False
@@ -586,7 +589,7 @@ def _may_have(know: Knowledge, line: Line, reservation: Reservation) -> bool:
 
 
 def _still_moves(know: Knowledge, key: Key, reservation: Reservation) -> bool:
-    """Return whether a job still moves: it is being evicted, or waits for its new place alone."""
+    """Return whether a job still moves: it is being evicted, or is pending for its new place only."""
     workload = know.open.get(key)
     if workload is None or workload.leads_to != reservation.cluster:
         return False
@@ -597,7 +600,7 @@ def _still_moves(know: Knowledge, key: Key, reservation: Reservation) -> bool:
 
 
 def _usable(know: Knowledge, cluster: str, held: HeldNode) -> bool:
-    """Return whether a node could hold a reservation, were none of our jobs on it."""
+    """Return whether a node could hold a reservation without managed jobs on it."""
     report = know.fleet.node(cluster, held.node)
     if report is None or not (report.ready and report.schedulable):
         return False
