@@ -50,7 +50,9 @@ class Refusals:
         self.limit = self._refused = None
 
     def refused(self, chain_sequence: int, events: tuple[WorkloadEvent, ...]) -> None:
-        """Record a refused commit after this decision of the chain. ``look`` finds the cause later."""
+        """Record a refused commit after this decision of the chain. ``look`` finds the
+        cause later.
+        """
         self._refused = chain_sequence, events
 
     def look(self, chain_sequence: int, open_: Mapping[Key, Workload], now_s: float) -> None:

@@ -32,7 +32,9 @@ def key(tenant: str, workload_id: str) -> Key:
 
 
 class Workload(CarriedWorkload, gc=False, kw_only=True, omit_defaults=True):
-    """One folded workload. Mutable, because folds of a million events share one object a workload."""
+    """One folded workload. Mutable, because folds of a million events share one object
+    a workload.
+    """
 
     tenant: str
     id: str

@@ -53,7 +53,9 @@ WorkloadStateName = Literal[
 
 
 class Refusal(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="api.refusal.v1"):
-    """The error of a refused request, with the accepted values. A refused request changes nothing."""
+    """The error of a refused request, with the accepted values. A refused request
+    changes nothing.
+    """
 
     code: Literal[
         "malformed",
@@ -343,7 +345,9 @@ class GetReply(
 class LogsRequest(
     msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True
 ):
-    """Read a part of the log of one pod. To follow a log, repeat the request with the last cursor."""
+    """Read a part of the log of one pod. To follow a log, repeat the request with the
+    last cursor.
+    """
 
     id: WorkloadId
     pod: Annotated[int, Meta(ge=0, le=4095)] = 0  # index of the pod in the order of names

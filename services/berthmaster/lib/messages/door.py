@@ -479,7 +479,9 @@ class LogEndRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
 class LogEndReply(
     msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="door.log_end.v1"
 ):
-    """Result for all ends. Nothing is stored for an attempt that was never in the sender's cluster."""
+    """Result for all ends. Nothing is stored for an attempt that was never in the
+    sender's cluster.
+    """
 
     kept: bool  # True: all stored
 

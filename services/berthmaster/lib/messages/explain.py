@@ -454,7 +454,9 @@ def _walk(
 
 
 def _member(info: inspect.Type, value: Any) -> inspect.Type:
-    """Return the member type of a union for a value: by its tag, else the first that is not None."""
+    """Return the member type of a union for a value: by its tag, else the first that is
+    not None.
+    """
     if not isinstance(info, inspect.UnionType):
         return info
     kinds = [each for each in info.types if not isinstance(each, inspect.NoneType)]

@@ -32,7 +32,9 @@ REFRESH_S = 3600.0  # maximum interval between two reports of the same fact, in 
 
 
 class Stamp(msgspec.Struct, frozen=True, gc=False, kw_only=True, order=True):
-    """Order of the facts of one subject: a larger stamp is newer, in whatever order facts arrive."""
+    """Order of the facts of one subject: a larger stamp is newer, in whatever order
+    facts arrive.
+    """
 
     epoch: Number  # process run of the writer; a later run has a larger epoch
     counter: Number  # number of the fact in its epoch, rising

@@ -142,7 +142,9 @@ class Suitable(NamedTuple):
         return pods.gpu_milli if self.offered is None else int(self.offered[slot])
 
     def pods_by_pieces(self, fleet: Fleet, at: slice | NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the number of pods that free units allow on each node; MAX_PODS where none count."""
+        """Return the number of pods that free units allow on each node; MAX_PODS where
+        none count.
+        """
         room = np.full(len(self.nodes[at]), MAX_PODS, np.int64)
         for resource, a_pod, nodes in self.pieces:
             left = np.maximum(fleet.arrays.pieces[resource][at], 0) // a_pod
@@ -475,7 +477,9 @@ def gpus_for(kind: NodeKind, pods: PodSet) -> tuple[tuple[int, ...], str]:
 
 
 def named_gpus(kind: NodeKind, pods: PodSet) -> tuple[tuple[int, ...], str]:
-    """Return the positions of GPUs with the requested resource and model, and why there are none."""
+    """Return the positions of GPUs with the requested resource and model, and why there
+    are none.
+    """
     positions = tuple(range(len(kind.gpus)))
     if pods.gpu_resource:
         positions = tuple(p for p in positions if kind.resources[p] == pods.gpu_resource)

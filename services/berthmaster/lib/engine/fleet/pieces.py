@@ -33,7 +33,9 @@ def pieces_of(pods: PodSet) -> Pieces:
 
 
 def tolerations_of(pods: PodSet) -> tuple[Toleration, ...]:
-    """Return the tolerations of a set's pods, including those for taints named like its resources."""
+    """Return the tolerations of a set's pods, including those for taints named like its
+    resources.
+    """
     pieces = pieces_of(pods)
     if not pieces:
         return pods.tolerations

@@ -114,7 +114,9 @@ def gpus_of(request: JobRequest, pods: Sequence[PodBinding] = ()) -> float:
 
 
 def ending_with(request: JobRequest) -> float:
-    """Return the number of pods that end for each pod of the job, including all parts of its gang."""
+    """Return the number of pods that end for each pod of the job, including all parts
+    of its gang.
+    """
     part = request.part
     return sum(part.pods) / part.pods[part.number] if part is not None and part.gang else 1.0
 

@@ -162,7 +162,9 @@ def weighed(field: Field, fit: Floats | None) -> Floats:
 
 
 def in_order(score: Floats, able: NDArray[np.bool_]) -> list[int]:
-    """Return the numbers of clusters that fit, best first. Numbers follow names, which decide ties."""
+    """Return the numbers of clusters that fit, best first. Numbers follow names, which
+    decide ties.
+    """
     last = np.where(able, -score, np.inf)
     order: list[int] = last.argsort(kind="stable").tolist()
     del order[np.count_nonzero(able) :]

@@ -68,7 +68,9 @@ def without_room(
 
 
 def shorter(cycle: Cycle, request: JobRequest, left_alone: Sequence[Active]) -> tuple[str, ...]:
-    """Return whether the job would start now with a duration short enough for others' reservations."""
+    """Return whether the job would start now with a duration short enough for others'
+    reservations.
+    """
     now_s = cycle.now_s
     times = {each.reservation.expected_at_s for each in left_alone}
     for at_s in sorted((at_s for at_s in times if at_s is not None), reverse=True):

@@ -41,7 +41,9 @@ class Trial:
         self._cycle = cycle
 
     def place(self, request: JobRequest) -> tuple[str, str] | None:
-        """Return cluster and first node that the request would get now, or None. Changes nothing."""
+        """Return cluster and first node that the request would get now, or None.
+        Changes nothing.
+        """
         if queue_refusal(self._cycle.know, request):
             return None
         found = self._cycle.bind(request, self._cycle.shortlist(request))

@@ -149,7 +149,9 @@ class Whatif:
             return _cluster_for(cycle, request)
 
     def _hopes(self, lines: Sequence[Line], found: _Found) -> Generator[None, None, bool]:
-        """Find pending jobs that some cluster could take. Return whether all classes were examined."""
+        """Find pending jobs that some cluster could take. Return whether all classes
+        were examined.
+        """
         cycle = Cycle(self._know, self._policy, self._now_s)
         for line in lines:
             if self._late("waiting jobs"):

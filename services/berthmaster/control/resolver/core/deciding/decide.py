@@ -120,7 +120,9 @@ def planned(know: Knowledge, policy: Policy, now_s: float) -> dict[Key, Reservat
 def rebalanced(
     know: Knowledge, policy: Policy, now_s: float, most: int
 ) -> tuple[list[Weighed], dict[Key, Reservation]]:
-    """Return the pending jobs with the moves for each, or why there are none, and all reservations."""
+    """Return the pending jobs with the moves for each, or why there are none, and all
+    reservations.
+    """
     with Draft(Cycle(know, policy, now_s), "whatif", anew=True) as draft:
         search = _fill(draft, balance=False)
         weighed = rebalance(draft, search.stuck, search.order, most, searches=most)

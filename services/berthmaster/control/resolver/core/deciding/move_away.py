@@ -106,7 +106,9 @@ def _relocate(
 
 
 def elsewhere(cycle: Cycle, workload: Workload, to: str, *, other: bool = True) -> Place | None:
-    """Return free capacity for a whole job within its queue's quota. ``other``: in another cluster."""
+    """Return free capacity for a whole job within its queue's quota. ``other``: in
+    another cluster.
+    """
     assert workload.request is not None
     right = right_elsewhere(cycle.know, workload, workload.request)
     request = within_right(cycle.know, right, workload.request)

@@ -132,7 +132,9 @@ def ends_version(know: Knowledge, reservation: Reservation) -> int:
 
 
 def reseat(fleet: Fleet, holdings: Sequence[Holding], gone: Sequence[Release]) -> list[Holding]:
-    """Return a reservation's holdings moved from free GPUs to GPUs that earlier attempts will free."""
+    """Return a reservation's holdings moved from free GPUs to GPUs that earlier
+    attempts will free.
+    """
     freed: dict[_Node, list[Holding]] = {}
     for release in gone:
         for node, held in _by_node(release.holdings).items():

@@ -589,7 +589,9 @@ def _may_have(know: Knowledge, line: Line, reservation: Reservation) -> bool:
 
 
 def _still_moves(know: Knowledge, key: Key, reservation: Reservation) -> bool:
-    """Return whether a job still moves: it is being evicted, or is pending for its new place only."""
+    """Return whether a job still moves: it is being evicted, or is pending for its new
+    place only.
+    """
     workload = know.open.get(key)
     if workload is None or workload.leads_to != reservation.cluster:
         return False
