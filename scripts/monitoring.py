@@ -252,6 +252,13 @@ ALERTS: Final = (
         "Nothing was heard of cluster {{ $labels.cluster }} for {{ $value | humanizeDuration }}",
     ),
     Alert(
+        "BerthGpusFaulty",
+        'sum by (cluster) (berth_scorer_closed_gpus{fault=~"lost|ecc"}) > 0',
+        "15m",
+        "warning",
+        "{{ $value }} GPUs of cluster {{ $labels.cluster }} are faulty and get no new pods",
+    ),
+    Alert(
         "BerthWaitsLong",
         f"{_quantile(0.95, 'berth_resolver_wait_seconds', 'queue', '1h')} > 3600",
         "30m",

@@ -37,7 +37,7 @@ from berthmaster.lib.messages.api import (
     WhatifReply,
     WhyReply,
 )
-from berthmaster.lib.messages.control import ClusterLost, Cordon, QueueSetting
+from berthmaster.lib.messages.control import ClusterLost, Cordon, GpuCordon, QueueSetting
 from berthmaster.lib.messages.door import (
     DeadReply,
     FactsReply,
@@ -95,6 +95,7 @@ PARAMETERS: Final = {
     "tenant_or_none": "Whose job it is, or `-` if it did not come through us.",
     "job": "The workload's id; of a job that did not come through us namespace, kind and name.",
     "node": "A node of the cluster.",
+    "gpu": "Index of a GPU, as the report of its node lists it.",
     "node_or_none": "A node of the cluster, or `-` for the cluster as a whole.",
     "queue": "A queue's name.",
     "runtime": "A runtime's name.",
@@ -353,6 +354,11 @@ def _controls() -> Iterator[Channel]:
         ("control.queue", _address(subjects.queue_setting, "queue"), QueueSetting),
         ("control.runtime", _address(subjects.runtime_setting, "runtime"), RuntimeSetting),
         ("control.cordon", _address(subjects.cordon, "cluster", "node_or_none"), Cordon),
+        (
+            "control.gpu",
+            _address(subjects.gpu_cordon, "cluster", "node", "gpu"),
+            GpuCordon,
+        ),
         ("control.lost", _address(subjects.lost, "cluster"), ClusterLost),
     ):
         yield Channel(name, address, (fact,), "CONTROL", ("gateway",), ("gateway", "resolver"))

@@ -465,10 +465,16 @@ class Client:
     # Operators
 
     async def cordon(
-        self, cluster: str, node: str | None = None, *, reason: str = "", who: str = ""
+        self,
+        cluster: str,
+        node: str | None = None,
+        *,
+        gpu: int | None = None,
+        reason: str = "",
+        who: str = "",
     ) -> OperatorReply:
-        """No new placements on a cluster or a node."""
-        request = CordonRequest(cluster=cluster, node=node, reason=reason, who=who)
+        """No new placements on a cluster, a node, or a GPU of that."""
+        request = CordonRequest(cluster=cluster, node=node, gpu=gpu, reason=reason, who=who)
         return await self._operator("cordon", request)
 
     async def drain(
@@ -490,10 +496,16 @@ class Client:
         return await self._ask(subjects.operator("cordons"), body, CordonsReply)
 
     async def uncordon(
-        self, cluster: str, node: str | None = None, *, reason: str = ""
+        self,
+        cluster: str,
+        node: str | None = None,
+        *,
+        gpu: int | None = None,
+        reason: str = "",
+        who: str = "",
     ) -> OperatorReply:
-        """Placements again."""
-        request = CordonRequest(cluster=cluster, node=node, reason=reason)
+        """Placements again, on a GPU also where telemetry found it faulty before."""
+        request = CordonRequest(cluster=cluster, node=node, gpu=gpu, reason=reason, who=who)
         return await self._operator("uncordon", request)
 
     async def lost(self, cluster: str, reason: str) -> OperatorReply:

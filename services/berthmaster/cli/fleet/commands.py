@@ -37,32 +37,56 @@ async def _warn_if_unknown(berth: Client, cluster: str, node: str | None = None)
         )
 
 
+_gpu_option = click.option(
+    "--gpu",
+    type=click.IntRange(0, 1023),
+    metavar="INDEX",
+    help="One GPU of the node, by its index. [default: the whole node]",
+)
+
+
 @click.command()
 @click.argument("cluster", type=CLUSTER)
 @click.argument("node", required=False)
+@_gpu_option
 @click.option("--reason", default="", help="Reason, which `berth problems cordons` shows.")
 @bus_command
-async def cordon(session: Session, cluster: str, node: str | None, reason: str) -> None:
-    """Allow no new jobs on a cluster or node; running jobs continue."""
+async def cordon(
+    session: Session, cluster: str, node: str | None, gpu: int | None, reason: str
+) -> None:
+    """Allow no new jobs on a cluster, node or GPU; running jobs continue."""
+    if gpu is not None and node is None:
+        usage("--gpu needs the node of the GPU: berth cordon CLUSTER NODE --gpu N")
     async with session.client() as berth:
-        reply = await berth.cordon(cluster, node, reason=reason, who=caller())
-        operator_reply(session, reply, f"{place_of(cluster, node)} is cordoned")
+        reply = await berth.cordon(cluster, node, gpu=gpu, reason=reason, who=caller())
+        operator_reply(session, reply, f"{place_of(cluster, node, gpu)} is cordoned")
         await _warn_if_unknown(berth, cluster, node)
 
 
 @click.command()
 @click.argument("cluster", type=CLUSTER)
 @click.argument("node", required=False)
+@_gpu_option
 @click.option("--reason", default="", help="Reason, which `berth problems cordons` shows.")
 @bus_command
-async def uncordon(session: Session, cluster: str, node: str | None, reason: str) -> None:
-    """Remove a cordon and end a drain. Jobs already being evicted still leave."""
+async def uncordon(
+    session: Session, cluster: str, node: str | None, gpu: int | None, reason: str
+) -> None:
+    """Remove a cordon and end a drain. Jobs already being evicted still leave.
+
+    With --gpu: let new jobs use a GPU again that was cordoned, or that telemetry found faulty. A
+    new fault closes the GPU again.
+    """
+    if gpu is not None and node is None:
+        usage("--gpu needs the node of the GPU: berth uncordon CLUSTER NODE --gpu N")
     async with session.client() as berth:
-        reply = await berth.uncordon(cluster, node, reason=reason)
-        operator_reply(session, reply, f"{place_of(cluster, node)} is open again")
+        reply = await berth.uncordon(cluster, node, gpu=gpu, reason=reason, who=caller())
+        operator_reply(session, reply, f"{place_of(cluster, node, gpu)} is open again")
 
 
-def place_of(cluster: str, node: str | None) -> str:
+def place_of(cluster: str, node: str | None, gpu: int | None = None) -> str:
+    if gpu is not None:
+        return f"GPU {gpu} of node {node} of {cluster}"
     return f"node {node} of {cluster}" if node else cluster
 
 

@@ -245,7 +245,8 @@ def cordons(reply: CordonsReply, now_s: float) -> RenderableType:
 
 def place(cordon: CordonView) -> str:
     """A cluster, or a node of it."""
-    return f"{cordon.cluster}/{cordon.node}" if cordon.node else cordon.cluster
+    gpu = "" if cordon.gpu is None else f" GPU {cordon.gpu}"
+    return f"{cordon.cluster}/{cordon.node}{gpu}" if cordon.node else cordon.cluster
 
 
 def _what(cordon: CordonView, now_s: float) -> str:

@@ -154,7 +154,12 @@ async def _in_time(look: Awaitable[Iterable["Problem"]]) -> Iterable["Problem"] 
 
 
 async def _clusters(berth: "Client") -> Iterable["Problem"]:
-    from berthmaster.lib.engine.fleetview.fleet_problems import of_cluster, of_nodes
+    from berthmaster.lib.engine.fleetview.fleet_problems import (
+        of_cluster,
+        of_cordons,
+        of_gpus,
+        of_nodes,
+    )
     from berthmaster.lib.engine.fleetview.rows import FleetView
     from berthmaster.lib.messages.fleet import ClusterAlive
 
@@ -168,6 +173,8 @@ async def _clusters(berth: "Client") -> Iterable["Problem"]:
     found = [one for row in rows for one in of_cluster(row, interval_s.get(row.cluster, 0.0))]
     return [
         *found,
+        *(one for row in rows for one in of_gpus(row.cluster, view.faulty_gpus(row.cluster))),
+        *(one for row in rows for one in of_cordons(view.cordons_of(row.cluster))),
         *(one for row in rows for one in of_nodes(row.cluster, view.nodes_of(row.cluster))),
     ]
 

@@ -4,6 +4,7 @@ from collections import Counter
 
 from berthmaster.control.scorer.core.instructions import PutScore
 from berthmaster.control.scorer.core.scorer import Scorer
+from berthmaster.lib.messages.fleet import GpuFault
 from berthmaster.lib.runtime.metrics import Metrics
 
 
@@ -27,8 +28,12 @@ class ScorerMetrics:
         self._age = metrics.gauge(
             "input_age_seconds", "Age of a cluster's last sign of life", ("cluster",)
         )
+        self._closed = metrics.gauge(
+            "closed_gpus", "GPUs that get no new pods because of a fault", ("cluster", "fault")
+        )
         self._leading = metrics.gauge("leading", "1 while this scorer publishes for its shard")
         self._clusters: set[str] = set()
+        self._faults: set[tuple[str, GpuFault]] = set()
 
     def stored(self, put: PutScore, now_s: float) -> None:
         self._scores.labels(put.fact.freshness).inc()
@@ -53,4 +58,10 @@ class ScorerMetrics:
         self._clusters = set(ages)
         for cluster, age_s in ages.items():
             self._age.labels(cluster).set(age_s)
+        closed = self._core.closed_gpus()
+        for gone in self._faults - closed.keys():
+            self._closed.remove(*gone)
+        self._faults = set(closed)
+        for (name, fault), count in closed.items():
+            self._closed.labels(name, fault).set(count)
         self._leading.set(self._core.leading)

@@ -24,6 +24,7 @@ from berthmaster.control.scorer.core.scorer import Scorer
 from berthmaster.control.scorer.metrics import ScorerMetrics
 from berthmaster.control.scorer.publisher import Publisher
 from berthmaster.control.scorer.settings import ScorerSettings, rules_of, shard_of_settings
+from berthmaster.lib.messages.fleet import ClosedGpu, ClusterScore
 from berthmaster.lib.nats import subjects
 from berthmaster.lib.nats.connection import Connection
 from berthmaster.lib.nats.dead_letters import store_dead_letter
@@ -80,6 +81,7 @@ class Shell:
         self._caught_up = asyncio.Event()
         self._gained = asyncio.Event()
         self._timer: asyncio.TimerHandle | None = None
+        self._closed: dict[str, dict[tuple[str, int], ClosedGpu]] = {}  # as last stored
         self._wake_s = 0.0  # what the timer is set to, by the server's clock
         self._letters: deque[tuple[str, bytes, NotBelieved]] = deque(maxlen=LETTERS_A_SECOND)
 
@@ -115,11 +117,34 @@ class Shell:
 
     def _on_fact(self, seen: Seen) -> None:
         self._figures.messages["fact"] += 1
+        if isinstance(seen.fact, ClusterScore):
+            self._log_gpus(seen.fact)
         event = self._intake.fact(seen.subject, seen.fact, seen.stored_at_s)
         if isinstance(event, NotBelieved):
             self._doubt(seen.subject, b"", event)
         elif event is not None:
             self._tell(event)
+
+    def _log_gpus(self, score: ClusterScore) -> None:
+        """Log which GPUs were closed and opened, once for all replicas."""
+        now = {(node, gpu.index): gpu for node, gpus in score.closed_gpus.items() for gpu in gpus}
+        before = self._closed.get(score.cluster, {})
+        self._closed[score.cluster] = now
+        if not (self._caught_up.is_set() and self._lease.held):
+            return
+        for (node, index), gpu in now.items():
+            known = before.get((node, index))
+            if known is None or known.since_s != gpu.since_s:
+                self._ctx.log.warning(
+                    "gpu closed",
+                    cluster=score.cluster,
+                    node=node,
+                    gpu=index,
+                    fault=gpu.fault,
+                    reason=gpu.reason,
+                )
+        for node, index in before.keys() - now.keys():
+            self._ctx.log.info("gpu opened", cluster=score.cluster, node=node, gpu=index)
 
     def _on_gone(self, subject: str) -> None:
         if (event := self._intake.gone(subject)) is not None:

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from berthmaster.control.scorer.core.gpu_faults import FaultRules
 from berthmaster.control.scorer.core.rules import Amount, ScoringRules
 from berthmaster.control.scorer.core.shard import Shard, parse_shard
 from berthmaster.lib.runtime.settings import CommonSettings, setting
@@ -50,6 +51,20 @@ class ScorerSettings(CommonSettings):
         help="what scores 100 in the scope of a node: cores,GiB,GPUs,TPUs; none or 0 = the "
         "largest node of the fleet, rounded up",
     )
+    gpu_heal_s: float = setting(
+        600.0,
+        least=0,
+        most=86_400,
+        help="seconds for which telemetry must call a GPU well before it takes new pods again, "
+        "after it was lost, had uncorrectable memory errors or was throttled for long",
+    )
+    gpu_throttle_s: float = setting(
+        900.0,
+        least=10,
+        most=86_400,
+        help="seconds for which a GPU's hardware slows it down (heat, power brake) until the GPU "
+        "gets no new pods",
+    )
 
 
 def rules_of(settings: ScorerSettings) -> ScoringRules:
@@ -59,6 +74,7 @@ def rules_of(settings: ScorerSettings) -> ScoringRules:
         withdraw_after_s=WITHDRAWN_AFTER * settings.stale_after_s,
         cluster_full_scale=_amount(settings.cluster_full_scale),
         node_full_scale=_amount(settings.node_full_scale),
+        faults=FaultRules(settings.gpu_heal_s, settings.gpu_throttle_s),
     )
 
 

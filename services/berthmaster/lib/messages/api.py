@@ -543,12 +543,16 @@ class DryRunReply(
 class CordonRequest(
     msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True
 ):
-    """Cordon a cluster or a node (verb ``cordon``), or end a cordon and its drain (verb
+    """Cordon a cluster, a node or a GPU (verb ``cordon``), or end a cordon and its drain (verb
     ``uncordon``).
     """
 
     cluster: Named
     node: Named | None = None  # name of the node; null = the whole cluster
+    gpu: Annotated[
+        Annotated[int, Meta(ge=0, le=1023)] | None,
+        Meta(description="Index of one GPU of the node; None = the whole node."),
+    ] = None  # uncordon opens also a GPU that telemetry found faulty before
     reason: Reason = ""  # reason for the record; "" = unset
     who: Who = ""  # name of the operator, stored with the action
 
@@ -751,6 +755,7 @@ class CordonView(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     cluster: str
     node: str | None = None  # name of the node; null = the whole cluster
+    gpu: int | None = None  # index of the cordoned GPU; null = the whole node
     drain: bool = False  # True: running jobs are moved away
     drain_by_s: float | None = None  # time limit of the drain in seconds since 1970; null = unset
     reason: str = ""

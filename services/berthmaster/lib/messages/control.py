@@ -1,6 +1,6 @@
 """Operators' settings: queues, cordons and lost clusters, as the last value of each subject."""
 
-from typing import Annotated, Literal
+from typing import Annotated, Final, Literal
 
 import msgspec
 from msgspec import Meta
@@ -215,6 +215,10 @@ class QueueSetting(
     set_at_s: float = 0.0
 
 
+# Who cordons a node on which jobs of several owners failed.
+FAILING_NODE_BY: Final = "gateway: the node fails everybody's jobs"
+
+
 class Cordon(
     msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="control.cordon.v1"
 ):
@@ -235,6 +239,24 @@ class Cordon(
     set_at_s: float = 0.0
 
 
+class GpuCordon(
+    msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="control.gpu.v1"
+):
+    """No new pods on one GPU; what runs there continues. Not cordoned: the GPU takes pods, also one
+    that telemetry closed before ``set_at_s``.
+
+    Subject: ``berth.control.gpu.<cluster>.<node>.<index>``
+    """
+
+    cluster: str
+    node: str
+    gpu: Annotated[int, Meta(ge=0, le=1023)]  # its index, as the node's report lists it
+    cordoned: bool
+    reason: str = ""
+    set_by: str = ""
+    set_at_s: float = 0.0
+
+
 class ClusterLost(
     msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="control.lost.v1"
 ):
@@ -250,4 +272,4 @@ class ClusterLost(
     set_at_s: float = 0.0
 
 
-ControlFact = QueueSetting | RuntimeSetting | Cordon | ClusterLost
+ControlFact = QueueSetting | RuntimeSetting | Cordon | GpuCordon | ClusterLost

@@ -384,6 +384,19 @@ class ResourceScore(msgspec.Struct, frozen=True, gc=False, kw_only=True):
 
 
 Freshness = Literal["fresh", "stale", "withdrawn"]
+GpuFault = Literal["lost", "ecc", "throttled"]
+
+
+class ClosedGpu(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
+    """A GPU that telemetry found faulty: new pods stay away until it was well for a while, or until
+    an operator opens it after ``since_s``."""
+
+    index: Count  # as the node's report lists it
+    fault: GpuFault
+    # lost: no answer, or a fatal XID. ecc: uncorrectable memory errors. throttled: slowed down by
+    # its own hardware for long.
+    since_s: Moment  # the scorer's time of the newest sign of the fault
+    reason: Text = ""  # for operators
 
 
 class ClusterScore(
@@ -416,9 +429,9 @@ class ClusterScore(
     telemetry_nodes: Count = 0  # number of nodes with live telemetry
     nodes: Count = 0  # number of nodes
     note: str = ""  # cause of being stale or withdrawn, for display; "" = unset
-    lost_gpus: dict[str, tuple[Count, ...]] = {}
-    # lost_gpus: indices of lost GPUs by node, as telemetry reports. New pods do not get these GPUs,
-    # and missing telemetry does not restore a GPU.
+    closed_gpus: dict[str, tuple[ClosedGpu, ...]] = {}
+    # closed_gpus: GPUs by node that telemetry found faulty. New pods do not get these GPUs, and
+    # missing telemetry opens none.
 
 
 FleetFact = (

@@ -1,12 +1,12 @@
 """GPU usage of nodes and jobs: lossy observations, never truth.
 
 Telemetry feeds scores and displays. No service evicts or frees anything because of telemetry. Only
-``ClusterScore.lost_gpus`` affects placement: lost GPUs get no new pods. Messages travel on core
+``ClusterScore.closed_gpus`` affects placement: faulty GPUs get no new pods. Messages travel on core
 NATS, for each node once an interval and for each job every 30 s, and the next message replaces a
 lost one.
 """
 
-from typing import Annotated, Literal, Protocol
+from typing import Annotated, Final, Literal, Protocol
 
 import msgspec
 from msgspec import Meta
@@ -29,6 +29,9 @@ Model = Annotated[str, Meta(max_length=MAX_MODEL_CHARS)]
 Words = Annotated[str, Meta(max_length=2048)]
 NodeName = Annotated[str, Meta(max_length=253)]
 GpuHealth = Literal["ok", "degraded", "lost"]
+# Throttle reasons with which the hardware defends itself, the worst first. A power cap or an idle
+# clock is none of them.
+HARDWARE_THROTTLES: Final = ("hw_power_brake", "hw_thermal_slowdown", "hw_slowdown")
 TelemetrySource = Literal["nvml", "dcgm", "emulated"]
 
 

@@ -9,7 +9,13 @@ from typing import Final, NamedTuple, assert_never
 
 import msgspec
 
-from berthmaster.lib.messages.control import ClusterLost, ControlFact, Cordon, QueueSetting
+from berthmaster.lib.messages.control import (
+    ClusterLost,
+    ControlFact,
+    Cordon,
+    GpuCordon,
+    QueueSetting,
+)
 from berthmaster.lib.messages.families import CONTROL_FACTS, EVENTS, event_cluster, event_kind
 from berthmaster.lib.messages.fleet import (
     ClusterAlive,
@@ -88,6 +94,8 @@ def control_subject(fact: ControlFact) -> str:
             return subjects.runtime_setting(fact.runtime)
         case Cordon():
             return subjects.cordon(fact.cluster, fact.node)
+        case GpuCordon():
+            return subjects.gpu_cordon(fact.cluster, fact.node, str(fact.gpu))
         case ClusterLost():
             return subjects.lost(fact.cluster)
         case _:

@@ -333,6 +333,11 @@ def cordon(cluster: str, node_: str | None) -> str:
     return f"berth.control.cordon.{token(cluster)}.{token(node_) if node_ else NONE}"
 
 
+def gpu_cordon(cluster: str, node_: str, gpu: str) -> str:
+    """Whether one GPU of a node is cordoned. ``gpu``: its index."""
+    return f"berth.control.gpu.{token(cluster)}.{token(node_)}.{token(gpu)}"
+
+
 def lost(cluster: str) -> str:
     return f"berth.control.lost.{token(cluster)}"
 

@@ -258,6 +258,8 @@ def cordon_request(data: bytes) -> CordonRequest | Refusal:
     wrong = _no_token("cluster", request.cluster)
     if wrong is None and request.node is not None:
         wrong = _no_token("node", request.node)
+    if wrong is None and request.gpu is not None and request.node is None:
+        wrong = invalid(["gpu"], request.gpu, "a GPU together with the node that it is in")
     return wrong or request
 
 

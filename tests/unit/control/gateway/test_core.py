@@ -49,7 +49,13 @@ from berthmaster.lib.messages.api import (
     SubmitReply,
     WorkloadView,
 )
-from berthmaster.lib.messages.control import ClusterLost, Cordon, QueuePlace, QueueSetting
+from berthmaster.lib.messages.control import (
+    ClusterLost,
+    Cordon,
+    GpuCordon,
+    QueuePlace,
+    QueueSetting,
+)
 from berthmaster.lib.messages.runtimes import Runtime, RuntimeSetting
 from berthmaster.lib.messages.workload import (
     Cancelled,
@@ -889,6 +895,26 @@ def test_a_long_list_that_is_given_up_is_over() -> None:
             "",
         ),
         (
+            "cordon",
+            {"cluster": "c1", "node": "n1", "gpu": 3, "who": "eve"},
+            GpuCordon(cluster="c1", node="n1", gpu=3, cordoned=True, set_by="eve", set_at_s=9.0),
+            "new pods stay away from it; what runs there continues",
+        ),
+        (
+            "uncordon",
+            {"cluster": "c1", "node": "n1", "gpu": 0, "reason": "replaced"},
+            GpuCordon(
+                cluster="c1",
+                node="n1",
+                gpu=0,
+                cordoned=False,
+                reason="replaced",
+                set_by=BY,
+                set_at_s=9.0,
+            ),
+            "",
+        ),
+        (
             "lost",
             {"cluster": "c1", "reason": "flood"},
             ClusterLost(cluster="c1", lost=True, reason="flood", set_by=BY, set_at_s=9.0),
@@ -933,7 +959,7 @@ def test_a_long_list_that_is_given_up_is_over() -> None:
     ],
 )
 def test_an_operators_order_is_confirmed_when_it_is_stored(
-    verb: str, body: object, fact: Cordon | ClusterLost | QueueSetting, note: str
+    verb: str, body: object, fact: Cordon | GpuCordon | ClusterLost | QueueSetting, note: str
 ) -> None:
     gateway = fresh()
     asked = ask(verb, body, tenant=None)

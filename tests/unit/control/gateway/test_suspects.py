@@ -1,8 +1,8 @@
 """Nodes that fail everybody's jobs: which are cordoned, by which evidence, and which are not."""
 
-from berthmaster.control.gateway.core.suspects import BY, Suspects
+from berthmaster.control.gateway.core.suspects import Suspects
 from berthmaster.lib.lifecycle.workload import Workload
-from berthmaster.lib.messages.control import Cordon
+from berthmaster.lib.messages.control import FAILING_NODE_BY, Cordon
 from berthmaster.lib.messages.placement import PodBinding
 from berthmaster.lib.messages.workload import Evicted, Failed, Fault, Succeeded
 
@@ -52,7 +52,12 @@ def test_a_node_that_fails_several_workloads_is_cordoned_once_with_the_evidence(
         "ann/a gpu_lost, ann/b gpu_lost, bob/c not_started"
     )
     cordon = Cordon(
-        cluster="berlin", node="n1", cordoned=True, reason=reason, set_by=BY, set_at_s=200.0
+        cluster="berlin",
+        node="n1",
+        cordoned=True,
+        reason=reason,
+        set_by=FAILING_NODE_BY,
+        set_at_s=200.0,
     )
     assert suspects.due(200.0) == [cordon]
     suspects.said(cordon)

@@ -12,9 +12,11 @@ from berthmaster.control.scorer.core.events import InputFact
 from berthmaster.control.scorer.core.mix import Mix
 from berthmaster.control.scorer.core.rules import ScoringRules
 from berthmaster.lib.messages.fleet import (
+    ClosedGpu,
     ClusterAlive,
     ClusterProfile,
     ClusterScore,
+    GpuFault,
     NodeGone,
     NodeReport,
     ResourceScore,
@@ -30,11 +32,13 @@ class Reference:
         self.rules = rules
         self.facts: list[tuple[InputFact, float]] = []  # with the time that counts as seen
         self.telemetry: list[tuple[NodeTelemetry, float]] = []  # with the time of receipt
+        self.order: list[tuple[InputFact | NodeTelemetry, float]] = []  # both, as they came
 
     def fact(self, fact: InputFact, stored_at_s: float, now_s: float) -> None:
         if any(same_subject(fact, known) and known.stamp >= fact.stamp for known, _ in self.facts):
             return  # older than what is known, or a repetition: neither news nor a sign of life
         self.facts.append((fact, min(stored_at_s, now_s)))
+        self.order.append((fact, now_s))
         if isinstance(fact, NodeGone) and fact.node not in self.reports(fact.cluster):
             place = (fact.cluster, fact.node)
             self.telemetry = [t for t in self.telemetry if (t[0].cluster, t[0].node) != place]
@@ -42,6 +46,7 @@ class Reference:
     def hear(self, told: NodeTelemetry, now_s: float) -> None:
         if told.node in self.reports(told.cluster):
             self.telemetry.append((told, now_s))
+            self.order.append((told, now_s))
 
     # Looking
 
@@ -69,20 +74,56 @@ class Reference:
         told, at_s = mine[-1]
         return told if now_s < at_s + max(3.0, 3 * told.interval_s) else None
 
-    def lost(self, cluster: str, node: str) -> set[str]:
-        """The GPUs that the last telemetry, live or not, calls lost."""
-        last: NodeTelemetry | None = None
-        for told, _ in self.telemetry:
-            if (told.cluster, told.node) == (cluster, node):
-                last = told
-        return {g.uuid for g in last.gpus if g.health == "lost"} if last else set()
+    def faulty(self, cluster: str, node: str) -> dict[str, ClosedGpu]:
+        """The GPUs that were lost or had memory errors, and were not well for long since."""
+        since: dict[str, ClosedGpu] = {}
+        well: dict[str, float] = {}
+        errors: dict[str, int | None] = {}
+        heard_s = -math.inf
+        for what, at_s in self.order:
+            if (what.cluster, getattr(what, "node", "")) != (cluster, node):
+                continue
+            if isinstance(what, NodeGone):
+                since, heard_s = {}, -math.inf
+            elif isinstance(what, NodeReport):
+                listed = {gpu.uuid for gpu in what.gpus}
+                since = {uuid: gpu for uuid, gpu in since.items() if uuid in listed}
+            elif isinstance(what, NodeTelemetry):
+                if at_s >= heard_s + max(3.0, 3 * what.interval_s):
+                    well = {}
+                heard_s = at_s
+                spoken = {gpu.uuid: gpu for gpu in what.gpus}
+                for uuid in [uuid for uuid in since if uuid not in spoken]:
+                    well.pop(uuid, None)
+                for uuid, gpu in spoken.items():
+                    fault: GpuFault | None = None
+                    if gpu.health == "lost":
+                        fault = "lost"
+                    elif gpu.health == "degraded" and gpu.ecc_uncorrected:
+                        fault = "ecc"
+                    known = since.get(uuid)
+                    if fault is not None:
+                        count, before = gpu.ecc_uncorrected, errors.get(uuid) if known else None
+                        more = count is not None and before is not None and count > before
+                        errors[uuid] = before if count is None else count
+                        if known is None or known.fault != fault or uuid in well or more:
+                            words = "lost" if fault == "lost" else "uncorrectable memory errors"
+                            since[uuid] = ClosedGpu(
+                                index=gpu.index, fault=fault, since_s=at_s, reason=words
+                            )
+                        well.pop(uuid, None)
+                    elif known is not None:
+                        first_s = well.setdefault(uuid, at_s)
+                        if at_s - first_s >= self.rules.faults.heal_s:
+                            del since[uuid], well[uuid]
+        return since
 
-    def lost_gpus(self, cluster: str) -> dict[str, tuple[int, ...]]:
-        """The same by node and index, where any are."""
-        found: dict[str, tuple[int, ...]] = {}
+    def closed_gpus(self, cluster: str) -> dict[str, tuple[ClosedGpu, ...]]:
+        """The same by node, as reports list them."""
+        found: dict[str, tuple[ClosedGpu, ...]] = {}
         for name, report in sorted(self.reports(cluster).items()):
-            lost = self.lost(cluster, name)
-            if here := tuple(gpu.index for gpu in report.gpus if gpu.uuid in lost):
+            faulty = self.faulty(cluster, name)
+            if here := tuple(faulty[gpu.uuid] for gpu in report.gpus if gpu.uuid in faulty):
                 found[name] = here
         return found
 
@@ -113,7 +154,7 @@ class Reference:
                 input_age_s=age_s,
                 nodes=len(reports),
                 note=f"no sign of life for {withdraw_after_s:g} s",
-                lost_gpus=self.lost_gpus(cluster),
+                closed_gpus=self.closed_gpus(cluster),
             )
         stale = now_s >= seen_s + stale_after_s
         usable = {name: r for name, r in reports.items() if r.ready and r.schedulable}
@@ -138,12 +179,12 @@ class Reference:
             telemetry_nodes=sum(self.live(cluster, name, now_s) is not None for name in reports),
             nodes=len(reports),
             note="; ".join(notes),
-            lost_gpus=self.lost_gpus(cluster),
+            closed_gpus=self.closed_gpus(cluster),
         )
 
     def healthy(self, cluster: str, report: NodeReport) -> list[int]:
-        lost = self.lost(cluster, report.node)
-        return [at for at, g in enumerate(report.gpus) if g.healthy and g.uuid not in lost]
+        faulty = self.faulty(cluster, report.node)
+        return [at for at, g in enumerate(report.gpus) if g.healthy and g.uuid not in faulty]
 
     def raw_left(self, cluster: str, report: NodeReport) -> tuple[list[tuple[str, int]], int]:
         """(model, free milli) of each healthy GPU, perhaps below 0, and what could be charged to

@@ -1,6 +1,7 @@
 """Stories of one scorer: what it is told, what it tells."""
 
 import itertools
+from typing import Any
 
 from msgspec.structs import replace
 
@@ -14,10 +15,11 @@ from berthmaster.control.scorer.core.events import (
     Tick,
     WorkloadSubmitted,
 )
+from berthmaster.control.scorer.core.gpu_faults import FaultRules
 from berthmaster.control.scorer.core.rules import ScoringRules
 from berthmaster.control.scorer.core.scorer import Scorer
 from berthmaster.control.scorer.core.shard import shard_of
-from berthmaster.lib.messages.fleet import ClusterScore, ResourceScore, Share, Stamp
+from berthmaster.lib.messages.fleet import ClosedGpu, ClusterScore, ResourceScore, Share, Stamp
 from berthmaster.lib.messages.workload import PodSet
 from tests.unit.control.scorer.builders import (
     EAGER,
@@ -371,19 +373,28 @@ def test_gpus_that_the_report_does_not_list_are_not_counted_as_idle() -> None:
     assert told.idle_gpu_percent == 0.0
 
 
-def test_lost_gpus_are_published_at_once_and_a_new_scorer_recalls_them() -> None:
-    story = Story()
+def closed(told: ClusterScore) -> dict[str, list[tuple[int, str, float]]]:
+    """Node -> index, fault and age of the newest sign of each closed GPU."""
+    return {
+        node: [(gpu.index, gpu.fault, round(gpu.since_s - START_S, 1)) for gpu in gpus]
+        for node, gpus in told.closed_gpus.items()
+    }
+
+
+def test_a_lost_gpu_is_closed_at_once_and_a_new_scorer_recalls_it() -> None:
+    rules = replace(EAGER, faults=FaultRules(heal_s=20.0))
+    story = Story(rules)
     story.fact(alive())
     two = report(gpus=2)
     story.fact(two)
     lost = telemetry(0)
     lost = replace(lost, gpus=(*lost.gpus, reading(1, 5.0, health="lost")))
     (told,) = story.hear(lost)
-    assert (told.lost_gpus, told.free_gpus) == ({"n1": (1,)}, 1.0)
+    assert (closed(told), told.free_gpus) == ({"n1": [(1, "lost", 0.0)]}, 1.0)
 
     # Another scorer begins, and no telemetry has come to it: before facts of the node and after.
     for first, second in (("score", "report"), ("report", "score")):
-        other = Story(epoch=None)
+        other = Story(rules, epoch=None)
         other.fact(alive())
         for kind in (first, second):
             if kind == "score":
@@ -392,17 +403,87 @@ def test_lost_gpus_are_published_at_once_and_a_new_scorer_recalls_them() -> None
                 other.fact(two)
         other.scorer.handle(Led(8), other.now_s)
         (again,) = other.wait(0.005)
-        assert (again.lost_gpus, again.free_gpus) == ({"n1": (1,)}, 1.0)
-        # A score is no sign of life, and telemetry that comes counts more.
-        (healed,) = other.hear(telemetry(0, 0, counter=2))
-        assert (healed.lost_gpus, healed.free_gpus) == ({}, 2.0)
-        other.scorer.handle(ScoreSeen(told), other.now_s)
-        assert other.score().lost_gpus == {}
+        assert (closed(again), again.free_gpus) == ({"n1": [(1, "lost", 0.0)]}, 1.0)
+        # A score is no sign of life, and telemetry that comes counts more: after a while.
+        for counter in range(2, 24):
+            other.fact(alive(counter))
+            other.hear(telemetry(0, 0, counter=counter))
+            other.scorer.handle(ScoreSeen(told), other.now_s)
+            assert other.score().free_gpus == (1.0 if other.now_s < START_S + 20 else 2.0)
+            other.wait(0.99)
+        assert closed(other.score()) == {}
+
+
+def test_a_faulty_gpu_opens_only_after_readings_without_a_gap() -> None:
+    story = Story(replace(EAGER, faults=FaultRules(heal_s=10.0)))
+    story.fact(report(gpus=2))
+    errors = reading(1, 0, health="degraded", ecc_uncorrected=2)
+    story.hear(telemetry(gpus=(reading(0, 0), errors)))
+    assert closed(story.score()) == {"n1": [(1, "ecc", 0.0)]}
+    counter = 2
+
+    def well_for(seconds: int) -> bool:
+        nonlocal counter
+        for _ in range(seconds):
+            story.hear(telemetry(0, 0, counter=counter))
+            counter += 1
+            story.wait(0.995)
+        return not story.score().closed_gpus
+
+    assert not well_for(9)
+    story.wait(30.0)  # no telemetry: the time before does not count any more
+    assert not well_for(9)
+    # Telemetry of the node that does not list the GPU heals none either.
+    story.hear(telemetry(0, counter=counter))
+    counter += 1
+    assert not well_for(10)
+    assert well_for(1)
+
+
+def test_each_further_memory_error_is_a_new_sign_and_a_repeated_one_is_not() -> None:
+    story = Story()
+    story.fact(report(gpus=1))
+    for counter, errors in enumerate((2, 2, 3), start=1):
+        story.hear(
+            telemetry(
+                gpus=(reading(0, 0, health="degraded", ecc_uncorrected=errors),), counter=counter
+            )
+        )
+        story.wait(0.995)
+    assert closed(story.score()) == {"n1": [(0, "ecc", 2.0)]}
+
+
+def test_a_throttled_gpu_is_closed_once_that_lasts() -> None:
+    story = Story(replace(EAGER, faults=FaultRules(heal_s=10.0, throttle_s=120.0)))
+    story.fact(report(gpus=1))
+    hot = {"health": "degraded", "throttle_reasons": ("hw_thermal_slowdown",)}
+    capped = {"health": "ok", "throttle_reasons": ("sw_power_cap",)}
+    counter = 0
+
+    def play(seconds: int, **fields: Any) -> None:
+        nonlocal counter
+        for _ in range(seconds):
+            counter += 1
+            story.hear(telemetry(gpus=(reading(0, 90.0, **fields),), counter=counter))
+            story.wait(0.995)
+
+    play(119, **hot)
+    play(61, **capped)  # at full speed for a minute: the time begins again
+    play(119, **hot)
+    play(30, **capped)  # shorter: it goes on
+    assert closed(story.score()) == {}
+    play(1, **hot)
+    assert [gpu[:2] for gpu in closed(story.score())["n1"]] == [(0, "throttled")]
+    play(60 + 9, **capped)
+    assert closed(story.score()) == {"n1": [(0, "throttled", 329.0)]}
+    play(1, **capped)
+    assert closed(story.score()) == {}
 
 
 def test_a_score_makes_no_cluster_known() -> None:
     story = Story()
-    told = replace(story_score(), lost_gpus={"n1": (0,)})
+    gpu_0 = ClosedGpu(index=0, fault="lost", since_s=1.0)
+    told = replace(story_score(), closed_gpus={"n1": (gpu_0,)})
     story.scorer.handle(ScoreSeen(told), story.now_s)
     assert story.wait(5.0) == []
 
@@ -411,13 +492,13 @@ def story_score() -> ClusterScore:
     return ClusterScore(cluster="east", stamp=stamp(1), freshness="fresh", input_age_s=0.0)
 
 
-def test_lost_gpus_are_told_though_the_cluster_is_withdrawn() -> None:
+def test_closed_gpus_are_told_though_the_cluster_is_withdrawn() -> None:
     story = Story()
     story.fact(alive())
     story.fact(report(gpus=1))
     story.hear(replace(telemetry(), gpus=(reading(0, None, health="lost"),)))
     *_, last = story.wait(600.0)
-    assert (last.freshness, last.lost_gpus) == ("withdrawn", {"n1": (0,)})
+    assert (last.freshness, closed(last)) == ("withdrawn", {"n1": [(0, "lost", 0.0)]})
 
 
 def test_a_lost_gpu_is_not_offered_and_silence_does_not_bring_it_back() -> None:

@@ -17,6 +17,7 @@ from berthmaster.control.scorer.core.events import (
     Tick,
     WorkloadSubmitted,
 )
+from berthmaster.control.scorer.core.gpu_faults import FaultRules
 from berthmaster.control.scorer.core.instructions import PutScore
 from berthmaster.control.scorer.core.rules import ScoringRules
 from berthmaster.control.scorer.core.scorer import Scorer
@@ -35,7 +36,7 @@ from tests.unit.control.scorer.builders import (
 )
 from tests.unit.control.scorer.reference import Reference
 
-RULES = ScoringRules(mix_pods=5, mix_interval_s=1, slice_nodes=3)
+RULES = ScoringRules(mix_pods=5, mix_interval_s=1, slice_nodes=3, faults=FaultRules(heal_s=1.5))
 CLUSTERS = ("east", "west.1 b")
 NODES = ("n1", "n2", "n3")
 MODELS = ("A100", "T4")
@@ -112,6 +113,7 @@ def tellings(draw: st.DrawFn) -> NodeTelemetry:
             model="A100",
             utilization_percent=draw(st.none() | st.floats(0, 100)),
             health=draw(st.sampled_from(("ok", "ok", "ok", "degraded", "lost"))),
+            ecc_uncorrected=draw(st.sampled_from((None, 0, 1, 2))),
         )
         for at in range(draw(st.integers(0, 5)))
     )

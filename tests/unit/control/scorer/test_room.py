@@ -7,12 +7,12 @@ from berthmaster.control.scorer.core.mix import DEFAULT_MIX, Mix, PodShape, Typi
 from berthmaster.control.scorer.core.room import (
     NodeRoom,
     ResourceUse,
-    lost_indices,
+    faulty_indices,
     room_of,
     stuck_of,
     use_of,
 )
-from berthmaster.lib.engine.fleet.clusters import without_lost
+from berthmaster.lib.engine.fleet.closed_gpus import without_closed
 from berthmaster.lib.messages.fleet import Amounts, PodUse
 from tests.unit.control.scorer.builders import gpu, pod, report
 
@@ -56,7 +56,7 @@ def test_a_node_that_takes_no_pods_has_nothing_free_and_still_has_its_size(why: 
 def test_an_unhealthy_gpu_and_a_lost_one_are_not_offered() -> None:
     told = report(gpus=(gpu(0), gpu(1, healthy=False), gpu(2)))
     assert room_of(told).left == (("A100", 1000), ("A100", 1000))
-    lost = without_lost(told, lost_indices(told, {"GPU-n1-2"}))
+    lost = without_closed(told, faulty_indices(told, {"GPU-n1-2"}))
     assert (room_of(lost).left, room_of(lost).free_gpu_milli) == ((("A100", 1000),), 1000)
 
 
@@ -75,7 +75,7 @@ def test_of_counted_gpus_those_are_lost_that_the_plugin_does_not_know_of(
     unhealthy: tuple[int, ...], lost: set[str], found: tuple[int, ...]
 ) -> None:
     gpus = tuple(replace(gpu(at, healthy=at not in unhealthy), uuid="") for at in range(4))
-    assert lost_indices(report(gpus=gpus), lost) == found
+    assert faulty_indices(report(gpus=gpus), lost) == found
 
 
 def test_a_node_that_reports_fewer_gpus_than_run_there_has_none_free() -> None:

@@ -2,7 +2,13 @@
 
 import pytest
 
-from berthmaster.lib.messages.control import ClusterLost, ControlFact, Cordon, QueueSetting
+from berthmaster.lib.messages.control import (
+    ClusterLost,
+    ControlFact,
+    Cordon,
+    GpuCordon,
+    QueueSetting,
+)
 from berthmaster.lib.messages.families import UNREADABLE, encode
 from berthmaster.lib.nats.message_subjects import (
     ControlReader,
@@ -26,6 +32,7 @@ def recorded(fact: ControlFact, sequence: int, subject: str = "") -> Recorded:
         CORDON,
         Cordon(cluster="t4", node="n1", cordoned=True),
         ClusterLost(cluster="a.b", lost=True),
+        GpuCordon(cluster="a.b", node="n.1", gpu=0, cordoned=True),
         QueueSetting(queue="research"),
     ],
 )

@@ -32,7 +32,13 @@ from berthmaster.control.dashboard.core.series import measured
 from berthmaster.lib.engine.fleetview.rows import ClusterRow
 from berthmaster.lib.lifecycle.states import BEGUN, LIVE, State
 from berthmaster.lib.lifecycle.workload import Workload
-from berthmaster.lib.messages.control import ClusterLost, ControlFact, Cordon, QueueSetting
+from berthmaster.lib.messages.control import (
+    ClusterLost,
+    ControlFact,
+    Cordon,
+    GpuCordon,
+    QueueSetting,
+)
 from berthmaster.lib.messages.fleet import (
     ClusterAlive,
     ClusterProfile,
@@ -136,7 +142,7 @@ class Dashboard(Known):
         if isinstance(fact, QueueSetting):
             self.queues[fact.queue] = fact
             return
-        if not isinstance(fact, Cordon | ClusterLost):
+        if not isinstance(fact, Cordon | GpuCordon | ClusterLost):
             return
         self.fleet.set_control(self._control.values())
         self._changed_clusters.add(fact.cluster)

@@ -11,6 +11,8 @@ from berthmaster.lib.engine.fleetview.fleet_problems import (
     Problem,
     many,
     of_cluster,
+    of_cordons,
+    of_gpus,
     of_letters,
     of_nodes,
 )
@@ -54,6 +56,8 @@ def _of_cluster(row: ClusterRow, known: Known, now_s: float) -> Iterable[dict[st
     alive = known.alive.get(row.cluster)
     for found in of_cluster(row, alive.interval_s if alive else 0.0):
         yield _told(found)
+    yield from map(_told, of_gpus(row.cluster, known.fleet.faulty_gpus(row.cluster)))
+    yield from map(_told, of_cordons(known.fleet.cordons_of(row.cluster)))
     if (grid := known.grids.get(row.cluster)) is not None:
         yield from _of_grid(row.cluster, grid)
         yield from map(_told, of_nodes(row.cluster, (n.report for n in grid.nodes.values())))

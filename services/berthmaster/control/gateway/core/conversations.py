@@ -61,7 +61,13 @@ from berthmaster.lib.messages.api import (
     RecordedEvent,
     Refusal,
 )
-from berthmaster.lib.messages.control import ClusterLost, ControlFact, Cordon, QueueSetting
+from berthmaster.lib.messages.control import (
+    ClusterLost,
+    ControlFact,
+    Cordon,
+    GpuCordon,
+    QueueSetting,
+)
 from berthmaster.lib.messages.placement import HUB_CELL, MAIN_CELL
 from berthmaster.lib.messages.runtimes import RuntimeSetting
 from berthmaster.lib.messages.workload import (
@@ -506,6 +512,17 @@ def _control_fact(
             if isinstance(cordon, Refusal):
                 return cordon
             on = asked.verb == "cordon"
+            if cordon.node is not None and cordon.gpu is not None:
+                gpu = GpuCordon(
+                    cluster=cordon.cluster,
+                    node=cordon.node,
+                    gpu=cordon.gpu,
+                    cordoned=on,
+                    reason=cordon.reason,
+                    set_by=cordon.who or shared.by,
+                    set_at_s=now_s,
+                )
+                return gpu, "new pods stay away from it; what runs there continues" if on else ""
             fact = Cordon(
                 cluster=cordon.cluster,
                 node=cordon.node,

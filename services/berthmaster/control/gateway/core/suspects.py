@@ -16,12 +16,11 @@ from typing import Final, NamedTuple
 
 from berthmaster.lib.lifecycle.attempt_faults import CONTAGIOUS
 from berthmaster.lib.lifecycle.workload import Key, Workload
-from berthmaster.lib.messages.control import Cordon
+from berthmaster.lib.messages.control import FAILING_NODE_BY, Cordon
 from berthmaster.lib.messages.workload import Evicted, Failed, Fault, Succeeded, WorkloadEvent
 
 MOST_A_CLUSTER: Final = 2
 MAX_NAMED: Final = 5
-BY: Final = "gateway: the node fails everybody's jobs"
 
 Place = tuple[str, str]  # cluster, node
 
@@ -79,7 +78,7 @@ class Suspects:
         recent = Counter(
             cluster
             for (cluster, _), fact in self._set.items()
-            if fact.cordoned and fact.set_by == BY and fact.set_at_s > since_s
+            if fact.cordoned and fact.set_by == FAILING_NODE_BY and fact.set_at_s > since_s
         )
         found: list[Cordon] = []
         for place in sorted(self._bad):
@@ -95,7 +94,7 @@ class Suspects:
                         node=node,
                         cordoned=True,
                         reason=reason,
-                        set_by=BY,
+                        set_by=FAILING_NODE_BY,
                         set_at_s=now_s,
                     )
                 )

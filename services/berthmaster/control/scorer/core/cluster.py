@@ -11,11 +11,19 @@ from typing import Final
 
 import msgspec
 
+from berthmaster.control.scorer.core.gpu_faults import (
+    FaultRules,
+    GpuState,
+    follow,
+    recalled,
+    shifted,
+    unseen,
+)
 from berthmaster.control.scorer.core.mix import Mix
 from berthmaster.control.scorer.core.plausibility import Drop, believable_interval, judge_report
 from berthmaster.control.scorer.core.room import (
     ResourceUse,
-    lost_indices,
+    faulty_indices,
     reading_key,
     room_of,
     use_of,
@@ -23,8 +31,9 @@ from berthmaster.control.scorer.core.room import (
 from berthmaster.control.scorer.core.rules import Amount
 from berthmaster.control.scorer.core.score import Life, amount_of
 from berthmaster.control.scorer.core.totals import Measured, Totals, TotalsPart
-from berthmaster.lib.engine.fleet.clusters import without_lost
+from berthmaster.lib.engine.fleet.closed_gpus import without_closed
 from berthmaster.lib.messages.fleet import (
+    ClosedGpu,
     ClusterAlive,
     ClusterProfile,
     ClusterScore,
@@ -61,7 +70,7 @@ class _Node:
     """What is known of one node beyond its contribution."""
 
     __slots__ = (
-        *("calm", "counter", "epoch", "healthy", "idle", "live_until_s", "lost", "report"),
+        *("calm", "counter", "epoch", "gpus", "healthy", "idle", "live_until_s", "report"),
         *("shared", "side_by_side"),
     )
 
@@ -75,7 +84,16 @@ class _Node:
         self.live_until_s = 0.0  # 0: no live telemetry
         self.idle: dict[str, int] = {}  # GPU -> idle share in 1/1000 percent, where measured
         self.calm: frozenset[str] = frozenset()  # GPUs that are measured and leave room for another
-        self.lost: frozenset[str] = frozenset()  # stays when telemetry lapses: silence heals none
+        # By key, the GPUs that are not well: they stay so when telemetry lapses.
+        self.gpus: dict[str, GpuState] = {}
+
+    def closed(self) -> dict[str, tuple[object, ...]]:
+        """What of its GPUs others see."""
+        return {
+            key: (state.fault, state.since_s)
+            for key, state in self.gpus.items()
+            if state.fault is not None
+        }
 
     def measured(self) -> Measured:
         gpus = idle = 0
@@ -90,9 +108,10 @@ class _Node:
 class ScoredCluster:
     """One cluster. ``ours``: this shard scores it; of others only the size matters."""
 
-    def __init__(self, name: str, *, ours: bool) -> None:
+    def __init__(self, name: str, *, ours: bool, faults: FaultRules | None = None) -> None:
         self.name = name
         self.ours = ours
+        self._faults = faults or FaultRules()
         self.totals = Totals()
         self.life = Life()
         self._nodes: dict[str, _Node] = {}
@@ -101,8 +120,8 @@ class ScoredCluster:
         self._profile: ClusterProfile | None = None
         self._membership: Membership | None = None
         self._measured = Life()  # by its hub
-        self.lost_gpus: dict[str, tuple[int, ...]] = {}  # of each node that has some
-        self._lost_before: Mapping[str, tuple[int, ...]] = {}  # by the newest score
+        self.closed_gpus: dict[str, tuple[ClosedGpu, ...]] = {}  # of each node that has some
+        self._closed_before: Mapping[str, tuple[ClosedGpu, ...]] = {}  # by the newest score
         # What readers were told, which is the core's business
         self.told: ClusterScore | None = None  # None: they must hear of it anew
         self.told_s = 0.0
@@ -202,30 +221,33 @@ class ScoredCluster:
         if node is None:
             self._nodes[fact.node] = node = _Node(fact)
         node.report = fact
-        self._recall_lost(node)
-        if node.lost:  # a GPU that was replaced is another one
-            node.lost &= {reading_key(gpu.uuid, gpu.index) for gpu in fact.gpus}
+        self._recall_closed(node)
+        if node.gpus:  # a GPU that was replaced is another one
+            listed = {reading_key(gpu.uuid, gpu.index) for gpu in fact.gpus}
+            node.gpus = {key: state for key, state in node.gpus.items() if key in listed}
         return self._assess(node, mix)
 
-    def recall_lost(self, lost_gpus: Mapping[str, tuple[int, ...]], mix: Mix) -> None:
-        """GPUs that were lost by the newest score still are, until telemetry of their node says
-        otherwise: a scorer's start must not make a lost GPU look well."""
-        self._lost_before = lost_gpus
-        for name in lost_gpus:
+    def recall_closed(self, closed: Mapping[str, tuple[ClosedGpu, ...]], mix: Mix) -> None:
+        """Keep GPUs closed that the newest score calls closed, until telemetry of their node says
+        otherwise: a scorer's start must not make a faulty GPU look well."""
+        self._closed_before = closed
+        for name in closed:
             node = self._nodes.get(name)
-            if node is not None and self._recall_lost(node):
+            if node is not None and self._recall_closed(node):
                 self._assess(node, mix)
 
-    def _recall_lost(self, node: _Node) -> bool:
-        """Whether that changed what is known of a node."""
-        indices = self._lost_before.get(node.report.node, ())
-        if node.epoch or node.counter or not indices:
+    def _recall_closed(self, node: _Node) -> bool:
+        """Return whether that changed what is known of a node."""
+        closed = {gpu.index: gpu for gpu in self._closed_before.get(node.report.node, ())}
+        if node.epoch or node.counter or not closed:
             return False
-        before = node.lost
-        node.lost = frozenset(
-            reading_key(gpu.uuid, gpu.index) for gpu in node.report.gpus if gpu.index in indices
-        )
-        return node.lost != before
+        before = node.gpus
+        node.gpus = {
+            reading_key(gpu.uuid, gpu.index): recalled(closed[gpu.index])
+            for gpu in node.report.gpus
+            if gpu.index in closed
+        }
+        return node.gpus != before
 
     def forget_node(self, node: str) -> Changed:
         """The bus no longer holds the fact."""
@@ -241,17 +263,17 @@ class ScoredCluster:
     def _remove(self, name: str) -> Changed:
         if self._nodes.pop(name, None) is None:
             return SOMETHING
-        self.lost_gpus.pop(name, None)
+        self.closed_gpus.pop(name, None)
         self.totals.put(name, None)
         return CAPACITY
 
     def _assess(self, node: _Node, mix: Mix) -> Changed:
-        """The node's whole contribution, after its report or its lost GPUs changed."""
-        lost = lost_indices(node.report, node.lost)
-        report = without_lost(node.report, lost)
-        self.lost_gpus.pop(report.node, None)
-        if lost:
-            self.lost_gpus[report.node] = lost
+        """The node's whole contribution, after its report or its closed GPUs changed."""
+        closed = self._closed(node)
+        report = without_closed(node.report, {gpu.index for gpu in closed})
+        self.closed_gpus.pop(report.node, None)
+        if closed:
+            self.closed_gpus[report.node] = closed
         node.healthy = tuple(reading_key(gpu.uuid, gpu.index) for gpu in report.gpus if gpu.healthy)
         node.side_by_side = any(
             share.kind in ("shared", "milli") and share.isolation == "memory"
@@ -265,6 +287,15 @@ class ScoredCluster:
         self.totals.put(report.node, part)
         same = known is not None and known.room.has == room.has
         return SOMETHING if same else CAPACITY
+
+    def _closed(self, node: _Node) -> tuple[ClosedGpu, ...]:
+        faulty = node.closed()
+        if not faulty:
+            return ()
+        indices = faulty_indices(node.report, faulty.keys())
+        keys = {gpu.index: reading_key(gpu.uuid, gpu.index) for gpu in node.report.gpus}
+        found = (node.gpus[keys[index]].closed(index) for index in indices)
+        return tuple(gpu for gpu in found if gpu is not None)
 
     def judge(self, node: str, mix: Mix) -> bool:
         """Judge a node by a new mix; whether that made a difference."""
@@ -289,23 +320,31 @@ class ScoredCluster:
         node.live_until_s = now_s + max(LEAST_LIVE_S, 3 * told.interval_s)
         idle: dict[str, int] = {}
         calm: set[str] = set()
-        lost: set[str] = set()
         for gpu in told.gpus:
             # Where a report only counts GPUs, its entries have no uuid and are known by index.
             for key in (reading_key(gpu.uuid, gpu.index), reading_key("", gpu.index)):
-                if gpu.health == "lost":
-                    lost.add(key)
-                elif gpu.utilization_percent is not None:
+                if gpu.utilization_percent is not None and gpu.health != "lost":
                     idle[key] = 100_000 - round(1000 * gpu.utilization_percent)
                     taken = gpu.sm_active_percent if node.side_by_side else None
                     if (gpu.utilization_percent if taken is None else taken) < CALM_PERCENT:
                         calm.add(key)
         node.idle, node.calm = idle, frozenset(calm)
-        if node.lost != lost:
-            node.lost = frozenset(lost)
+        if self._follow_faults(node, told, now_s, gap=not live):
             return self._assess(node, mix), node.live_until_s
         self.totals.measure(told.node, node.measured(), True)
         return MEASURED, node.live_until_s
+
+    def _follow_faults(self, node: _Node, told: NodeTelemetry, now_s: float, *, gap: bool) -> bool:
+        """Return whether a GPU was closed, opened, or closed for a newer sign."""
+        if not node.gpus and all(gpu.health == "ok" for gpu in told.gpus):
+            return False  # as nearly always
+        before, known = node.closed(), node.gpus
+        found: dict[str, GpuState | None] = {key: unseen(state) for key, state in known.items()}
+        for gpu in told.gpus:
+            for key in (reading_key(gpu.uuid, gpu.index), reading_key("", gpu.index)):
+                found[key] = follow(known.get(key), gpu, now_s, self._faults, gap=gap)
+        node.gpus = {key: state for key, state in found.items() if state is not None}
+        return node.closed() != before
 
     def lapse(self, name: str, now_s: float) -> float | None:
         """Forget the node's readings if they are live no longer; else until when they are."""
@@ -332,6 +371,7 @@ class ScoredCluster:
         if self.since_s is not None:
             self.since_s += by_s
         for name, node in self._nodes.items():
+            node.gpus = {key: shifted(state, by_s) for key, state in node.gpus.items()}
             if node.live_until_s:
                 node.live_until_s += by_s
                 yield name, node.live_until_s

@@ -59,18 +59,18 @@ def reading_key(uuid: str, index: int) -> str:
     return uuid or f"#{index}"
 
 
-def lost_indices(report: NodeReport, lost: Set[str]) -> tuple[int, ...]:
-    """The GPUs of a report that telemetry calls lost. ``lost``: their keys.
+def faulty_indices(report: NodeReport, faulty: Set[str]) -> tuple[int, ...]:
+    """Return the GPUs of a report that telemetry found faulty. ``faulty``: their keys.
 
     A device plugin counts and names none: of its GPUs those that it takes for unhealthy itself are
-    some of the lost ones, and only what is lost beyond them is told. For example, of 8 GPUs one is
-    unhealthy by the plugin, and telemetry calls #3 lost: it is the same one.
+    some of the faulty ones, and only faulty GPUs beyond them are returned. For example, of 8 GPUs
+    one is unhealthy by the plugin, and telemetry calls #3 lost: it is the same one.
     """
-    if not lost:
+    if not faulty:
         return ()
-    named = [gpu.index for gpu in report.gpus if gpu.uuid and gpu.uuid in lost]
+    named = [gpu.index for gpu in report.gpus if gpu.uuid and gpu.uuid in faulty]
     counted = [gpu for gpu in report.gpus if not gpu.uuid]
-    found = [gpu for gpu in counted if reading_key("", gpu.index) in lost]
+    found = [gpu for gpu in counted if reading_key("", gpu.index) in faulty]
     known = sum(not gpu.healthy for gpu in counted)
     healthy = [gpu.index for gpu in found if gpu.healthy]
     return tuple(sorted(named + healthy[: max(0, len(found) - known)]))

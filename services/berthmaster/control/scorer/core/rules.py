@@ -7,6 +7,8 @@ from typing import Final
 
 import msgspec
 
+from berthmaster.control.scorer.core.gpu_faults import FaultRules
+
 RESOURCES: Final = ("cpu", "mem", "gpu", "tpu")
 
 
@@ -34,4 +36,5 @@ class ScoringRules(msgspec.Struct, frozen=True, kw_only=True):
     mix_half_life_s: float = 3600.0  # after it a submitted pod counts half in the typical mix
     mix_pods: float = 50.0  # decayed number of pods seen from which the mix is the observed one
     mix_interval_s: float = 5.0  # the typical mix is settled anew at most this often
+    faults: FaultRules = FaultRules()  # when GPUs are closed to new pods
     slice_nodes: int = 64  # nodes judged by a new mix in one turn: keeps turns short

@@ -20,6 +20,7 @@ from berthmaster.control.scorer.core.totals import Totals
 from berthmaster.lib.engine.fleet.clusters import TWIN
 from berthmaster.lib.messages.fleet import (
     Amounts,
+    ClosedGpu,
     ClusterScore,
     Freshness,
     HubRoom,
@@ -90,11 +91,11 @@ def cluster_score(
     expected_nodes: int = 0,
     room: HubRoom | None = None,
     same_as: str = "",
-    lost_gpus: Mapping[str, tuple[int, ...]] = MappingProxyType({}),
+    closed_gpus: Mapping[str, tuple[ClosedGpu, ...]] = MappingProxyType({}),
 ) -> ClusterScore:
     """The score as of now. ``expected_nodes``: as many as the cluster's profile speaks of;
     ``room``: of a cluster that only its hub speaks of; ``same_as``: the cluster whose API server it
-    is, and whose score has its capacity; ``lost_gpus``: by node, told whatever the freshness."""
+    is, and whose score has its capacity; ``closed_gpus``: by node, whatever the freshness."""
     freshness = "withdrawn" if same_as else life.freshness(rules, now_s)
     age_s = round(life.age_s(now_s), 3)
     if freshness == "withdrawn":
@@ -107,7 +108,7 @@ def cluster_score(
             input_age_s=age_s,
             nodes=len(totals.parts),
             note=f"{TWIN}: {same_as}" if same_as else note,
-            lost_gpus=dict(sorted(lost_gpus.items())),
+            closed_gpus=dict(sorted(closed_gpus.items())),
         )
     return ClusterScore(
         cluster=cluster,
@@ -123,7 +124,7 @@ def cluster_score(
         telemetry_nodes=totals.live_nodes,
         nodes=len(totals.parts),
         note=_note(totals, freshness, life.limits(rules)[0], expected_nodes, room),
-        lost_gpus=dict(sorted(lost_gpus.items())),
+        closed_gpus=dict(sorted(closed_gpus.items())),
     )
 
 
@@ -181,7 +182,9 @@ def _note(
 def differs(told: ClusterScore, now: ClusterScore, totals: Totals, band: float) -> bool:
     """Whether readers of ``told`` should hear of ``now``. Amounts are compared in percent of what
     the cluster has; what appears, vanishes or becomes nothing is always told."""
-    if (told.freshness, told.nodes, told.lost_gpus) != (now.freshness, now.nodes, now.lost_gpus):
+    if (told.freshness, told.nodes) != (now.freshness, now.nodes) or (
+        told.closed_gpus != now.closed_gpus
+    ):
         return True
     if told.resources.keys() != now.resources.keys():
         return True

@@ -48,9 +48,11 @@ from berthmaster.control.scorer.core.score import (
 )
 from berthmaster.lib.engine.fleet.clusters import Twins
 from berthmaster.lib.messages.fleet import (
+    ClosedGpu,
     ClusterAlive,
     ClusterProfile,
     ClusterScore,
+    GpuFault,
     Membership,
     NodeGone,
     NodeReport,
@@ -83,7 +85,8 @@ class Scorer:
         self._unmixed: deque[tuple[str, str]] = deque()  # nodes not yet judged by this mix
         self._scales = scales(self._rules, _NOTHING, _NOTHING)
         self._rescale_s: float | None = None  # when to settle what scores 100
-        self._lost_before: dict[str, dict[str, tuple[int, ...]]] = {}  # by cluster, where any are
+        # By cluster, where the newest score has any.
+        self._closed_before: dict[str, dict[str, tuple[ClosedGpu, ...]]] = {}
         self._epoch: int | None = None
         self._counter = 0
         self._last_s = float("-inf")  # when the last event came
@@ -117,6 +120,16 @@ class Scorer:
     def input_ages_s(self, now_s: float) -> dict[str, float]:
         """Cluster of ours -> age of its last sign of life."""
         return {c.name: c.newest.age_s(now_s) for c in self._clusters.values() if c.ours}
+
+    def closed_gpus(self) -> Counter[tuple[str, GpuFault]]:
+        """Return how many GPUs of ours are closed, by cluster and fault."""
+        return Counter(
+            (cluster.name, gpu.fault)
+            for cluster in self._clusters.values()
+            if cluster.ours
+            for gpus in cluster.closed_gpus.values()
+            for gpu in gpus
+        )
 
     def score(self, cluster: str, now_s: float, stamp: Stamp) -> ClusterScore:
         """A cluster's score as it would be told now. KeyError if nothing is known of it."""
@@ -170,18 +183,20 @@ class Scorer:
             self._due.set(name, cluster.hold_s)
 
     def _on_score(self, score: ClusterScore) -> None:
-        """A score tells nothing but which GPUs are lost: it makes no cluster known."""
-        self._lost_before[score.cluster] = score.lost_gpus
-        if not score.lost_gpus:
-            del self._lost_before[score.cluster]
+        """A score tells nothing but which GPUs are closed: it makes no cluster known."""
+        self._closed_before[score.cluster] = score.closed_gpus
+        if not score.closed_gpus:
+            del self._closed_before[score.cluster]
         if (cluster := self._clusters.get(score.cluster)) is not None:
-            cluster.recall_lost(score.lost_gpus, self.mix)
+            cluster.recall_closed(score.closed_gpus, self.mix)
 
     def _on_fact(self, fact: InputFact, stored_at_s: float, now_s: float) -> None:
         cluster = self._clusters.get(fact.cluster)
         if cluster is None:
-            cluster = ScoredCluster(fact.cluster, ours=self._owns(fact.cluster))
-            cluster.recall_lost(self._lost_before.get(fact.cluster, {}), self.mix)
+            cluster = ScoredCluster(
+                fact.cluster, ours=self._owns(fact.cluster), faults=self._rules.faults
+            )
+            cluster.recall_closed(self._closed_before.get(fact.cluster, {}), self.mix)
             self._clusters[fact.cluster] = cluster
         match fact:
             case ClusterAlive():
@@ -382,7 +397,7 @@ class Scorer:
             expected_nodes=cluster.expected_nodes,
             room=cluster.room,
             same_as=self._same_as(cluster.name, now_s),
-            lost_gpus=cluster.lost_gpus,
+            closed_gpus=cluster.closed_gpus,
         )
 
     def _same_as(self, name: str, now_s: float) -> str:

@@ -9,17 +9,17 @@ does not count, so a renamed cluster counts again once its old name is declared 
 """
 
 from bisect import insort
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from operator import attrgetter
 from typing import Final
 
 import msgspec
 
 from berthmaster.lib.messages.fleet import (
+    ClosedGpu,
     ClusterProfile,
     ClusterScore,
     Membership,
-    NodeReport,
     QueueReport,
     Taint,
 )
@@ -191,11 +191,11 @@ class Cluster(msgspec.Struct, kw_only=True):
         return ""
 
     @property
-    def lost_gpus(self) -> Mapping[str, tuple[int, ...]]:
-        """Return lost GPUs by node, from telemetry. An old score still counts, since silence heals
-        no GPU.
+    def faulty_gpus(self) -> Mapping[str, tuple[ClosedGpu, ...]]:
+        """Return GPUs by node that telemetry found faulty. An old score still counts, since silence
+        heals no GPU.
         """
-        return self.score.lost_gpus if self.score is not None else {}
+        return self.score.closed_gpus if self.score is not None else {}
 
     @property
     def fresh_score(self) -> ClusterScore | None:
@@ -293,17 +293,3 @@ class Clusters:
         score = cluster.fresh_score
         idle = score.idle_gpu_percent if score is not None else None
         return ClusterView(name=name, age_s=age_s, idle_percent=idle, closed=closed)
-
-
-def without_lost(report: NodeReport, indices: Collection[int]) -> NodeReport:
-    """Return the report with lost GPUs marked unhealthy.
-
-    Lost GPUs get no new pods and keep the running ones. Returns the same object if nothing changes.
-    """
-    if not any(gpu.healthy and gpu.index in indices for gpu in report.gpus):
-        return report
-    gpus = tuple(
-        msgspec.structs.replace(gpu, healthy=gpu.healthy and gpu.index not in indices)
-        for gpu in report.gpus
-    )
-    return msgspec.structs.replace(report, gpus=gpus)

@@ -1,13 +1,14 @@
 """Problems of the fleet in words, for dashboard and terminal. Pure."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Final, Literal
 
 import msgspec
 
 from berthmaster.lib.engine.fleet.clusters import Cluster
 from berthmaster.lib.engine.fleetview.rows import ClusterRow
-from berthmaster.lib.messages.fleet import NodeReport
+from berthmaster.lib.messages.control import FAILING_NODE_BY, Cordon
+from berthmaster.lib.messages.fleet import ClosedGpu, NodeReport
 
 Level = Literal["broken", "note"]
 SILENT_INTERVALS: Final = 3.0
@@ -70,6 +71,32 @@ def of_nodes(cluster: str, reports: Iterable[NodeReport]) -> Iterator[Problem]:
         )
     if (left := len(by_number) - PROBLEMS_A_CLUSTER) > 0:
         yield Problem("note", f"{many(left, 'other problem')} of nodes", cluster)
+
+
+def of_gpus(cluster: str, faulty: Collection[tuple[str, ClosedGpu]]) -> Iterator[Problem]:
+    """Yield GPUs that get no new pods because telemetry found them faulty, the newest first."""
+    newest = sorted(faulty, key=lambda one: (-one[1].since_s, one[0], one[1].index))
+    for node, gpu in newest[:PROBLEMS_A_CLUSTER]:
+        text = (
+            f"GPU {gpu.index} of node {node} gets no new pods ({gpu.fault}: {gpu.reason}) until it "
+            f"was well for a while, or: berth uncordon {cluster} {node} --gpu {gpu.index}"
+        )
+        level: Level = "note" if gpu.fault == "throttled" else "broken"
+        yield Problem(level, text, cluster, gpu.since_s)
+    if (left := len(newest) - PROBLEMS_A_CLUSTER) > 0:
+        yield Problem("broken", f"{many(left, 'other GPU')} get no new pods: faulty", cluster)
+
+
+def of_cordons(cordons: Iterable[Cordon]) -> Iterator[Problem]:
+    """Yield nodes on which jobs of several owners failed, with the command that empties them.
+    Their evidence names jobs, so it is a detail."""
+    for cordon in sorted(cordons, key=lambda one: (one.cluster, one.node or "")):
+        if cordon.set_by == FAILING_NODE_BY and cordon.node is not None and not cordon.drain:
+            text = (
+                f"node {cordon.node} fails jobs of several owners and gets nothing new; to move "
+                f"away what runs there: berth drain {cordon.cluster} {cordon.node}"
+            )
+            yield Problem("note", text, cordon.cluster, cordon.set_at_s, cordon.reason)
 
 
 def of_letters(newest: Mapping[str, tuple[float, str]], now_s: float) -> Iterator[Problem]:

@@ -6,9 +6,11 @@ from typing import Protocol
 
 import msgspec
 
+from berthmaster.lib.engine.fleet.closed_gpus import NO_ORDERS, is_closed
 from berthmaster.lib.engine.fleet.clusters import Twins
-from berthmaster.lib.messages.control import ClusterLost, ControlFact, Cordon
+from berthmaster.lib.messages.control import ClusterLost, ControlFact, Cordon, GpuCordon
 from berthmaster.lib.messages.fleet import (
+    ClosedGpu,
     ClusterAlive,
     ClusterProfile,
     ClusterScore,
@@ -86,6 +88,7 @@ class FleetView:
         self._withheld: dict[str, int] = {}  # milli of all nodes of a cluster
         self._telemetry: dict[tuple[str, str], NodeTelemetry] = {}
         self._cordons: dict[tuple[str, str | None], Cordon] = {}
+        self._gpu_cordons: dict[tuple[str, str], dict[int, GpuCordon]] = {}
         self._lost: dict[str, ClusterLost] = {}
 
     def take(self, seen: StoredFact) -> None:
@@ -118,11 +121,15 @@ class FleetView:
     def set_control(self, facts: Iterable[ControlFact]) -> None:
         """Replace all operators' settings."""
         self._cordons.clear()
+        self._gpu_cordons.clear()
         self._lost.clear()
         for fact in facts:
             match fact:
                 case Cordon(cordoned=True):
                     self._cordons[fact.cluster, fact.node] = fact
+                case GpuCordon():
+                    of_node = self._gpu_cordons.setdefault((fact.cluster, fact.node), {})
+                    of_node[fact.gpu] = fact
                 case ClusterLost(lost=True):
                     self._lost[fact.cluster] = fact
                 case _:
@@ -173,6 +180,21 @@ class FleetView:
     def nodes_of(self, cluster: str) -> list[NodeReport]:
         """Return the last reports of a cluster's nodes."""
         return [node for node in self._nodes.values() if node.cluster == cluster]
+
+    def faulty_gpus(self, cluster: str) -> list[tuple[str, ClosedGpu]]:
+        """Return node and GPU of those that telemetry found faulty and operators have not opened
+        since."""
+        score = self._scores.get(cluster)
+        return [
+            (node, gpu)
+            for node, gpus in (score.closed_gpus if score is not None else {}).items()
+            for gpu in gpus
+            if is_closed(gpu, self._gpu_cordons.get((cluster, node), NO_ORDERS).get(gpu.index))
+        ]
+
+    def cordons_of(self, cluster: str) -> list[Cordon]:
+        """Return the cordons of a cluster and its nodes."""
+        return [cordon for (name, _), cordon in self._cordons.items() if name == cluster]
 
     def node_rows(self, cluster: str) -> list[NodeRow]:
         """All nodes of a cluster by name."""

@@ -7,7 +7,12 @@ from the log's events (``learn``).
 
 from collections.abc import Mapping
 
-from berthmaster.lib.engine.fleet.clusters import Clusters, without_lost
+from berthmaster.lib.engine.fleet.closed_gpus import (
+    NO_ORDERS,
+    closed_indices,
+    without_closed,
+)
+from berthmaster.lib.engine.fleet.clusters import Clusters
 from berthmaster.lib.engine.fleet.fleet import Fleet
 from berthmaster.lib.engine.fleet.needs import Shape, Suitable, Suitables
 from berthmaster.lib.engine.queueing.ledger import Ledger
@@ -15,8 +20,15 @@ from berthmaster.lib.engine.scoring.cluster_table import ClusterTable
 from berthmaster.lib.engine.scoring.pod_mix import Mix, Sampled
 from berthmaster.lib.engine.scoring.score_cache import ScoreCache, Scorecard
 from berthmaster.lib.engine.scoring.value import Appraiser, Worth
-from berthmaster.lib.messages.control import ClusterLost, ControlFact, Cordon, QueueSetting
+from berthmaster.lib.messages.control import (
+    ClusterLost,
+    ControlFact,
+    Cordon,
+    GpuCordon,
+    QueueSetting,
+)
 from berthmaster.lib.messages.fleet import (
+    ClosedGpu,
     ClusterAlive,
     ClusterProfile,
     ClusterScore,
@@ -70,7 +82,10 @@ class FleetView:
         self.queues = queues
         self.mix = Mix()
         self.derived = derived
-        self._reported: dict[tuple[str, str], NodeReport] = {}  # of nodes with lost GPUs, as told
+        # By node, the newest order about each of its GPUs.
+        self.gpu_cordons: dict[tuple[str, str], dict[int, GpuCordon]] = {}
+        # Nodes with closed GPUs, as their reports list them.
+        self._reported: dict[tuple[str, str], NodeReport] = {}
 
     @classmethod
     def empty(cls) -> "FleetView":
@@ -87,7 +102,7 @@ class FleetView:
         cluster, derived = self.clusters.get(fact.cluster), self.derived
         match fact:
             case NodeReport():
-                self._put_node(fact, cluster.lost_gpus.get(fact.node, ()))
+                self._put_node(fact, self._closed(fact.cluster, fact.node))
             case NodeGone():
                 self.drop_node(fact.cluster, fact.node)
             case ClusterAlive():
@@ -108,26 +123,34 @@ class FleetView:
             case ClusterScore():
                 if cluster.score is not None and cluster.score.freshness != fact.freshness:
                     derived.growth += 1
-                before, cluster.score = cluster.lost_gpus, fact
-                self._take_lost(fact.cluster, before, fact.lost_gpus)
+                before, cluster.score = cluster.faulty_gpus, fact
+                self._take_closed(fact.cluster, before, fact.closed_gpus)
 
-    def _take_lost(
+    def _take_closed(
         self,
         cluster: str,
-        before: Mapping[str, tuple[int, ...]],
-        now: Mapping[str, tuple[int, ...]],
+        before: Mapping[str, tuple[ClosedGpu, ...]],
+        now: Mapping[str, tuple[ClosedGpu, ...]],
     ) -> None:
         for node in sorted(before.keys() | now.keys()):
-            if before.get(node, ()) == now.get(node, ()):
-                continue
-            told = self._reported.get((cluster, node)) or self.fleet.node(cluster, node)
-            if told is not None:
-                self._put_node(told, now.get(node, ()))
+            if before.get(node, ()) != now.get(node, ()):
+                self._close_gpus(cluster, node)
 
-    def _put_node(self, told: NodeReport, lost: tuple[int, ...]) -> None:
-        """Store a node's report, with lost GPUs marked unhealthy."""
+    def _close_gpus(self, cluster: str, node: str) -> None:
+        """Mark a node's closed GPUs as unhealthy, by the newest score and cordons."""
+        reported = self._reported.get((cluster, node)) or self.fleet.node(cluster, node)
+        if reported is not None:
+            self._put_node(reported, self._closed(cluster, node))
+
+    def _closed(self, cluster: str, node: str) -> tuple[int, ...]:
+        faulty = self.clusters.peek(cluster).faulty_gpus.get(node, ())
+        orders = self.gpu_cordons.get((cluster, node), NO_ORDERS)
+        return closed_indices(faulty, orders) if faulty or orders else ()
+
+    def _put_node(self, told: NodeReport, closed: tuple[int, ...]) -> None:
+        """Store a node's report, with closed GPUs marked unhealthy."""
         name, derived = (told.cluster, told.node), self.derived
-        report = without_lost(told, lost)
+        report = without_closed(told, closed)
         self._reported.pop(name, None)
         if report is not told:
             self._reported[name] = told
@@ -159,6 +182,10 @@ class FleetView:
                 name = (fact.cluster, fact.node or "")
                 (self.cordons.add if fact.cordoned else self.cordons.discard)(name)
                 self.fleet.set_cordon(fact.cluster, fact.node or "", fact.cordoned)
+            case GpuCordon():
+                of_node = self.gpu_cordons.setdefault((fact.cluster, fact.node), {})
+                of_node[fact.gpu] = fact
+                self._close_gpus(fact.cluster, fact.node)
             case ClusterLost():
                 self.clusters.set_lost(fact.cluster, fact.lost)
 

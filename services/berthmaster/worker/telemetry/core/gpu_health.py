@@ -7,7 +7,7 @@ although figures of it may still come. The worst sign comes first, since one rea
 
 from typing import Final, NamedTuple
 
-from berthmaster.lib.messages.telemetry import GpuHealth
+from berthmaster.lib.messages.telemetry import HARDWARE_THROTTLES, GpuHealth
 from berthmaster.worker.telemetry.core.xid import Severity, look_up
 
 # After this long a driver that can name what a GPU needs, and names nothing, is believed over an
@@ -27,12 +27,11 @@ THROTTLE_REASONS: Final = (
     (0x200, "board_limit"),
     (0x400, "reliability"),
 )
-# Those in which the hardware defends itself; a power cap or an idle clock is everyday life.
-_ALARMING: Final = (
-    ("hw_power_brake", "slowed down by the power supply"),
-    ("hw_thermal_slowdown", "slowed down by heat"),
-    ("hw_slowdown", "slowed down by the hardware"),
-)
+_SLOWED_BY: Final = {
+    "hw_power_brake": "the power supply",
+    "hw_thermal_slowdown": "heat",
+    "hw_slowdown": "the hardware",
+}
 
 NO_UUID: Final = "its source reports no UUID of it"
 # What a driver may ask for to recover a GPU.
@@ -86,9 +85,9 @@ def verdict(signs: Signs, now_s: float) -> tuple[GpuHealth, str]:
         return "degraded", "memory waits to be retired: the GPU needs a reset"
     if signs.ecc_uncorrected:
         return "degraded", f"{signs.ecc_uncorrected} uncorrected memory errors"
-    for name, why in _ALARMING:
+    for name in HARDWARE_THROTTLES:
         if name in signs.throttle_reasons:
-            return "degraded", why
+            return "degraded", f"slowed down by {_SLOWED_BY[name]}"
     if not signs.named:
         return "degraded", NO_UUID
     return "ok", ""

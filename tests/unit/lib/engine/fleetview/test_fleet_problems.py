@@ -13,12 +13,15 @@ from berthmaster.lib.engine.fleetview.fleet_problems import (
     SILENT_LEAST_S,
     Problem,
     of_cluster,
+    of_cordons,
+    of_gpus,
     of_letters,
     of_nodes,
 )
 from berthmaster.lib.engine.fleetview.rows import ClusterRow, FleetView
 from berthmaster.lib.event_log.damage import REMEDY
-from berthmaster.lib.messages.fleet import ClusterScore, FleetFact, NodeGone, Stamp
+from berthmaster.lib.messages.control import FAILING_NODE_BY, Cordon, GpuCordon
+from berthmaster.lib.messages.fleet import ClosedGpu, ClusterScore, FleetFact, NodeGone, Stamp
 from berthmaster.lib.messages.quality import QualityReport
 from tests.support.builders import node, profile
 from tests.unit.cli.screens import screen
@@ -170,3 +173,61 @@ def test_used_share_leaves_out_what_no_pod_can_have() -> None:
     assert shown.gpu_milli_used == (0,)
     view.take(Stored(NodeGone(cluster="c1", node="n1", stamp=report.stamp, observed_at_s=0.0)))
     assert view.rows(NOW_S)[0].withheld_gpus == 0.0
+
+
+def test_of_gpus_names_each_faulty_gpu_with_the_command_that_opens_it() -> None:
+    view = FleetView()
+    faulty = (
+        ClosedGpu(index=3, fault="lost", since_s=90.0, reason="XID 79: the GPU has fallen off"),
+        ClosedGpu(index=1, fault="throttled", since_s=95.0, reason="slowed down by heat"),
+        ClosedGpu(index=0, fault="ecc", since_s=99.0, reason="2 uncorrected memory errors"),
+    )
+    score = ClusterScore(
+        cluster="c1",
+        stamp=Stamp(epoch=1, counter=1),
+        freshness="fresh",
+        input_age_s=0.0,
+        closed_gpus={"n1": faulty},
+    )
+    view.take(Stored(score))
+    opened = GpuCordon(cluster="c1", node="n1", gpu=0, cordoned=False, set_at_s=99.5)
+    view.set_control([opened])
+    how = "gets no new pods ({}) until it was well for a while, or: berth uncordon c1 n1 --gpu {}"
+    assert list(of_gpus("c1", view.faulty_gpus("c1"))) == [
+        Problem(
+            "note",
+            "GPU 1 of node n1 " + how.format("throttled: slowed down by heat", 1),
+            "c1",
+            95.0,
+        ),
+        Problem(
+            "broken",
+            "GPU 3 of node n1 " + how.format("lost: XID 79: the GPU has fallen off", 3),
+            "c1",
+            90.0,
+        ),
+    ]
+    many = [(f"n{at}", faulty[0]) for at in range(23)]
+    assert [one.text for one in of_gpus("c1", many)][20:] == [
+        "3 other GPUs get no new pods: faulty"
+    ]
+
+
+def test_of_cordons_proposes_a_drain_of_nodes_that_fail_jobs() -> None:
+    def cordon(node: str, **fields: object) -> Cordon:
+        told = {"cluster": "c1", "node": node, "cordoned": True, "set_at_s": 50.0}
+        return Cordon(**(told | fields))  # type: ignore[arg-type]
+
+    reason = "3 jobs ended badly there within 60 min, and none succeeded since: acme/a exit"
+    proposed = cordon("n1", set_by=FAILING_NODE_BY, reason=reason)
+    others = [cordon("n2", set_by="eve"), cordon("n3", set_by=FAILING_NODE_BY, drain=True)]
+    assert list(of_cordons([*others, proposed])) == [
+        Problem(
+            "note",
+            "node n1 fails jobs of several owners and gets nothing new; to move away what runs "
+            "there: berth drain c1 n1",
+            "c1",
+            50.0,
+            reason,
+        )
+    ]

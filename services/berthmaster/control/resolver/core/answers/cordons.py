@@ -16,19 +16,41 @@ from berthmaster.lib.engine.queueing.eviction import drain_words
 from berthmaster.lib.lifecycle.bindings import gpu_milli_of
 from berthmaster.lib.lifecycle.workload import Workload
 from berthmaster.lib.messages.api import CordonsReply, CordonView, StillThere
-from berthmaster.lib.messages.control import Cordon
+from berthmaster.lib.messages.control import Cordon, GpuCordon
 
 MOST_TOLD: Final = 100  # workloads of one cordon
 
 
 def cordons(know: Knowledge, policy: Policy, now_s: float, cluster: str) -> CordonsReply:
     found = sorted(know.view.cordons_set.items())
-    return CordonsReply(
-        cordons=tuple(
-            _view(know, policy, now_s, cordon)
-            for (name, _), cordon in found
-            if cluster in ("", name)
+    views = [
+        _view(know, policy, now_s, cordon) for (name, _), cordon in found if cluster in ("", name)
+    ]
+    for (name, _), orders in sorted(know.view.gpu_cordons.items()):
+        if cluster in ("", name):
+            views += [_gpu_view(know, one) for _, one in sorted(orders.items()) if one.cordoned]
+    return CordonsReply(cordons=tuple(views))
+
+
+def _gpu_view(know: Knowledge, order: GpuCordon) -> CordonView:
+    report = know.fleet.node(order.cluster, order.node)
+    inside = [
+        workload
+        for workload in held_inside(
+            know, Cordon(cluster=order.cluster, node=order.node, cordoned=True)
         )
+        if any(pod.node == order.node and order.gpu in pod.gpus for pod in workload.pods)
+    ]
+    return CordonView(
+        cluster=order.cluster,
+        node=order.node,
+        gpu=order.gpu,
+        reason=order.reason,
+        set_by=order.set_by,
+        set_at_s=order.set_at_s,
+        matches=report is not None and any(gpu.index == order.gpu for gpu in report.gpus),
+        jobs=len(inside),
+        gpus=sum(map(_gpus, inside)),
     )
 
 

@@ -113,6 +113,9 @@ def submission(
 
 def _cordon(know: Knowledge, verb: str, request: CordonRequest) -> Change | Refusal:
     cluster, node = request.cluster, request.node
+    if request.gpu is not None:
+        right = "no GPU: supposed cordons are of whole nodes and clusters"
+        return refused(f"{verb}.gpu", str(request.gpu), right)
     if cluster not in _names(know):
         return refused(f"{verb}.cluster", cluster, f"one of {_some(_names(know))}")
     if node is not None and know.fleet.node(cluster, node) is None:

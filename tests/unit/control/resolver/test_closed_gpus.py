@@ -1,19 +1,35 @@
-"""No pod is placed on a GPU that telemetry calls lost, and what runs there goes on."""
+"""No pod is placed on a GPU that telemetry found faulty or an operator cordoned.
+
+What runs there continues."""
 
 from msgspec.structs import replace
 
 from berthmaster.lib.lifecycle.states import State
 from berthmaster.lib.lifecycle.workload import key
-from berthmaster.lib.messages.fleet import ClusterScore, Freshness, Stamp
+from berthmaster.lib.messages.control import GpuCordon
+from berthmaster.lib.messages.fleet import ClosedGpu, ClusterScore, Freshness, Stamp
 from tests.support.builders import alive, job, node, profile
 from tests.support.deciding import TENANT, World
 
 
-def score(freshness: Freshness = "fresh", **lost: tuple[int, ...]) -> ClusterScore:
+def score(
+    freshness: Freshness = "fresh", *, since_s: float = 100.0, **lost: tuple[int, ...]
+) -> ClusterScore:
     stamp = Stamp(epoch=1, counter=1)
     return ClusterScore(
-        cluster="c1", stamp=stamp, freshness=freshness, input_age_s=0.5, lost_gpus=lost
+        cluster="c1",
+        stamp=stamp,
+        freshness=freshness,
+        input_age_s=0.5,
+        closed_gpus={
+            name: tuple(ClosedGpu(index=index, fault="lost", since_s=since_s) for index in indices)
+            for name, indices in lost.items()
+        },
     )
+
+
+def order(gpu: int, at_s: float, *, cordoned: bool) -> GpuCordon:
+    return GpuCordon(cluster="c1", node="n1", gpu=gpu, cordoned=cordoned, set_at_s=at_s)
 
 
 def world(gpus: int = 2) -> World:
@@ -82,6 +98,42 @@ def test_a_gpu_that_both_call_unhealthy_is_missing_once() -> None:
     assert sorted(taken) == [(), (0,), (1,)]
     # The node that is gone is forgotten with what was lost of it.
     report = node("c1", "n1", gpus=3, counter=3)
-    found.fact(replace(score(), lost_gpus={"n9": (0,)}), report)
+    found.fact(replace(score(), closed_gpus=score(n9=(0,)).closed_gpus), report)
     found.settle()
     assert sorted(gpus_of(found, f"j{at}") for at in range(3)) == [(0,), (1,), (2,)]
+
+
+def test_an_operators_order_opens_a_faulty_gpu_until_the_next_sign() -> None:
+    found = world(1)
+    found.fact(score(n1=(0,)))
+    found.control(order(0, 50.0, cordoned=False))  # from before the fault
+    found.submit(job("one"))
+    assert found.settle() == []
+    found.control(order(0, 150.0, cordoned=False))
+    found.settle()
+    assert gpus_of(found, "one") == (0,)
+    # One more memory error, for example: nothing new, whatever was said before.
+    found = world(2)
+    found.control(order(0, 150.0, cordoned=False))
+    found.fact(score(n1=(0, 1), since_s=160.0))
+    found.submit(job("two"))
+    assert found.settle() == []
+
+
+def test_a_cordoned_gpu_gets_no_pod_whether_its_node_reported_before_or_after() -> None:
+    for first in ("order", "node"):
+        found = World()
+        found.fact(profile("c1"), alive("c1"))
+        if first == "order":
+            found.control(order(1, 10.0, cordoned=True))
+        found.fact(node("c1", "n1", gpus=2))
+        if first == "node":
+            found.control(order(1, 10.0, cordoned=True))
+        found.submit(job("one"))
+        found.submit(job("two"))
+        found.settle()
+        taken = [gpus_of(found, name) for name in ("one", "two")]
+        assert sorted(taken) == [(), (0,)]
+        found.control(order(1, 20.0, cordoned=False))
+        found.settle()
+        assert sorted(gpus_of(found, name) for name in ("one", "two")) == [(0,), (1,)]

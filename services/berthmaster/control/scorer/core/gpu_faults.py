@@ -1,0 +1,135 @@
+"""When a GPU is closed to new pods because of what telemetry says of it, and when it opens. Pure.
+
+``follow`` takes one reading of one GPU. A GPU that is lost, or has uncorrectable memory errors, is
+closed at once. One that its own hardware slows down is closed when that lasts. Each opens after it
+was well for ``heal_s`` without a gap: silence proves nothing, neither way.
+
+Example (heal_s=600): lost at 12:00, closed. Well at 12:10, and at 12:15 no telemetry comes for a
+minute. Well from 12:16 on: the GPU opens at 12:26.
+
+Rules of this file:
+
+- ``since_s`` is when the newest sign came: the fault itself, one more memory error, or the same
+  fault after the GPU was well. An operator who opens a GPU overrides what came before
+  (lib/engine/fleet/closed_gpus.py).
+- The agent judges health; a reading whose health is ``ok`` has no sign at all.
+"""
+
+from typing import Final
+
+import msgspec
+
+from berthmaster.lib.messages.fleet import ClosedGpu, GpuFault
+from berthmaster.lib.messages.telemetry import HARDWARE_THROTTLES, GpuReading
+
+THROTTLE_GAP_S: Final = 60.0  # at full speed for less does not end a time of throttling
+_WORDS: Final[dict[GpuFault, str]] = {
+    "lost": "lost",
+    "ecc": "uncorrectable memory errors",
+    "throttled": "throttled for long",
+}
+
+
+class FaultRules(msgspec.Struct, frozen=True):
+    heal_s: float = 600.0  # until a GPU that is well again takes pods
+    throttle_s: float = 900.0  # of being slowed down by hardware, until the GPU is closed
+
+
+class GpuState(msgspec.Struct, frozen=True):
+    """What is remembered of a GPU that is closed, or slowed down at present."""
+
+    fault: GpuFault | None = None  # None = open
+    since_s: float = 0.0
+    reason: str = ""
+    errors: int | None = None  # uncorrectable memory errors so far; None = not known
+    well_since_s: float | None = None  # of a closed GPU; None = not well
+    slow_since_s: float | None = None  # None = at full speed
+    slow_until_s: float = 0.0  # the newest reading of those
+
+    def closed(self, index: int) -> ClosedGpu | None:
+        """Return what deciders read, or None if the GPU is open."""
+        if self.fault is None:
+            return None
+        return ClosedGpu(index=index, fault=self.fault, since_s=self.since_s, reason=self.reason)
+
+
+def recalled(gpu: ClosedGpu) -> GpuState:
+    """Return the state that an earlier scorer published."""
+    return GpuState(fault=gpu.fault, since_s=gpu.since_s, reason=gpu.reason)
+
+
+def follow(
+    known: GpuState | None, gpu: GpuReading, now_s: float, rules: FaultRules, *, gap: bool
+) -> GpuState | None:
+    """Return the state after a reading; None: open and well. ``gap``: telemetry was missing before
+    it, so nothing is known of the time between."""
+    state = known or GpuState()
+    if gap:
+        state = msgspec.structs.replace(state, well_since_s=None, slow_since_s=None)
+    if known is not None or gpu.health != "ok":
+        state = _slowed(state, gpu, now_s)
+    sign = _sign(state, gpu, now_s, rules)
+    if sign is not None:
+        return _closed(state, sign, gpu, now_s)
+    if state.fault is None:
+        return state if state.slow_since_s is not None else None
+    well_s = now_s if state.well_since_s is None else state.well_since_s
+    if now_s - well_s < rules.heal_s:
+        return msgspec.structs.replace(state, well_since_s=well_s)
+    if state.slow_since_s is None:
+        return None
+    return GpuState(slow_since_s=state.slow_since_s, slow_until_s=state.slow_until_s)
+
+
+def unseen(state: GpuState) -> GpuState | None:
+    """Return the state of a GPU of which its node's telemetry says nothing."""
+    if state.fault is None:
+        return None
+    return msgspec.structs.replace(state, well_since_s=None, slow_since_s=None)
+
+
+def shifted(state: GpuState, by_s: float) -> GpuState:
+    """Return the state after the clock was set by so much. ``since_s`` is published and stays."""
+    well_s, slow_s = state.well_since_s, state.slow_since_s
+    return msgspec.structs.replace(
+        state,
+        well_since_s=None if well_s is None else well_s + by_s,
+        slow_since_s=None if slow_s is None else slow_s + by_s,
+        slow_until_s=state.slow_until_s + by_s,
+    )
+
+
+def _slowed(state: GpuState, gpu: GpuReading, now_s: float) -> GpuState:
+    if gpu.health != "ok" and any(name in gpu.throttle_reasons for name in HARDWARE_THROTTLES):
+        since_s = now_s if state.slow_since_s is None else state.slow_since_s
+        return msgspec.structs.replace(state, slow_since_s=since_s, slow_until_s=now_s)
+    if state.slow_since_s is not None and now_s - state.slow_until_s >= THROTTLE_GAP_S:
+        return msgspec.structs.replace(state, slow_since_s=None)
+    return state
+
+
+def _sign(state: GpuState, gpu: GpuReading, now_s: float, rules: FaultRules) -> GpuFault | None:
+    if gpu.health == "lost":
+        return "lost"
+    if gpu.health != "ok" and gpu.ecc_uncorrected:
+        return "ecc"
+    if state.slow_since_s is None:
+        return None
+    lasts = state.slow_until_s == now_s and now_s - state.slow_since_s >= rules.throttle_s
+    return "throttled" if lasts or state.fault == "throttled" else None
+
+
+def _closed(state: GpuState, sign: GpuFault, gpu: GpuReading, now_s: float) -> GpuState:
+    errors = gpu.ecc_uncorrected if gpu.ecc_uncorrected is not None else state.errors
+    more = state.errors is not None and errors is not None and errors > state.errors
+    is_new = sign != state.fault or state.well_since_s is not None or more
+    words = _WORDS[sign]
+    reason = gpu.health_reason or words
+    return msgspec.structs.replace(
+        state,
+        fault=sign,
+        since_s=now_s if is_new else state.since_s,
+        reason=reason if is_new else state.reason,
+        errors=errors,
+        well_since_s=None,
+    )
