@@ -23,6 +23,7 @@ MODULES = {
     "pipeline": ("pipeline", "scoring"),
     "engine": ("engine",),
     "decisions": ("decisions",),
+    "predict": ("predict",),
     "lookback": ("lookback",),
     "telemetry": ("telemetry",),
     "quality": ("quality",),

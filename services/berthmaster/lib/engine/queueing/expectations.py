@@ -18,6 +18,9 @@ from berthmaster.lib.lifecycle.workload import Key, Workload, key
 from berthmaster.lib.messages.placement import Decision, Expected, ToldOutlook
 from berthmaster.lib.messages.workload import JobRequest
 
+JUDGE_ALL: Final = 2000  # submissions: of the first ones each estimate is judged
+JUDGE_EVERY: Final = 8  # later one of so many is
+MOST_FORESEEN: Final = 10_000  # open jobs
 _LONGEST_S: Final = 1e12
 OnTold = Callable[[Key, JobRequest, float, float], None]  # arguments: new and earlier expectation
 
@@ -30,6 +33,7 @@ class Expectations:
         self.lives = LivesSeen(learned.lives)
         self._expected_s = dict(learned.expected_s)
         self.untold: dict[Key, None] = dict.fromkeys(learned.untold)
+        self._foreseen = dict(learned.foreseen)
         self.submissions = learned.submitted  # number of jobs ever submitted, as far as known
         self.late = learned.late  # number of jobs left behind that waited long
 
@@ -39,6 +43,7 @@ class Expectations:
         if request is None:
             return
         self.submissions += 1
+        self._foresee(workload.key, workload.tenant, request)
         expected_s = self.guess_s(workload)
         if request.expected_duration_s is None:
             self._expected_s[workload.key] = expected_s
@@ -46,17 +51,31 @@ class Expectations:
         else:
             self.sizes.learn(gpu_share(request) * expected_s)
 
+    def _foresee(self, name: Key, tenant: str, request: JobRequest) -> None:
+        """Keep an estimate until the job ends; of many jobs, of every JUDGE_EVERY-th."""
+        if len(self._foreseen) >= MOST_FORESEEN:
+            return
+        if self.submissions > JUDGE_ALL and self.submissions % JUDGE_EVERY:
+            return
+        foreseen = self.durations.foresee(tenant, request)
+        if foreseen is not None:
+            self._foreseen[name] = foreseen
+
     def succeeded(self, workload: Workload, at_s: float) -> bool:
         """Learn from a successful end. Return whether anything was learned."""
         if workload.request is None or not workload.running_at_s > 0:
             return False
         ran_s = saved_s(workload) + max(0.0, at_s - workload.running_at_s)
+        foreseen = self._foreseen.pop(workload.key, None)
+        if foreseen is not None:
+            self.durations.judge(foreseen, ran_s)
         self.durations.learn(workload.tenant, workload.request, workload.submitted_at_s, ran_s)
         self.lives.learn(gpu_share(workload.request), ran_s)
         return True
 
     def ended(self, name: Key) -> None:
         self._expected_s.pop(name, None)
+        self._foreseen.pop(name, None)
         self.untold.pop(name, None)
 
     def guess_s(self, workload: Workload) -> float:
@@ -130,6 +149,7 @@ class Expectations:
             untold=list(self.untold),
             submitted=self.submissions,
             late=self.late,
+            foreseen=dict(self._foreseen),
         )
 
 

@@ -12,12 +12,17 @@ The best degree differs between sites: labels may name the experiment or nothing
 error of each degree is tracked, and the best degree is used. A job without similar endings gets the
 mean of all.
 
+Wider and narrower groups beside these (tenant, program, single labels) keep their endings here too:
+similar.py estimates intervals from them.
+
 Rules of this file:
 
 Pure: durations in, estimates out. A snapshot carries both as ``Learned``.
 """
 
 import bisect
+import hashlib
+import itertools
 import math
 from collections import OrderedDict, deque
 from collections.abc import Iterable, Sequence
@@ -27,6 +32,14 @@ import msgspec
 
 from berthmaster.lib.engine.fleet.needs import shape_of
 from berthmaster.lib.engine.queueing.life_tables import NO_LIVES
+from berthmaster.lib.engine.queueing.similar import (
+    NEWEST,
+    Calibration,
+    CalibrationState,
+    Estimate,
+    Foreseen,
+    Group,
+)
 from berthmaster.lib.lifecycle.workload import Key
 from berthmaster.lib.messages.placement import Lives
 from berthmaster.lib.messages.workload import JobRequest
@@ -42,6 +55,7 @@ class KindHistory(msgspec.Struct, frozen=True, array_like=True):
 
     kind: Kind
     endings: list[Ending]
+    seen: int = 0  # ever, those that are forgotten too
 
 
 class LearnedDurations(msgspec.Struct, frozen=True, kw_only=True):
@@ -50,6 +64,7 @@ class LearnedDurations(msgspec.Struct, frozen=True, kw_only=True):
     kinds: list[KindHistory] = []  # in the order of forgetting
     judged: tuple[float, ...] = (0.0,) * DEGREES  # expectations of each degree, faded
     off: tuple[float, ...] = (0.0,) * DEGREES  # mean logarithm of the error factor of each degree
+    calibration: CalibrationState = CalibrationState()
 
 
 class Learned(msgspec.Struct, frozen=True, kw_only=True):
@@ -62,13 +77,16 @@ class Learned(msgspec.Struct, frozen=True, kw_only=True):
     untold: list[Key] = []
     submitted: int = 0
     late: int = 0
+    foreseen: dict[Key, Foreseen] = {}  # of open jobs, some of them
 
 
 ENOUGH: Final = 3  # endings of a kind before its estimate is used
 KEPT: Final = 128  # endings of a kind; the oldest are forgotten
 NEAREST: Final = 5  # endings in an estimate
 TOGETHER_S: Final = 300.0  # distance in the time of submission that hardly matters
-KINDS: Final = 4096  # limit; the kind without an ending for longest is dropped
+KINDS: Final = 16_384  # limit; the kind without an ending for longest is dropped
+LABELS: Final = 8  # of a job, each of which is a group of its own
+ESTIMATES: Final = 1024  # cached until a job ends
 JUDGED: Final = 100.0  # expectations; how far off older ones were fades
 FIRST_GUESS_S: Final = 3600.0  # before anything has ended
 OVERRUN: Final = 0.5
@@ -79,6 +97,7 @@ LARGE_QUANTILE: Final = 0.97  # three jobs in a hundred are larger
 
 Kinds = tuple[Kind | None, ...]  # None: no labels
 ALL: Final[Kind] = ("all",)
+_NO_PROGRAM: Final = ("", (), ())
 
 
 def kinds_of(tenant: str, request: JobRequest) -> Kinds:
@@ -90,6 +109,19 @@ def kinds_of(tenant: str, request: JobRequest) -> Kinds:
         labels = sorted(request.labels.items())
         labelled = (*own, *(f"{name}={value}" for name, value in labels))
     return labelled, own, ("size", size), ALL
+
+
+def groups_of(tenant: str, request: JobRequest) -> tuple[Kind, ...]:
+    """The groups of similar.py beside the kinds: its tenant, its program, each of its labels."""
+    groups: list[Kind] = [("tenant", tenant)]
+    run = request.run
+    if (run.image, run.command, run.args) != _NO_PROGRAM:
+        words = "\0".join((run.image, *run.command, "", *run.args))
+        program = hashlib.blake2b(words.encode(errors="replace"), digest_size=12).hexdigest()
+        groups.append(("program", tenant, program))
+    labels = sorted(request.labels.items())[:LABELS]
+    groups += [("label", tenant, f"{name}={value}") for name, value in labels]
+    return tuple(groups)
 
 
 def neighbours(endings: Sequence[Ending], at_s: float) -> Sequence[Ending]:
@@ -115,26 +147,36 @@ def expected_from(near: Sequence[Ending], at_s: float) -> float:
 
 
 class _Endings:
-    __slots__ = ("by_submission", "newest")
+    __slots__ = ("by_submission", "newest", "seen")
 
-    def __init__(self, endings: Iterable[Ending] = ()) -> None:
+    def __init__(self, endings: Iterable[Ending] = (), seen: int = 0) -> None:
         self.newest = deque(endings)
+        self.seen = seen  # ever
         self.by_submission = sorted(self.newest)
 
     def add(self, ending: Ending) -> None:
+        self.seen += 1
         self.newest.append(ending)
         bisect.insort(self.by_submission, ending)
         if len(self.newest) > KEPT:
             oldest = self.newest.popleft()
             del self.by_submission[bisect.bisect_left(self.by_submission, oldest)]
 
+    def last(self, count: int) -> list[Ending]:
+        """The newest, oldest first."""
+        return list(itertools.islice(self.newest, max(0, len(self.newest) - count), None))
+
 
 class Durations:
     def __init__(self, learned: LearnedDurations | None = None) -> None:
         learned = learned or LearnedDurations()
-        self._ended = OrderedDict((each.kind, _Endings(each.endings)) for each in learned.kinds)
+        self._ended = OrderedDict(
+            (each.kind, _Endings(each.endings, each.seen)) for each in learned.kinds
+        )
         self._judged = list(learned.judged)
         self._off = list(learned.off)
+        self._calibration = Calibration(learned.calibration)
+        self._estimates: dict[tuple[Kind, ...], Estimate | None] = {}
 
     def learn(self, tenant: str, request: JobRequest, submitted_at_s: float, ran_s: float) -> None:
         """A job ended well after so long."""
@@ -143,7 +185,8 @@ class Durations:
         kinds = kinds_of(tenant, request)
         if request.expected_duration_s is None:
             self._judge(kinds, submitted_at_s, ran_s)
-        for kind in kinds:
+        self._estimates.clear()
+        for kind in (*kinds, *groups_of(tenant, request)):
             if kind is None:
                 continue
             endings = self._ended.get(kind)
@@ -180,12 +223,49 @@ class Durations:
                 return expected_s
         return FIRST_GUESS_S
 
+    # Intervals
+
+    def estimate(self, tenant: str, request: JobRequest) -> Estimate | None:
+        """How long it will take by similar jobs, whatever it states; None: too few have ended."""
+        kinds = self._known(tenant, request)
+        if kinds not in self._estimates:
+            if len(self._estimates) >= ESTIMATES:
+                self._estimates.clear()
+            self._estimates[kinds] = self._calibration.estimate(self._groups(kinds))
+        return self._estimates[kinds]
+
+    def foresee(self, tenant: str, request: JobRequest) -> Foreseen | None:
+        """An estimate to be judged when the job has ended."""
+        return self._calibration.foresee(self._groups(self._known(tenant, request)))
+
+    def judge(self, foreseen: Foreseen, ran_s: float) -> None:
+        """A job of which this was foreseen ran for so long."""
+        if 0 <= ran_s < math.inf:
+            self._calibration.judge(foreseen, ran_s)
+            self._estimates.clear()
+
+    def _known(self, tenant: str, request: JobRequest) -> tuple[Kind, ...]:
+        """The groups of a job in which any has ended, the widest first."""
+        labelled, own, size, all_ = kinds_of(tenant, request)
+        wide = (all_, size, *groups_of(tenant, request), own, labelled)
+        known = [kind for kind in wide if kind is not None and kind in self._ended]
+        known.sort(key=lambda kind: -self._ended[kind].seen)  # stable
+        return tuple(known)
+
+    def _groups(self, kinds: tuple[Kind, ...]) -> list[Group]:
+        ended = (self._ended[kind] for kind in kinds)
+        return [Group(each.seen, [ran_s for _, ran_s in each.last(NEWEST)]) for each in ended]
+
     def kept(self) -> LearnedDurations:
         """Return the data for a snapshot."""
         return LearnedDurations(
-            kinds=[KindHistory(kind, list(ends.newest)) for kind, ends in self._ended.items()],
+            kinds=[
+                KindHistory(kind, list(ends.newest), ends.seen)
+                for kind, ends in self._ended.items()
+            ],
             judged=tuple(self._judged),
             off=tuple(self._off),
+            calibration=self._calibration.state(),
         )
 
 

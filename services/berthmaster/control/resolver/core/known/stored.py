@@ -13,7 +13,7 @@ from berthmaster.lib.lifecycle.workload import Key, Workload, key
 from berthmaster.lib.messages.placement import Reservation
 
 
-class Snapshot(msgspec.Struct, kw_only=True, tag="resolver.snapshot.v10"):
+class Snapshot(msgspec.Struct, kw_only=True, tag="resolver.snapshot.v11"):
     """The fold of the log up to one sequence."""
 
     cell: str
