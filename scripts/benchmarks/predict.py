@@ -7,8 +7,8 @@ how many steps a job does and not how long one takes, so a job counts as ended w
 comes, and a step as the unit of time of its kind. The baseline knows the same: the mean of the
 ROLLING newest jobs of the application.
 
-- ``ours_mape_percent``, ``rolling_mape_percent``: mean absolute percentage errors; jobs of less than
-  a second count as one.
+- ``ours_mape_percent``, ``rolling_mape_percent``: mean absolute percentage errors; of jobs below
+  a second, as if they took one.
 - ``error_below_rolling_percent``: how much less ours is, in per cent of the baseline.
 - ``covered_percent``: jobs that ended within the interval from 10 to 90 %.
 
@@ -25,6 +25,7 @@ from typing import Final, NamedTuple
 
 from berthmaster.lab.simulate.traces import TRACES_VARIABLE
 from berthmaster.lib.engine.queueing.predict import Durations
+from berthmaster.lib.engine.queueing.similar import Foreseen
 from berthmaster.lib.messages.workload import JobRequest, PodSet, RunSpec
 
 DLRM: Final = "dlrm/disaggregated_DLRM_trace.csv"
@@ -109,7 +110,7 @@ def foretold(jobs: Sequence[Past], learned: float = LEARNED) -> Tested:
     durations = Durations()
     means: dict[str, deque[float]] = defaultdict(lambda: deque(maxlen=ROLLING))
     open_: list[tuple[float, int]] = []
-    foreseen = {}
+    foreseen: dict[int, Foreseen | None] = {}
     first = int(len(jobs) * learned)
     ours = rolling = 0.0
     covered = tested = 0

@@ -182,7 +182,7 @@ def test_why_there_shows_the_ranking_and_who_was_left_out() -> None:
 def test_a_ranking_by_another_profile_says_which_and_what_was_changed_of_it() -> None:
     chosen = replace(CHOICE, profile="cheapest", weights={"fit": 2.5, "price": 10.0}, filtered={})
     reply = DryRunReply(placed=True, summary="would run on berlin", choice=chosen)
-    assert screen(workloads.dry_run(reply)) == (
+    assert screen(workloads.dry_run(reply, NOW_S)) == (
         "It would run on berlin.\n"
         "\n"
         "-> berlin  b-1[0-7] b-2[0-7]  (attempt 1)\n"
@@ -194,7 +194,7 @@ def test_a_ranking_by_another_profile_says_which_and_what_was_changed_of_it() ->
     )
     own = replace(chosen, profile="", weights={"fit": 1.0})
     assert "Ranked by balanced (fit 1)." in screen(
-        workloads.dry_run(DryRunReply(placed=True, summary="on berlin", choice=own))
+        workloads.dry_run(DryRunReply(placed=True, summary="on berlin", choice=own), NOW_S)
     )
 
 
@@ -257,10 +257,12 @@ def test_why_all_counts_workloads_by_reason() -> None:
 
 def test_a_dry_run_says_first_whether_it_would_be_placed() -> None:
     no = DryRunReply(placed=False, summary="2 clusters, none fits", filtered={"oslo": "busy"})
-    assert screen(workloads.dry_run(no)) == (
+    assert screen(workloads.dry_run(no, NOW_S)) == (
         "It would wait. 2 clusters, none fits\n\nLEFT OUT  WHY\noslo      busy"
     )
-    yes = screen(workloads.dry_run(DryRunReply(placed=True, summary="on berlin", choice=CHOICE)))
+    yes = screen(
+        workloads.dry_run(DryRunReply(placed=True, summary="on berlin", choice=CHOICE), NOW_S)
+    )
     assert yes.startswith("It would be placed now. on berlin\n\n-> berlin  b-1[0-7] b-2[0-7]")
 
 

@@ -182,7 +182,7 @@ def gpu_models(reply: GpusReply, *, wide: bool = False) -> RenderableType:
         found.add_row(safe(one.model or "(not told)"), *cells)
     notes = [safe(f"{one.model}: {one.why_not}", "yellow") for one in reply.models if one.why_not]
     legend = safe(
-        f"WAIT is as if jobs ended as they said and nobody else came; "
+        f"WAIT is as if jobs ended as they state, or as similar jobs did, and no other came; "
         f"{amounts.many(reply.waiting, 'job')} wait in all.",
         style="dim",
     )
@@ -200,7 +200,12 @@ def _wait(one: GpuStock) -> str:
         return "never"
     if one.expected_wait_s is None:
         return "?"
-    return "none" if not one.expected_wait_s else f"~{amounts.age(one.expected_wait_s)}"
+    if not one.expected_wait_s:
+        return "none"
+    wait = f"~{amounts.age(one.expected_wait_s)}"
+    if one.wait_low_s is None or one.wait_high_s is None:
+        return wait
+    return f"{wait} ({amounts.age(one.wait_low_s)} to {amounts.age(one.wait_high_s)})"
 
 
 def _price(one: GpuStock) -> str:

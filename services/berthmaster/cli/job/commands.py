@@ -7,6 +7,7 @@ from contextlib import aclosing, suppress
 from typing import TYPE_CHECKING, Any, Final
 
 import click
+import msgspec
 
 from berthmaster.cli.completion import ANY, OPEN, QUEUE
 from berthmaster.cli.job.selection import (
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from berthmaster.client import Client
     from berthmaster.lib.messages.api import (
         ChangeReply,
+        Expectation,
         ListReply,
         WhyReply,
         WorkloadStateName,
@@ -213,7 +215,19 @@ async def job(session: Session, workload: str, raw: bool) -> None:
             session.out.document(lines, lambda: raw_events(workload, lines))
             return
         reply = await berth.get(workload, story=True)
+        if reply.workload.state not in ENDINGS:
+            reply = msgspec.structs.replace(reply, expected=await expected_of(berth, workload))
         session.out.document(reply, lambda: screen.job(reply, berth.now()))
+
+
+async def expected_of(berth: "Client", workload: str) -> "Expectation | None":
+    """Return when an open job begins and ends; None if that is not known or no resolver answers."""
+    from berthmaster.client.errors import BerthError
+
+    try:
+        return (await berth.why(workload)).expected
+    except BerthError:
+        return None  # the rest of the page does not depend on it
 
 
 @click.command()

@@ -12,6 +12,7 @@ from berthmaster.cli.output.terminal import plain_table, safe
 from berthmaster.lib.engine.scoring.profiles import BALANCED
 from berthmaster.lib.messages.api import (
     DryRunReply,
+    Expectation,
     GetReply,
     ListReply,
     QueueStanding,
@@ -136,6 +137,8 @@ def job(reply: GetReply, now_s: float) -> RenderableType:
         fact("asks for", request_line(reply.request))
     else:
         fact("asks for", "its ending is all that is left in the log; the archive has the rest")
+    if reply.expected is not None:
+        fact("expected", expected_text(reply.expected, now_s))
     if view.progress is not None:
         age_s = max(0.0, now_s - view.progress_at_s)
         text = progress_text(view.progress, 0.0 if ended else age_s)
@@ -207,6 +210,8 @@ def why(reply: WhyReply, now_s: float) -> RenderableType:
     if reply.position is not None:
         lines.append(safe(_position(reply)))
     lines += [safe(line) for line in _reservation(reply)]
+    if reply.expected is not None:
+        lines.append(safe(f"Expected: {expected_text(reply.expected, now_s)}."))
     if reply.account is not None:
         lines.append(safe(queue_line(reply.account)))
         lines += [safe(f"Above it: {queue_line(each)}") for each in reply.account.parents]
@@ -232,6 +237,33 @@ def _position(reply: WhyReply) -> str:
     if reply.account is not None and reply.queue_position is not None:
         text += f"; {reply.queue_position} of {reply.account.waiting} in its queue"
     return f"{text}."
+
+
+def expected_text(expected: Expectation, now_s: float) -> str:
+    """Return when a job begins and ends, with the intervals, and what that rests on."""
+    parts = []
+    for name, low_s, at_s, high_s in (
+        ("starts", expected.starts_low_s, expected.starts_s, expected.starts_high_s),
+        ("ends", expected.ends_low_s, expected.ends_s, expected.ends_high_s),
+    ):
+        if at_s is not None:
+            parts.append(f"{name} {_in(at_s, now_s)}{_between(low_s, high_s, now_s)}")
+    if not parts and expected.lasts_s is not None:
+        lasts = amounts.age(expected.lasts_s)
+        parts.append(f"takes {lasts}{_between(expected.lasts_low_s, expected.lasts_high_s, 0.0)}")
+    similar = f"by {amounts.many(expected.jobs, 'similar job')}"
+    return f"{', '.join(parts)}, {similar if expected.by == 'similar' else 'as stated'}"
+
+
+def _in(at_s: float, now_s: float) -> str:
+    return f"in {amounts.age(at_s - now_s)}" if at_s > now_s else "now"
+
+
+def _between(low_s: float | None, high_s: float | None, now_s: float) -> str:
+    if low_s is None or high_s is None or high_s <= low_s:
+        return ""
+    low, high = (amounts.age(max(0.0, each - now_s)) for each in (low_s, high_s))
+    return f" ({low} to {high})" if low != high else ""
 
 
 def _reservation(reply: WhyReply) -> list[str]:
@@ -271,13 +303,15 @@ def _gpus(milli: int) -> str:
     return f"{milli / 1000:g}"
 
 
-def dry_run(reply: DryRunReply) -> RenderableType:
+def dry_run(reply: DryRunReply, now_s: float) -> RenderableType:
     if reply.summary.startswith("would "):
         head = safe(f"It {reply.summary}.", style="bold")
     else:
         head = safe("It would be placed now. " if reply.placed else "It would wait. ", style="bold")
         head.append(visible(reply.summary), style="not bold")
     lines: list[RenderableType] = [head]
+    if reply.expected is not None:
+        lines.append(safe(f"Expected: {expected_text(reply.expected, now_s)}."))
     if reply.choice is not None:
         lines += [safe(), *chosen(reply.choice)]
     elif reply.ranking:

@@ -147,9 +147,9 @@ async def _dry_run(session: Session, berth: "Client", bodies: list[bytes]) -> in
         reply = await berth.dry_run_raw(body)
         placed &= reply.placed
         if len(bodies) == 1:
-            session.out.document(reply, lambda reply=reply: screen.dry_run(reply))  # type: ignore[misc]
+            session.out.document(reply, lambda reply=reply: screen.dry_run(reply, berth.now()))  # type: ignore[misc]
         else:
-            session.out.screen(reply, lambda reply=reply: screen.dry_run(reply))  # type: ignore[misc]
+            session.out.screen(reply, lambda reply=reply: screen.dry_run(reply, berth.now()))  # type: ignore[misc]
     return 0 if placed else EXIT_FAILED
 
 

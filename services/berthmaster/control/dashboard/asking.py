@@ -9,6 +9,7 @@ from typing import Any, Final, NamedTuple
 import msgspec
 import orjson
 
+from berthmaster.lib.messages.api import Expectation
 from berthmaster.lib.nats import subjects
 from berthmaster.lib.nats.connection import Connection
 from berthmaster.lib.nats.errors import BusError
@@ -30,6 +31,7 @@ class Reason(msgspec.Struct):
     position: int | None = None
     queue_position: int | None = None
     first_free_s: float | None = None
+    expected: Expectation | None = None
     reasons: dict[str, int] = {}
     hints: tuple[str, ...] = ()
 

@@ -340,6 +340,8 @@ class GetReply(
     request: JobRequest | None = None  # job as accepted; null = only the tombstone is left
     story: tuple[RecordedEvent, ...] = ()  # events, oldest first; empty unless requested
     figures: tuple[JobFigures, ...] = ()  # usage of its GPUs in the last half minute, if reported
+    expected: "Expectation | None" = None
+    # expected: start and end, which `berth job` asks ``why`` for; null = unknown or not asked
 
 
 class LogsRequest(
@@ -452,7 +454,12 @@ class GpuStock(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     free_gpu_milli: int = 0  # free milli of open GPUs
     free_gpus: int = 0  # wholly free open GPUs
     most_on_a_node: int = 0  # maximum of wholly free GPUs on one open node
-    expected_wait_s: float | None = None  # expected wait in seconds; 0 = unset, null = unknown
+    expected_wait_s: float | None = None  # expected wait in seconds; 0 = none, null = unknown
+    wait_low_s: float | None = None
+    # wait_low_s: wait in seconds that one in ten is shorter than; null = all ends are stated
+    wait_high_s: float | None = None
+    # wait_high_s: wait in seconds that one in ten is longer than; null = all ends are stated
+    wait_jobs: int = 0  # number of similar jobs that the wait rests on; 0 = all ends are stated
     why_not: str = ""  # why the queue may not use the model; "" = allowed
     price_least: float | None = None
     # price_least: lowest price of a GPU hour, in the clusters' currency; null = no price
@@ -461,7 +468,7 @@ class GpuStock(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 class GpusReply(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="api.gpus.v1"):
     """Reply to ``gpus`` from current knowledge, most free GPUs first. Waits assume that jobs end as
-    stated and that no other job arrives.
+    stated, or else as similar jobs did, and that no other job arrives.
     """
 
     models: tuple[GpuStock, ...] = ()  # GPUs by model
@@ -500,6 +507,28 @@ class QueueAccount(QueueStanding, frozen=True, kw_only=True, omit_defaults=True)
     # parents: parent queues, nearest first, each with the usage of all queues below
 
 
+class Expectation(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The expected start, end and run time of an open job. One job in ten is below a low end, and
+    one in ten above a high end.
+    """
+
+    by: Literal["stated", "similar"]
+    # by: similar = at least one duration is estimated from similar jobs; stated = none is
+    jobs: int = 0
+    # jobs: number of similar jobs behind the estimate that rests on the fewest; 0 = all is stated
+    starts_s: float | None = None
+    # starts_s: median start, in seconds since 1970; null = unknown, or the job has a placement
+    starts_low_s: float | None = None  # low end of the start; null = as of starts_s
+    starts_high_s: float | None = None  # high end of the start; null = as of starts_s
+    ends_s: float | None = None  # median end, in seconds since 1970; null = unknown
+    ends_low_s: float | None = None  # low end of the end; null = unknown
+    ends_high_s: float | None = None  # high end of the end; null = unknown
+    lasts_s: float | None = None
+    # lasts_s: median run time of all attempts together, in seconds; null = unknown
+    lasts_low_s: float | None = None  # low end of the run time; null = unknown
+    lasts_high_s: float | None = None  # high end of the run time; null = unknown
+
+
 class WhyReply(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="api.why.v1"):
     """Reply to ``why`` from current knowledge."""
 
@@ -516,6 +545,7 @@ class WhyReply(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, ta
     accounts: tuple[QueueStanding, ...] = ()  # without an id: queues open to the tenant
     first_free_s: float | None = None
     # first_free_s: estimated time of free capacity, in seconds since 1970; null = unknown
+    expected: Expectation | None = None  # expected start and end; null = unknown
     reservation: Reservation | None = None  # capacity reserved for the workload; null = unset
     held_back: int = 0  # number of earlier jobs with a reservation that this one would fit in
     filtered: dict[str, str] = {}  # reason by cluster that does not fit a pending workload
@@ -538,6 +568,7 @@ class DryRunReply(
     ranking: tuple[RankedCluster, ...] = ()  # clusters that fit, best first
     filtered: dict[str, str] = {}  # reason by cluster that does not fit
     choice: Choice | None = None  # placement and its reasons; null = unset
+    expected: Expectation | None = None  # expected start and end; null = unknown
 
 
 class CordonRequest(

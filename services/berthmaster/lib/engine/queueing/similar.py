@@ -192,4 +192,6 @@ def left(estimate: Estimate, ran_s: float) -> Estimate:
     """
     high_s = estimate.high_s - ran_s if ran_s < estimate.high_s else 0.5 * ran_s
     middle_s = estimate.middle_s - ran_s if ran_s < estimate.middle_s else high_s
-    return Estimate(max(0.0, estimate.low_s - ran_s), middle_s, max(high_s, middle_s), estimate.jobs)
+    return Estimate(
+        max(0.0, estimate.low_s - ran_s), middle_s, max(high_s, middle_s), estimate.jobs
+    )

@@ -6,6 +6,7 @@ import { me } from "./me.js";
 import { link, parse, set } from "./route.js";
 import { all, get, now, on } from "./store.js";
 import { jobs as known } from "./summary.js";
+import { expected } from "./why.js";
 
 const STATES = [["", "All"], ["waiting", "Waiting"], ["live", "With a place"], ["running", "Running"], ["ended", "Ended"], ["failed", "Failed"]];
 const SORTS = [["", "usual order"], ["waited", "longest first"], ["gpus", "most GPUs"], ["priority", "priority"], ["changed", "last changed"]];
@@ -25,7 +26,9 @@ function why(job) {
   const free = job.why.first_free_s;
   const said = [job.why.summary.replace(/\.$/, "")];
   if (job.why.position) said.push(`place ${job.why.position} of all that wait`);
-  if (free !== null && free !== undefined) said.push(`room in about ${span(free)}`);
+  const times = expected(job.why.expected);
+  if (times) said.push(times);
+  else if (free !== null && free !== undefined) said.push(`room in about ${span(Math.max(0, free - now()))}`);
   return said.join("; ");
 }
 

@@ -5,7 +5,7 @@ import { fill, h, table } from "./dom.js";
 import { count } from "./format.js";
 import { me } from "./me.js";
 import { parse, set } from "./route.js";
-import { choice, leftOut, problem, ranking, why } from "./why.js";
+import { choice, expected, leftOut, problem, ranking, why } from "./why.js";
 
 const FIRST = { id: "try-1", queue: "default", pod_sets: [{ gpus: 8, gpu_models: ["G2"] }], expected_duration_s: 3600 };
 const LISTS = [["placed", "would be placed"], ["waits", "would wait"], ["elsewhere", "would go elsewhere"], ["stranded", "no cluster could take it any more"]];
@@ -15,6 +15,7 @@ function going(reply) {
   if (wrong) return h("p", { class: "error" }, wrong);
   return [
     h("p", { class: `verdict ${reply.placed ? "good" : "warn"}`, id: "try-verdict" }, reply.summary),
+    reply.expected ? h("p", { id: "try-expected" }, `Expected: ${expected(reply.expected)}.`) : null,
     reply.choice ? choice(reply.choice) : [reply.ranking?.length ? ranking(reply.ranking) : null, Object.keys(reply.filtered || {}).length ? leftOut(reply.filtered) : null],
   ];
 }

@@ -2,6 +2,7 @@
 import { fill, h, table } from "./dom.js";
 import { clock, count, percent, span, words } from "./format.js";
 import { link } from "./route.js";
+import { now } from "./store.js";
 
 export function bars(parts) {
   const shown = Object.entries(parts).filter(([, value]) => value > 0);
@@ -44,6 +45,18 @@ export function account(told) {
   return h("p", { class: "soft" }, `Queue ${told.queue}: ${parts.join(", ")}.`);
 }
 
+// When it begins and ends: ``told`` is an Expectation, its times in seconds since 1970.
+export function expected(told, at = now()) {
+  if (!told) return "";
+  const known = (value) => value !== undefined && value !== null;
+  const range = (low, high, since) => (known(low) && known(high) && high > low ? ` (${span(Math.max(0, low - since))} to ${span(Math.max(0, high - since))})` : "");
+  const said = ["starts", "ends"].filter((name) => known(told[`${name}_s`])).map((name) =>
+    `${name} ${told[`${name}_s`] > at ? `in ${span(told[`${name}_s`] - at)}` : "now"}${range(told[`${name}_low_s`], told[`${name}_high_s`], at)}`);
+  if (!said.length && known(told.lasts_s)) said.push(`takes ${span(told.lasts_s)}${range(told.lasts_low_s, told.lasts_high_s, 0)}`);
+  if (!said.length) return "";
+  return `${said.join(", ")}, ${told.by === "similar" ? `by ${count(told.jobs)} similar ${told.jobs === 1 ? "job" : "jobs"}` : "as stated"}`;
+}
+
 export function problem(reply) {
   if (!reply) return "nothing was answered";
   if (reply.type === "error") return reply.error;
@@ -59,9 +72,11 @@ export function why(reply) {
   const places = [];
   if (reply.position) places.push(`place ${reply.position} of ${count(reply.waiting)} that wait`);
   if (reply.queue_position) places.push(`place ${reply.queue_position} in its queue`);
-  if (reply.first_free_s !== undefined && reply.first_free_s !== null) places.push(`room in about ${span(reply.first_free_s)}`);
+  if (reply.first_free_s !== undefined && reply.first_free_s !== null) places.push(`room in about ${span(Math.max(0, reply.first_free_s - now()))}`);
   if (reply.reservation) places.push(`room is kept for it on ${reply.reservation.cluster}${reply.reservation.expected_at_s ? `, about ${clock(reply.reservation.expected_at_s)}` : ""}`);
   if (reply.held_back) places.push(`${count(reply.held_back)} jobs before it have room kept that it would fit in`);
+  const times = expected(reply.expected);
+  if (times) told.push(h("p", { id: "why-expected" }, `Expected: ${times}.`));
   if (places.length) told.push(h("p", {}, `${places.join("; ")}.`));
   if (reply.hints?.length) told.push(h("h3", {}, "What would help"), h("ul", { class: "hints" }, reply.hints.map((hint) => h("li", {}, hint))));
   told.push(account(reply.account));

@@ -10,7 +10,8 @@ from typing import Final
 import msgspec
 
 from berthmaster.control.resolver.core.answers.cordons import leaving_words
-from berthmaster.control.resolver.core.answers.first_free import first_free_s
+from berthmaster.control.resolver.core.answers.expected import of_live, of_request, of_waiting
+from berthmaster.control.resolver.core.answers.first_free import Times, first_free, stated
 from berthmaster.control.resolver.core.answers.held_back import left_alone_by, shorter, without_room
 from berthmaster.control.resolver.core.answers.hints import hints
 from berthmaster.control.resolver.core.answers.places import places
@@ -183,6 +184,7 @@ def _why_there(
         decision=workload.decision,
         decided_at_s=decision.now_s if decision is not None else 0.0,
         filtered=_left_out(choice, workload) if choice is not None else {},
+        expected=of_live(know, workload, now_s),
     )
 
 
@@ -238,7 +240,8 @@ def _why_not_yet(know: Knowledge, policy: Policy, now_s: float, workload: Worklo
     own = kept.get(workload.key)
     left_alone = left_alone_by(cycle, kept, workload.key, request, workload.priority)
     place = places(cycle, workload.key)
-    free_s, held_back = None, 0
+    free: Times | None = None
+    held_back = 0
     with without_room(cycle, left_alone) as taking_all:
         shortlist, refusal = _look(cycle, request)
         reasons = Counter(_group(why) for why in shortlist.filtered.values())
@@ -248,9 +251,10 @@ def _why_not_yet(know: Knowledge, policy: Policy, now_s: float, workload: Worklo
             summary = "about to be placed"
         else:
             with taking_all():
-                free_s = first_free_s(cycle, request, shortlist)
+                free = first_free(cycle, request, shortlist)
             if own is not None and own.expected_at_s is not None:
-                free_s = own.expected_at_s
+                free = _kept_at(own.expected_at_s, free)
+            free_s = free.middle_s if free is not None else None
             summary = f"waits: {_counts(reasons, request, free_s, now_s)}"
         told = _hints(cycle, workload.tenant, request, shortlist, refusal)
     if not refusal and not shortlist.candidates:
@@ -261,6 +265,8 @@ def _why_not_yet(know: Knowledge, policy: Policy, now_s: float, workload: Worklo
             who = "a job" if held_back == 1 else f"{held_back} jobs"
             summary += f"; it would fit, but room is kept for {who} before it"
             told += shorter(cycle, request, left_alone)
+    starts = stated(now_s) if not refusal and shortlist.candidates else free
+    before = () if own is not None else place.before  # nobody takes what is kept for it
     if workload.key in know.retried:
         summary += f"; {REFUSED}"
     if workload.reason:
@@ -274,13 +280,21 @@ def _why_not_yet(know: Knowledge, policy: Policy, now_s: float, workload: Worklo
         waiting=know.derived.lines.jobs,
         queue_position=place.in_queue,
         account=account(know, request.queue, place.queued),
-        first_free_s=free_s,
+        first_free_s=free.middle_s if free is not None else None,
+        expected=of_waiting(cycle, workload, shortlist, starts, before),
         reservation=own,
         held_back=held_back,
         filtered=shortlist.filtered,
         reasons=dict(reasons.most_common()),
         hints=told,
     )
+
+
+def _kept_at(at_s: float, free: Times | None) -> Times:
+    """When room is there that is kept until then. ``free``: by the ends as they are known now."""
+    if free is None or not free.jobs:
+        return stated(at_s)
+    return Times(min(free.low_s, at_s), at_s, max(free.high_s, at_s), free.jobs)
 
 
 def _held(know: Knowledge, now_s: float, workload: Workload, hold: Hold) -> WhyReply:
@@ -425,7 +439,11 @@ def dry_run(
     kept = planned(know, policy, now_s)
     left_alone = left_alone_by(cycle, kept, None, request, request.priority)
     with without_room(cycle, left_alone):
-        return _tried_sizes(cycle, tenant, request)
+        tried = _tried_sizes(cycle, tenant, request)
+        starts: Times | None = stated(now_s) if tried.placed else None
+        if not tried.placed and not queue_refusal(know, request):
+            starts = first_free(cycle, request, _look(cycle, request)[0])
+    return msgspec.structs.replace(tried, expected=of_request(know, tenant, request, starts))
 
 
 def _tried_sizes(cycle: Cycle, tenant: str, request: JobRequest) -> DryRunReply:

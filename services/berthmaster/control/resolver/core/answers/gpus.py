@@ -8,7 +8,7 @@ import math
 from collections.abc import Generator, Iterable
 from typing import Final
 
-from berthmaster.control.resolver.core.answers.first_free import first_free_s
+from berthmaster.control.resolver.core.answers.first_free import Times, first_free, stated
 from berthmaster.control.resolver.core.deciding.cycle import Cycle
 from berthmaster.control.resolver.core.deciding.turns import queue_refusal
 from berthmaster.control.resolver.core.known.knowledge import Knowledge
@@ -58,6 +58,7 @@ def stock(
         job = _job(queue, request.gpus, (f"{EXACTLY}{model}",))
         why_not = _refusal(know, tenant, job, model) if request.queue else ""
         prices = list(_prices(know, model, each.clusters))
+        wait = None if why_not else _wait(Cycle(know, policy, now_s), job)
         found.append(
             GpuStock(
                 model=model,
@@ -68,7 +69,10 @@ def stock(
                 free_gpu_milli=each.free_milli,
                 free_gpus=each.free_whole,
                 most_on_a_node=each.most_on_a_node,
-                expected_wait_s=None if why_not else _wait_s(Cycle(know, policy, now_s), job),
+                expected_wait_s=wait.middle_s if wait is not None else None,
+                wait_low_s=wait.low_s if wait is not None and wait.jobs else None,
+                wait_high_s=wait.high_s if wait is not None and wait.jobs else None,
+                wait_jobs=wait.jobs if wait is not None else 0,
                 why_not=why_not,
                 price_least=min(prices, default=None),
                 price_most=max(prices, default=None),
@@ -128,13 +132,13 @@ def _count(cycle: Cycle) -> dict[str, _Counted]:
     return dict(sorted(found.items()))
 
 
-def _wait_s(cycle: Cycle, job: JobRequest) -> float | None:
+def _wait(cycle: Cycle, job: JobRequest) -> Times | None:
     """Return the wait of a job that arrived now, ahead of all others."""
     shortlist = cycle.shortlist(job)
     if shortlist.candidates and cycle.bind(job, shortlist) is not None:
-        return 0.0
-    at_s = first_free_s(cycle, job, shortlist)
-    return max(0.0, at_s - cycle.now_s) if at_s is not None else None
+        return stated(0.0)
+    at = first_free(cycle, job, shortlist)
+    return at.after(-cycle.now_s) if at is not None else None
 
 
 def _prices(know: Knowledge, model: str, clusters: Iterable[str]) -> Iterable[float]:

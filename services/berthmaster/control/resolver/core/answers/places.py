@@ -20,30 +20,34 @@ class Places(NamedTuple):
     overall: int | None
     in_queue: int | None
     queued: int  # number of pending jobs of the queue
+    before: tuple[Key, ...] | None = None  # jobs that go first, in order; None = too many to walk
 
 
 def places(cycle: Cycle, key: Key) -> Places:
     know = cycle.know
     mine = know.derived.lines.line_of(key)
     if mine is None:
-        return Places(None, None, 0)
+        return Places(None, None, 0, ())
     order = mine.members[key]
     beside = know.derived.lines.by_queue()[mine.queue].values()
     before = sum(each < order for line in beside for each in line.members.values())
     queued = sum(len(line.members) for line in beside)
-    overall = _turn_of(cycle, key) or know.derived.lines.position(key)
-    return Places(overall, 1 + before, queued)
+    ahead = _before(cycle, key)
+    overall = know.derived.lines.position(key) if ahead is None else 1 + len(ahead)
+    return Places(overall, 1 + before, queued, ahead)
 
 
-def _turn_of(cycle: Cycle, key: Key) -> int | None:
+def _before(cycle: Cycle, key: Key) -> tuple[Key, ...] | None:
     turns = Turns(cycle.know, cycle.policy, cycle.snapshot.open)
+    passed: list[Key] = []
     try:
-        for number in range(1, TURNS + 1):
+        for _ in range(TURNS):
             turn = turns.next()
             if turn is None:
                 return None
             if turn.key == key:
-                return number
+                return tuple(passed)
+            passed.append(turn.key)
             turns.placed(_likely(cycle.know.derived.ask_in(turn.line)))
     finally:
         turns.close()

@@ -1,0 +1,187 @@
+"""When an open job is expected to begin and to end, for people: by what is stated, or by similar
+jobs.
+
+A job that waits begins when there is room for it and for all who go before it. ``first_free`` says
+when it fits by itself. ``_in_turn`` plays the list of those before it on the GPUs of the clusters
+that would take it, as one pool: each begins as soon as enough is free, in order, and is gone when
+it has taken its time. The later of the two counts. Both are played three times: with all ends at
+the low, the middle and the high end of their intervals. So the interval of a start is wider than
+one that took into account that long and short jobs even out.
+
+Example: 4 GPUs run equal jobs that took 27 s so far in 40 of 40 cases, and ten more wait before
+this one. Two rounds of four begin before it, so it begins after about three times 27 s.
+"""
+
+import heapq
+from collections.abc import Iterable, Sequence
+from typing import Final, Literal, NamedTuple
+
+from berthmaster.control.resolver.core.answers.first_free import (
+    Times,
+    ends,
+    fewest,
+    live_ends,
+    stated,
+    still_takes,
+    takes,
+    together,
+)
+from berthmaster.control.resolver.core.deciding.cycle import Cycle
+from berthmaster.control.resolver.core.known.knowledge import Knowledge
+from berthmaster.lib.engine.fleet.needs import gpu_milli
+from berthmaster.lib.engine.fleetview.shortlist import BUSY, Shortlist
+from berthmaster.lib.lifecycle.bindings import gpu_milli_of
+from berthmaster.lib.lifecycle.sizes import least_request
+from berthmaster.lib.lifecycle.workload import Key, Workload
+from berthmaster.lib.messages.api import Expectation
+from berthmaster.lib.messages.workload import JobRequest
+
+_NEVER: Final = float("inf")
+_Ends = Literal[0, 1, 2]  # the place in Times of the low, middle and high end
+
+
+class _Ahead(NamedTuple):
+    """A job that begins before this one, as the pool sees it."""
+
+    milli: int
+    lasts: Times | None
+
+
+def of_live(know: Knowledge, workload: Workload, now_s: float) -> Expectation | None:
+    """When a job that has a place ends; None if nobody knows."""
+    ends_at = ends(know, workload, now_s)
+    if ends_at is None:
+        return None
+    whole = takes(know, workload.tenant, workload.request) if workload.request is not None else None
+    return _told(None, ends_at, whole)
+
+
+def of_waiting(
+    cycle: Cycle,
+    workload: Workload,
+    shortlist: Shortlist,
+    free: Times | None,
+    before: Sequence[Key] | None,
+) -> Expectation | None:
+    """When a waiting job begins and ends. ``free``: when it would fit if it were alone, None if
+    nobody knows; ``before``: those who go before it, in their order; None = too many to say."""
+    know = cycle.know
+    lasts = still_takes(know, workload)
+    starts = None
+    if free is not None and before is not None and workload.request is not None:
+        request = least_request(workload.request)
+        starts = _later(free, _in_turn(cycle, request, shortlist, before))
+    if starts is None and lasts is None:
+        return None
+    end = together(starts, lasts) if starts is not None and lasts is not None else None
+    return _told(starts, end, lasts)
+
+
+def of_request(
+    know: Knowledge, tenant: str, request: JobRequest, starts: Times | None
+) -> Expectation | None:
+    """The same of a request that is not submitted, with nobody before it."""
+    lasts = takes(know, tenant, request)
+    if starts is None and lasts is None:
+        return None
+    end = together(starts, lasts) if starts is not None and lasts is not None else None
+    return _told(starts, end, lasts)
+
+
+def _told(starts: Times | None, end: Times | None, lasts: Times | None) -> Expectation:
+    known = [each for each in (starts, end, lasts) if each is not None]
+    jobs = fewest(*(each.jobs for each in known))
+
+    def three(times: Times | None) -> tuple[float | None, float | None, float | None]:
+        return (None, None, None) if times is None else times[:3]
+
+    starts_low_s, starts_s, starts_high_s = three(starts)
+    ends_low_s, ends_s, ends_high_s = three(end)
+    lasts_low_s, lasts_s, lasts_high_s = three(lasts)
+    return Expectation(
+        by="similar" if jobs else "stated",
+        jobs=jobs,
+        starts_s=starts_s,
+        starts_low_s=starts_low_s,
+        starts_high_s=starts_high_s,
+        ends_s=ends_s,
+        ends_low_s=ends_low_s,
+        ends_high_s=ends_high_s,
+        lasts_s=lasts_s,
+        lasts_low_s=lasts_low_s,
+        lasts_high_s=lasts_high_s,
+    )
+
+
+def _later(free: Times, turn: Times | None) -> Times | None:
+    """When it both fits and has its turn; None if nobody knows when that is."""
+    if turn is None:
+        return None
+    low, middle, high = (max(a, b) for a, b in zip(free[:3], turn[:3], strict=True))
+    return Times(low, middle, high, fewest(free.jobs, turn.jobs))
+
+
+def _in_turn(
+    cycle: Cycle, request: JobRequest, shortlist: Shortlist, before: Sequence[Key]
+) -> Times | None:
+    """When enough of the pool is free for it after all who go before it; None if nobody knows."""
+    milli = gpu_milli(request)
+    if not milli or not before:
+        return stated(cycle.now_s)  # who needs no GPU waits for none
+    know = cycle.know
+    clusters = {name for name, why in shortlist.filtered.items() if why == BUSY}
+    clusters |= {candidate.cluster for candidate in shortlist.candidates}
+    running = [
+        (know.open[name], times) for name, times in live_ends(know, clusters, cycle.now_s).items()
+    ]
+    ahead = [each for name in before if (each := _ahead(know, know.open[name])).milli]
+    free_milli = _free_milli(cycle, clusters)
+    ends_at = [_played(cycle.now_s, free_milli, running, ahead, milli, at) for at in (0, 1, 2)]
+    if ends_at[1] == _NEVER:
+        return None
+    jobs = fewest(
+        *(times.jobs for _, times in running), *(each.lasts.jobs for each in ahead if each.lasts)
+    )
+    low, middle, high = ends_at
+    return Times(min(low, middle), middle, middle if high == _NEVER else max(high, middle), jobs)
+
+
+def _ahead(know: Knowledge, workload: Workload) -> _Ahead:
+    request = workload.request
+    milli = gpu_milli(least_request(request)) if request is not None else 0
+    return _Ahead(milli, still_takes(know, workload))
+
+
+def _played(
+    now_s: float,
+    free_milli: int,
+    running: Iterable[tuple[Workload, Times]],
+    ahead: Iterable[_Ahead],
+    milli: int,
+    at: int,
+) -> float:
+    releases = [(times[at], gpu_milli_of(workload)) for workload, times in running]
+    heapq.heapify(releases)
+    at_s = now_s
+    for each in (*ahead, _Ahead(milli, None)):
+        while free_milli < each.milli:
+            if not releases:
+                return _NEVER
+            end_s, freed = heapq.heappop(releases)
+            at_s, free_milli = max(at_s, end_s), free_milli + freed
+        free_milli -= each.milli
+        if each.lasts is not None:
+            heapq.heappush(releases, (at_s + each.lasts[at], each.milli))
+    return at_s
+
+
+def _free_milli(cycle: Cycle, clusters: set[str]) -> int:
+    fleet = cycle.know.fleet
+    free = 0
+    for slot, (cluster, _) in enumerate(fleet.names):
+        if cluster not in clusters or not fleet.arrays.open[slot]:
+            continue
+        row = fleet.arrays.gpu[slot]
+        gpus = fleet.report_at(slot).gpus
+        free += sum(max(0, int(row[at])) for at, gpu in enumerate(gpus) if gpu.healthy)
+    return free
