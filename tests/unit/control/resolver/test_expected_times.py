@@ -2,11 +2,12 @@
 
 import msgspec
 
+from berthmaster.control.resolver.core.answers.gpus import Steps
 from berthmaster.control.resolver.core.known.stored import Snapshot, restore, snapshot_of
 from berthmaster.control.resolver.core.resolver import Resolver
 from berthmaster.control.resolver.settings import Policy
 from berthmaster.lib.lifecycle.workload import Key
-from berthmaster.lib.messages.api import Expectation, GpusRequest, WhyReply
+from berthmaster.lib.messages.api import Expectation, GpusReply, GpusRequest, Refusal, WhyReply
 from berthmaster.lib.messages.workload import JobRequest
 from tests.support.builders import alive, job, node, profile
 from tests.support.deciding import TENANT, World
@@ -54,6 +55,15 @@ def why(world: World, name: str) -> WhyReply:
     return reply
 
 
+def the_end_of_gpus(steps: Steps) -> GpusReply | Refusal:
+    while True:
+        try:
+            next(steps)
+        except StopIteration as done:
+            reply: GpusReply | Refusal = done.value
+            return reply
+
+
 def near(at_s: float | None, right_s: float) -> bool:
     return at_s is not None and abs(at_s - right_s) < 1.0
 
@@ -88,15 +98,14 @@ def test_job_that_waits_is_expected_to_begin_after_those_before_it() -> None:
 def test_gpus_wait_rests_on_similar_jobs_and_says_on_how_many() -> None:
     world = after_forty_equal_jobs()
     steps = world.resolver.gpus(TENANT, GpusRequest(), world.now_s)
-    while True:
-        try:
-            next(steps)
-        except StopIteration as done:
-            reply = done.value
-            break
+    reply = the_end_of_gpus(steps)
+    assert isinstance(reply, GpusReply)
     [stock] = reply.models
     assert near(stock.expected_wait_s, TOOK_S)
     assert stock.wait_jobs == 40
+    assert stock.wait_low_s is not None
+    assert stock.wait_high_s is not None
+    assert stock.expected_wait_s is not None
     assert stock.wait_low_s < stock.expected_wait_s < stock.wait_high_s
 
 
