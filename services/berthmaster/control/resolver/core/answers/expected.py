@@ -1,15 +1,13 @@
-"""When an open job is expected to begin and to end, for people: by what is stated, or by similar
-jobs.
+"""The expected start and end of open jobs, from stated durations or from similar jobs.
 
-A job that waits begins when there is room for it and for all who go before it. ``first_free`` says
-when it fits by itself. ``_in_turn`` plays the list of those before it on the GPUs of the clusters
-that would take it, as one pool: each begins as soon as enough is free, in order, and is gone when
-it has taken its time. The later of the two counts. Both are played three times: with all ends at
-the low, the middle and the high end of their intervals. So the interval of a start is wider than
-one that took into account that long and short jobs even out.
+A pending job starts when it fits and has its turn. ``first_free`` estimates when it fits by itself.
+``_in_turn`` plays the jobs before it on the GPUs of the clusters that may take it, as one pool:
+each starts in order as soon as enough GPUs are free, and releases them after its duration. The
+later time counts. Both are computed three times, with all durations at the low end, at the median
+and at the high end. Long and short jobs even out in reality, so the interval is rather too wide.
 
-Example: 4 GPUs run equal jobs that took 27 s so far in 40 of 40 cases, and ten more wait before
-this one. Two rounds of four begin before it, so it begins after about three times 27 s.
+Example: 4 GPUs run jobs of 27 s, and ten more such jobs wait before this one. Two rounds of four
+start before it, so it starts after about 81 s.
 """
 
 import heapq
@@ -41,14 +39,14 @@ _Ends = Literal[0, 1, 2]  # the place in Times of the low, middle and high end
 
 
 class _Ahead(NamedTuple):
-    """A job that begins before this one, as the pool sees it."""
+    """The GPUs and the duration of a job that starts first."""
 
     milli: int
     lasts: Times | None
 
 
 def of_live(know: Knowledge, workload: Workload, now_s: float) -> Expectation | None:
-    """When a job that has a place ends; None if nobody knows."""
+    """Return the expectation of a job with a placement; None if its end is unknown."""
     ends_at = ends(know, workload, now_s)
     if ends_at is None:
         return None
@@ -63,8 +61,9 @@ def of_waiting(
     free: Times | None,
     before: Sequence[Key] | None,
 ) -> Expectation | None:
-    """When a waiting job begins and ends. ``free``: when it would fit if it were alone, None if
-    nobody knows; ``before``: those who go before it, in their order; None = too many to say."""
+    """Return the expectation of a pending job. ``free``: when it fits by itself, None = unknown;
+    ``before``: jobs that go first, in order, None = too many to walk.
+    """
     know = cycle.know
     lasts = still_takes(know, workload)
     starts = None
@@ -80,7 +79,7 @@ def of_waiting(
 def of_request(
     know: Knowledge, tenant: str, request: JobRequest, starts: Times | None
 ) -> Expectation | None:
-    """The same of a request that is not submitted, with nobody before it."""
+    """Return the expectation of a request that is not submitted, ahead of all jobs."""
     lasts = takes(know, tenant, request)
     if starts is None and lasts is None:
         return None
@@ -114,7 +113,7 @@ def _told(starts: Times | None, end: Times | None, lasts: Times | None) -> Expec
 
 
 def _later(free: Times, turn: Times | None) -> Times | None:
-    """When it both fits and has its turn; None if nobody knows when that is."""
+    """Return the later of two times; None if the turn is unknown."""
     if turn is None:
         return None
     low, middle, high = (max(a, b) for a, b in zip(free[:3], turn[:3], strict=True))
@@ -124,10 +123,10 @@ def _later(free: Times, turn: Times | None) -> Times | None:
 def _in_turn(
     cycle: Cycle, request: JobRequest, shortlist: Shortlist, before: Sequence[Key]
 ) -> Times | None:
-    """When enough of the pool is free for it after all who go before it; None if nobody knows."""
+    """Return when the pool has enough free GPUs after the jobs before it; None if unknown."""
     milli = gpu_milli(request)
     if not milli or not before:
-        return stated(cycle.now_s)  # who needs no GPU waits for none
+        return stated(cycle.now_s)  # no job before it takes a GPU that it needs
     know = cycle.know
     clusters = {name for name, why in shortlist.filtered.items() if why == BUSY}
     clusters |= {candidate.cluster for candidate in shortlist.candidates}
