@@ -1,8 +1,10 @@
-"""Answers of a resolver: why there, why not yet, where a request would go, and what if.
+"""Endpoints of a resolver: why, dry_run, whatif, gpus and cordons.
 
-The core answers from what it knows. What it has let go of, the decision that placed a job long ago,
-is read from the log or the archive first. "What if" is work in steps: deciding goes on in between,
-and gets at least as much time.
+``Questions`` serves the endpoints of one replica. Example: ``why`` for a job placed by decision 12
+needs that decision. The core keeps recent decisions only, so the endpoint first reads 12 from the
+log or the archive, and then asks the core.
+
+``whatif`` and ``gpus`` work in steps. Decisions run in between and get at least as much time.
 """
 
 import asyncio
@@ -49,16 +51,17 @@ from berthmaster.lib.requests.validation import job_request
 
 R = TypeVar("R")
 AT_ONCE: Final = 64  # questions in hand
-# Of one tenant: a third of them, so that several find room.
+# A third of the total for one tenant, so that several tenants fit.
 SHARE: Final = Share(in_hand=AT_ONCE // 3, bytes_in_hand=4 * 1024 * 1024, per_s=500.0)
-WHATIF_LIMIT_S: Final = 2.0  # of work; whoever asked gets what was found until then
+WHATIF_LIMIT_S: Final = 2.0  # of work; the reply has the results so far
 STRETCH_S: Final = 0.002  # of steps in one go
-BATCH_HEADROOM: Final = 1000  # a decision stands at most so far before its events
+BATCH_HEADROOM: Final = 1000  # maximum distance of a decision before its events
 
 
 class Questions:
-    """The endpoints of one replica. It reads by the first connection and is asked by the others;
-    ``ready`` says whether the core has caught up."""
+    """Endpoints of one replica. Reads use the first connection, requests arrive on the others.
+    ``ready`` returns whether the core has caught up.
+    """
 
     def __init__(
         self,
@@ -72,8 +75,8 @@ class Questions:
         self._core = core
         self._ready = ready
         self._heard = LatestFigures(conn.now)
-        self._counting = FairLock()  # GPUs, for one who asks at a time
-        self._supposing = FairLock()  # one copy of all that is known at a time
+        self._counting = FairLock()  # one ``gpus`` request at a time
+        self._supposing = FairLock()  # one copy of the knowledge at a time
 
     async def serve(self) -> Endpoints:
         await self._heard.listen(self._heard_by.observed)
@@ -109,7 +112,7 @@ class Questions:
             return encode(_busy("still catching up with the log; ask again"))
         if request.id is not None:
             if key(tenant, request.id) in self._core.know.elsewhere:
-                return None  # its own cell's decider hears the same question
+                return None  # the resolver of the other cell gets the same request
             await self._have_decision(tenant, request.id)
         reply: WhyReply | Refusal = self._core.why(tenant, request.id, self._conn.now())
         if request.id is not None and isinstance(reply, WhyReply):
@@ -173,7 +176,7 @@ class Questions:
         return await _worked(steps, worked)
 
     async def _have_decision(self, tenant: str, workload_id: str) -> None:
-        """Read the decision that placed a workload, if it is too old to be at hand."""
+        """Read the decision that placed a workload, if the core no longer has it."""
         workload = self._core.know.open.get(key(tenant, workload_id))
         if workload is None or not workload.decision:
             return
@@ -212,8 +215,9 @@ class Questions:
 async def _worked(
     steps: Generator[None, None, R], worked: Callable[[float], None] = lambda _: None
 ) -> R:
-    """Run the steps, and leave as much time as they take to whatever else there is to do.
-    ``worked`` is told how long they took so far."""
+    """Run the steps, and pause after each for as long as it took. ``worked`` gets the
+    total so far.
+    """
     loop = asyncio.get_running_loop()
     worked_s = stretch_s = 0.0
     while True:

@@ -1,7 +1,7 @@
-"""The quality of decisions as Prometheus metrics and as a message, told by whoever decides.
+"""Quality of decisions as Prometheus metrics and as a message, from the deciding replica.
 
-Others fold the same events, but would count them a second time; whoever starts hears the past
-again, which is not counted either.
+Other replicas fold the same events and would count twice. A starting replica reads past events,
+which do not count either.
 """
 
 from collections.abc import Callable
@@ -19,15 +19,15 @@ from berthmaster.lib.messages.workload import WorkloadEvent
 from berthmaster.lib.runtime.metrics import Metrics
 
 REPORT_EVERY_S: Final = 5.0
-LABELLED: Final = 200  # queues with series of their own; a histogram has many
-# From "at once" to days: what waits is people's work.
+LABELLED: Final = 200  # queues with a label of their own, since a histogram has many series
+# From at once to days.
 SPAN_BUCKETS_S: Final = (
     0.01, 0.05, 0.1, 0.5, 1, 5, 10, 30, 60, 300, 900, 3600, 4 * 3600, 86_400, 7 * 86_400,
 )  # fmt: skip
 
 
 class Figures:
-    """What is counted as it happens, and what is read from the core every few seconds."""
+    """Counters of events, and gauges read from the core every few seconds."""
 
     def __init__(self, metrics: Metrics, core: Resolver) -> None:
         self._core = core
@@ -63,9 +63,9 @@ class Figures:
     def heard(
         self, event: WorkloadEvent, stored_at_s: float, take: Callable[[], Verdict | None]
     ) -> Verdict | None:
-        """``take`` folds the event; what it meant is counted if it counted."""
+        """Fold an event with ``take`` and count its effect if applied."""
         before = self._core.know.open.get(key(event.tenant, event.id))
-        happened = what_happened(before, event, stored_at_s)  # before it is folded in place
+        happened = what_happened(before, event, stored_at_s)  # the fold changes it in place
         verdict = take()
         if happened is None or verdict is not Verdict.COUNTED:
             return verdict
@@ -83,7 +83,7 @@ class Figures:
             self._placement_s.observe(took_s / placements)
 
     def report(self, now_s: float) -> QualityReport:
-        """Show how it stands, and tell it."""
+        """Update the gauges and publish a report."""
         report = self._quality.report(self._core.know, self._core.name, now_s)
         for gauge, value in (
             (self._allocation, report.allocation_percent),
@@ -103,7 +103,7 @@ class Figures:
 
 
 class Counted:
-    """A decider whose events are counted while ``counting`` says so; else as it is."""
+    """A resolver whose events are counted while ``counting`` returns True."""
 
     def __init__(self, core: Resolver, figures: Figures, counting: Callable[[], bool]) -> None:
         self._core = core
@@ -126,7 +126,7 @@ class Counted:
         *,
         void: bool = False,
     ) -> Verdict | None:
-        """Counted, if it counts."""
+        """Apply an event and count it."""
 
         def take() -> Verdict | None:
             return self._core.on_event(event, sequence, stored_at_s, void=void)

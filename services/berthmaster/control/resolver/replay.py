@@ -1,13 +1,15 @@
-"""Repeat every decision on what its decider saw, and compare bit for bit.
+"""Repeat decisions on their recorded inputs, and compare bit for bit.
 
-A decision names the last sequence of each stream that it was made on, its time, its settings and
-the version of the code. So: fold each stream up to there, decide again, compare the bytes. The
-first difference is shown by field, with what was seen of each input and what is here of it. Facts
-come from FLEET_LOG, which has the sequences and times of FLEET; where it does not reach back far
-enough, decisions count as not repeatable, never as equal.
+A decision names the last sequence of each input stream, its time, its settings and the engine
+version. The replay folds each stream up to there, decides again and compares bytes. A report shows
+the first difference by field, with recorded and present sequences of each input. Example: decision
+12 saw FLEET up to 88, but the fact log starts at 95, so 12 is not repeatable.
 
-Decisions of another version of the code, or under other settings if such are given, are not
-expected to come out equal: what they place is compared, and told as what would be different.
+Facts come from FLEET_LOG, which has the sequences and times of FLEET. Decisions before its start
+count as not repeatable, never as equal.
+
+Decisions of another engine version, or under other given settings, may differ. Their placements are
+compared and reported as differences.
 """
 
 from collections.abc import Callable, Sequence
@@ -52,15 +54,16 @@ class Inputs(NamedTuple):
     decisions: list[tuple[int, Decision]]
     facts: list[tuple[int, float, str, FleetFact]]  # sequence, stored at, subject, fact
     controls: list[tuple[int, ControlFact]]
-    facts_from: int  # first sequence of FLEET that is still known; 1 = all
-    facts_gap: int = 0  # first one after it that FLEET_LOG came too late for; 0 = it has all
-    unreadable: Sequence["Unreadable"] = ()  # events that froze their workloads, and decisions
-    archived: frozenset[int] = frozenset()  # decisions that only the archive has any more
-    void: frozenset[int] = frozenset()  # events that are known to be void before they are folded
+    facts_from: int  # first known sequence of FLEET; 1 = all
+    facts_gap: int = 0  # first later sequence missing in FLEET_LOG; 0 = none missing
+    # Events that froze their workloads, and undecodable decisions
+    unreadable: Sequence["Unreadable"] = ()
+    archived: frozenset[int] = frozenset()  # decisions only in the archive
+    void: frozenset[int] = frozenset()  # events known to be void
 
 
 class Unreadable(NamedTuple):
-    """A message that this version cannot read; one without a tenant is a decision."""
+    """A message undecodable for this version; without a tenant, a decision."""
 
     sequence: int
     tenant: str
@@ -70,7 +73,7 @@ class Unreadable(NamedTuple):
 
 
 class Input(msgspec.Struct, frozen=True, kw_only=True):
-    """One thing that a decision was made on: the last sequence that was seen, and that is here."""
+    """One input of a decision: last sequence as recorded, and as present."""
 
     name: str
     seen: int
@@ -78,33 +81,33 @@ class Input(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Difference(msgspec.Struct, frozen=True, kw_only=True):
-    """One decision that came out otherwise."""
+    """One decision with a different result."""
 
     number: int
     field: str
     was: str
     now: str
     inputs: tuple[Input, ...] = ()
-    lacking: str = ""  # what was seen and is not here; "" = all of it is
+    lacking: str = ""  # recorded input that is missing; "" = none missing
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):
-    """What repeating showed. Who repeated nothing knows nothing."""
+    """Result of a replay."""
 
-    decisions: int  # that exist, in the log and in the archive
-    repeated: int  # of those that were asked for
+    decisions: int  # number in log and archive
+    repeated: int  # number of the requested ones
     equal: int
-    not_repeatable: int  # made on what is not kept any more
+    not_repeatable: int  # decisions with inputs no longer kept
     why_not: str = ""
     first_difference: Difference | None = None
-    engine: str = ENGINE_VERSION  # that they were repeated with
-    archived: int = 0  # of all that exist
-    other_engines: dict[str, Compared] = {}  # version -> its decisions: what would be different
+    engine: str = ENGINE_VERSION  # engine version of the replay
+    archived: int = 0  # number in the archive
+    other_engines: dict[str, Compared] = {}  # version -> differences of its decisions
     otherwise: Alternative | None = None  # under other settings
 
     @property
     def different(self) -> int:
-        """Decisions of this version that should have come out equal and did not."""
+        """Return the number of decisions of this version that differ without a reason."""
         if self.otherwise is not None:
             return 0
         others = sum(each.decisions for each in self.other_engines.values())
@@ -130,7 +133,7 @@ def replay(
     if policy is not None:
         change = lambda _: policy  # noqa: E731
     fold = _Fold(inputs, cell)
-    # One without an engine is the head of a chain that `berth recover` has begun.
+    # A decision without an engine starts a chain built by `berth recover`.
     mine = [(sequence, d) for sequence, d in inputs.decisions if d.cell == cell and d.engine]
     known_from_s = _known_from_s(inputs)
     equal = skipped = 0
@@ -185,7 +188,7 @@ def replay(
 
 
 def _lacking(decision: Decision, know: Knowledge, known_from_s: float) -> str:
-    """Why a decision cannot be repeated on what is known, "" if it can."""
+    """Return why a decision cannot be repeated on this knowledge; "" if it can."""
     if decision.now_s < known_from_s or decision.number != know.chain.number + 1:
         return "what it was made on is not kept any more"
     if decision.mix is None and decision.mix_pods != know.told_mix.pods:
@@ -198,10 +201,10 @@ def _lacking(decision: Decision, know: Knowledge, known_from_s: float) -> str:
 
 
 class _Fold:
-    """What a decider knew when it had seen so much of each stream.
+    """The knowledge of a resolver at given sequences.
 
-    Decisions are folded at their place in the log, as every reader does. Of the other streams,
-    whoever takes over may have seen less than whoever decided before: then all is folded anew.
+    Decisions are folded at their position in the log. A new resolver may have seen less of the
+    other streams than its predecessor; then everything is folded again.
     """
 
     def __init__(self, inputs: Inputs, cell: str) -> None:
@@ -282,7 +285,7 @@ def _difference(was: Decision, now: Decision | None, know: Knowledge, inputs: In
 
 
 def _inputs(was: Decision, know: Knowledge, inputs: Inputs) -> tuple[Input, ...]:
-    """Streams only grow, so what is here of one is as much as was seen, or all that there is."""
+    """Return recorded and present sequences. Streams only grow."""
     log = [entry[0] for entry in inputs.events[-1:]]
     log += [entry[0] for entry in inputs.decisions[-1:]]
     log += [entry.sequence for entry in inputs.unreadable[-1:]]
@@ -299,7 +302,7 @@ def _inputs(was: Decision, know: Knowledge, inputs: Inputs) -> tuple[Input, ...]
 
 
 def _first_difference(path: str, a: object, b: object) -> tuple[str, object, object]:
-    """The first place at which two trees of plain values differ."""
+    """Return the first difference between two trees of plain values."""
     if isinstance(a, dict) and isinstance(b, dict):
         for name in [*a, *(n for n in b if n not in a)]:
             if a.get(name) != b.get(name):
@@ -361,7 +364,7 @@ async def read_inputs(conn: Connection) -> Inputs:
 
     def on_fact(r: Recorded) -> None:
         fact_sequences.append(r.sequence)
-        with suppress(*UNREADABLE):  # the decider passed over it too
+        with suppress(*UNREADABLE):  # the resolver skipped it too
             facts.append((r.sequence, r.stored_at_s, r.subject, FLEET_FACTS.decode(r.data)))
 
     settings = ControlReader()
@@ -393,8 +396,9 @@ async def read_inputs(conn: Connection) -> Inputs:
 def _moved(
     archived: dict[tuple[str, int], Decision], logged: Sequence[Decision]
 ) -> dict[int, tuple[int, Decision]]:
-    """Archived decisions that the log has no more, by the sequence that they had there. Who came
-    after tells it: none is removed that has no successor."""
+    """Return archived decisions missing in the log, by their former sequence. A successor names
+    that sequence, and no decision without a successor is removed.
+    """
     known = archived | {(each.cell, each.number): each for each in logged}
     gone = archived.keys() - {(each.cell, each.number) for each in logged}
     return {

@@ -1,8 +1,8 @@
-"""The resolver's shell: feeds the core from three streams, carries out what it decides.
+"""The resolver's shell: feeds the core from three streams, and carries out its instructions.
 
-One replica of a cell holds the lease and decides; the others fold the same streams and take over
-within a lease's time. The loop that decides sleeps until a message stirs the core or a time that
-the core named has come. It has one commit under way at most, so nothing in the core needs a lock.
+One replica of a cell holds the lease and decides. The others fold the same streams and take over
+within the lease's time. The deciding loop sleeps until a message or the core's next time. It has at
+most one commit in flight, so the core needs no lock.
 """
 
 import asyncio
@@ -49,10 +49,10 @@ from berthmaster.lib.runtime.periodic import set_within
 from berthmaster.lib.runtime.service import Context, Service
 from berthmaster.lib.runtime.settings import policy_from, setting
 
-BEHIND_LIMIT_S: Final = 1.0  # to wait for what a refusal said is in the log
+BEHIND_LIMIT_S: Final = 1.0  # wait for messages that a refusal reported
 LONGEST_SLEEP_S: Final = 5.0
-# A commit holds up all other writers of the stream, above all submits. Resting for half as long as
-# it took lets them in, and those who come meanwhile share the next one.
+# A commit delays all other writers of the stream, above all submits. A pause of half its duration
+# lets them in, and later messages share the next commit.
 REST_SHARE: Final = 0.5
 LONGEST_REST_S: Final = 0.01
 WEIGHTS: Final = ("fit", "room", "idle")  # fields of Policy
@@ -120,7 +120,7 @@ class ResolverSettings(DeciderSettings, LogReaderSettings):
 
     @property
     def policy(self) -> Policy:
-        """The part that decisions depend on."""
+        """Return the part that decisions depend on."""
         pairs = (pair.partition("=") for pair in self.weights)
         weights: dict[str, Any] = {name: float(number) for name, _, number in pairs}
         return policy_from(Policy, self, **weights)
@@ -139,7 +139,7 @@ class Shell:
             settings.cell, f"resolver/{socket.gethostname()}/{os.getpid()}", settings.policy
         )
         self._stir = asyncio.Event()
-        self._stream = b""  # which WORKLOADS it is; another one means other sequences
+        self._stream = b""  # incarnation of WORKLOADS; another one has other sequences
         self._figures = Figures(context.metrics, self.core)
         counted = Counted(self.core, self._figures, lambda: self._is_deciding)
         self._feed = Feed(
@@ -172,7 +172,9 @@ class Shell:
         )
 
     def _on_gone(self, subject: str) -> None:
-        """A fact that a relisting did not find: only nodes take room, so only they are dropped."""
+        """Drop a fact missing from a new listing. Only nodes hold capacity, so only nodes are
+        dropped.
+        """
         name = subjects.parse_node(subject)
         if name is not None:
             self.core.know.view.drop_node(*name)
@@ -205,7 +207,7 @@ class Shell:
 
     def _on_ready(self, _: str) -> None:
         if self._feed.has_read:
-            self.core.prepare()  # before anybody is told that this replica is ready
+            self.core.prepare()  # before the replica reports ready
 
     async def _decide_for_ever(self) -> None:
         behind_since_s: float | None = None
@@ -240,13 +242,12 @@ class Shell:
             self._stir.set()
 
     def _fleet_sequence(self) -> None:
-        """A mirror may have dropped its newest message as outdated: it counts as seen."""
+        """Note the newest sequence of FLEET, even if the mirror dropped its message as outdated."""
         know = self.core.know
         know.view.fleet_sequence = max(know.view.fleet_sequence, self._feed.fleet.sequence)
 
     async def _sleep(self) -> None:
-        """Until something stirs the core, or the time that it named has come. Whoever may not
-        decide is stirred when it may: that time means nothing to it."""
+        """Sleep until a wake-up, or the core's next time on the deciding replica."""
         pause_s = LONGEST_SLEEP_S
         if self._is_deciding:
             pause_s = max(0.01, min(pause_s, self.core.wake_at_s() - self._conn.now()))
@@ -288,7 +289,7 @@ class Shell:
         self._stir.set()
 
     async def _tell_quality(self) -> None:
-        """Every few seconds, how well it goes; a message that is lost is replaced by the next."""
+        """Publish quality reports. A later report replaces a lost one."""
         while True:
             await asyncio.sleep(REPORT_EVERY_S)
             if not self._is_deciding:
@@ -315,7 +316,7 @@ class Shell:
                 self._context.log.warning("the snapshot is of another stream")
                 return
             snapshot = SNAPSHOTS.decode(body)
-            if snapshot.frozen:  # a newer reader, or a person, may have cured that
+            if snapshot.frozen:  # a newer version or an operator may have resolved this
                 self._context.log.warning("folding the whole log", frozen=len(snapshot.frozen))
                 return
             restore(self.core.know, snapshot)
@@ -332,7 +333,7 @@ class Shell:
             await asyncio.sleep(1.0)
             know = self.core.know
             if self._feed.has_read:
-                self.core.prepare()  # so that a follower that takes over decides at once
+                self.core.prepare()  # lets a follower decide at once after a takeover
             connected = self._conn.connected and self._heard_by.general.connected
             self._context.health.ready("bus", connected, "no connection to NATS")
             self._context.health.ready("lease", not self._lease.trouble, self._lease.trouble)
@@ -343,7 +344,7 @@ class Shell:
             if loop.time() < next_snapshot_s or not (self._lease.held and self._feed.whole):
                 continue
             next_snapshot_s = loop.time() + settings.snapshot_s
-            if know.workloads_sequence == saved or self.core.blind:  # it is not in a snapshot
+            if know.workloads_sequence == saved or self.core.blind:  # not part of a snapshot
                 continue
             saved = know.workloads_sequence
             raw = self._stream + b"\n" + msgspec.msgpack.encode(snapshot_of(know))

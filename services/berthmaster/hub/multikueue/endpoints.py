@@ -17,7 +17,7 @@ SHARE: Final = Share(in_hand=AT_ONCE // 3, bytes_in_hand=4 * 1024 * 1024, per_s=
 
 class WhyEndpoint:
     def __init__(self, conn: Connection, why: Callable[[str, str, float], WhyReply | None]) -> None:
-        """``why``: what is to be answered about (tenant, id, now), None of what is not known."""
+        """``why``: answers about (tenant, id, now); None for unknown workloads."""
         self._conn = conn
         self._why = why
 
@@ -40,7 +40,7 @@ class WhyEndpoint:
         try:
             request = WHY_REQUESTS.decode(data or b"{}")
         except UNREADABLE:
-            return None  # the resolver hears it too, and says so
+            return None  # the resolver gets the request too and reports it
         if request.id is None:
             return None
         reply = self._why(tenant, request.id, self._conn.now())

@@ -1,4 +1,4 @@
-"""The reconciler's figures: what it did, how soon, and what is stuck."""
+"""Metrics of the reconciler: actions, delays and stuck workloads."""
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping

@@ -1,18 +1,18 @@
-"""`berth serve multikueue`: what MultiKueue sends shows on the bus, and goes where there is room.
+"""`berth serve multikueue`: choose worker clusters for MultiKueue's Workloads on a hub.
 
 ::
 
     berth serve multikueue --mode observe                      in a pod of the hub
     berth serve multikueue --mode dispatch --kubeconfig F --context C
 
-Modes, each undone by the next start: ``observe`` writes nothing to Kubernetes, ``dispatch``
-nominates clusters (Kueue's ``dispatcherName`` must then be a name of ours). Rights:
-deploy/chart/templates/hub-rights.yaml, one ClusterRole a mode.
+Mode ``observe`` writes nothing to Kubernetes. Mode ``dispatch`` nominates clusters, and Kueue's
+``dispatcherName`` must be a name of Berthmaster. The next start may change the mode. Rights are in
+deploy/chart/templates/hub-rights.yaml, one ClusterRole for each mode.
 
-One replica holds the lease and acts; the others fold the same streams, mirror the same hub and take
-over within a lease's time. What a workload asks for runs as a task of its own, one a workload at
-most; one commit is under way at most. While the bus is away, each replica keeps Workloads moving by
-what it knew last; one that has never known anything waits.
+One replica holds the lease and acts. The others fold the same streams, mirror the same hub and take
+over within the lease's time. At most one action runs for a workload, each in a task of its own, and
+at most one commit is in flight. Without the bus, each replica nominates by its last known state. A
+replica that never reached the bus waits.
 """
 
 import asyncio
@@ -57,7 +57,7 @@ from berthmaster.lib.nats.streams import CONTROL, FLEET, WORKLOADS, stream_info
 from berthmaster.lib.runtime.service import Context, Service
 from berthmaster.lib.runtime.settings import policy_from, setting
 
-BEHIND_LIMIT_S: Final = 1.0  # to wait for what a refusal said is in the log
+BEHIND_LIMIT_S: Final = 1.0  # wait for messages that a refusal reported
 LONGEST_SLEEP_S: Final = 1.0
 BUS_SILENT_S: Final = 3.0  # no heartbeat of the log for so long: the bus is away
 BLIND_LOOK_S: Final = 0.5
@@ -99,7 +99,7 @@ class MultiKueueSettings(TenantSettings, NamespaceSettings, DeciderSettings, Log
 
     @property
     def policy(self) -> HubPolicy:
-        """The part that decisions depend on."""
+        """Return the part that decisions depend on."""
         return policy_from(HubPolicy, self, weights=",".join(self.weights))
 
 
@@ -127,7 +127,7 @@ class HubController(Controller[Write]):
     # The hub
 
     def begin(self) -> None:
-        """Mirror the hub, with the bus or without it."""
+        """Mirror the hub, with or without the bus."""
         ctx = self.ctx
         ctx.health.ready(PART, False, "not asked yet")
         asking = identify(self.client, self.core.hub, ctx.health, rights=RIGHTS)
@@ -161,7 +161,9 @@ class HubController(Controller[Write]):
         await feed.close()
 
     def _on_gone(self, subject: str) -> None:
-        """A fact that a relisting did not find: nodes take room, and copies mean that it runs."""
+        """Drop a fact missing from a new listing: nodes hold capacity, and copies count
+        as running.
+        """
         node = subjects.parse_node(subject)
         copy = subjects.parse_copy(subject)
         if node is not None:
@@ -294,8 +296,9 @@ class HubController(Controller[Write]):
                     self.carry_out(instruction)
 
     def _tell_unread(self, has_read: bool) -> None:
-        """Log once that the bus is silent since this process started, and once that it answers.
-        While a long log is read the bus is not silent."""
+        """Log once that the bus is silent since the start of this process, and once that it
+        answers. Reading a long log is not silence.
+        """
         is_unread = not has_read and self._bus_silent_s >= BUS_SILENT_S
         if is_unread != self._is_unread:
             self._is_unread = is_unread
@@ -337,7 +340,7 @@ class HubController(Controller[Write]):
         core.latencies_s.clear()
 
     def _tell_silence(self) -> None:
-        """Once when it begins and once when it ends."""
+        """Log the beginning and the end of Kueue's silence once each."""
         words = self.core.kueue.words(self.now())
         if bool(words) != self._kueue_is_silent:
             self._kueue_is_silent = bool(words)
@@ -347,7 +350,7 @@ class HubController(Controller[Write]):
                 self.ctx.log.info("the hub's Kueue is at work again")
 
     def _tell_elsewhere(self) -> None:
-        """Of another hub's workloads nothing is known here: people must hear that they wait."""
+        """Report other hubs' workloads, because no reconciler here serves them."""
         core = self.core
         if not core.hub.id:
             return
@@ -362,7 +365,7 @@ class HubController(Controller[Write]):
 
 
 async def main(ctx: Context[MultiKueueSettings]) -> None:
-    """Mirror the hub at once, so that a bus that is away stops no queue; then join the bus."""
+    """Mirror the hub at once, so that a missing bus stops no queue; then join the bus."""
     settings = ctx.settings
     ctx.log.info("multikueue", mode=settings.mode, engine=ENGINE_VERSION)
     async with service_client(ctx, NAME) as client:

@@ -1,4 +1,4 @@
-"""What shapes the reconciler's decisions: part of each one's record, so that it can be repeated."""
+"""Settings of the reconciler's decisions, recorded in each decision so that it can be repeated."""
 
 from collections.abc import Mapping
 from functools import lru_cache
@@ -15,25 +15,26 @@ Mode = Literal["observe", "dispatch"]
 
 
 class HubPolicy(msgspec.Struct, frozen=True, kw_only=True):
-    """The settings that the core depends on; times in seconds."""
+    """Settings of the core. Times are in seconds."""
 
     mode: Mode = "observe"
     patience_s: float = 30.0  # nominated and not admitted for so long: the next best comes
     stale_after_s: float = 10.0  # a cluster silent for so long gets no new placements
     silent_s: float = 5.0  # without any known candidate for so long: the configuration's order
-    settle_s: float = 1.0  # from running until the nodes' reports surely show it
+    settle_s: float = 1.0  # from running to a sure report of the nodes
     trap_s: float = 5.0  # a copy is admitted there and the hub does not know: a trap
-    eviction_s: float = 60.0  # Kueue takes it back and its pods count for so long: a trap
+    eviction_s: float = 60.0  # limit of an eviction with counted pods before it counts as stuck
     unscheduled_s: float = 60.0  # admitted and no pod of it runs for so long: a trap
-    neglect_s: float = 3.0  # a copy that nobody looks at for so long says that Kueue is dead there
+    neglect_s: float = 3.0  # tolerated time of an ignored copy, before Kueue there counts as dead
     mute_s: float = 3.0  # nominated and no copy heard of for so long: worth a word
-    hub_mute_s: float = 20.0  # work waits for the hub's Kueue and it writes nothing: it is away
+    # Silence of the hub's Kueue with pending work, before it counts as away
+    hub_mute_s: float = 20.0
     tell_after_s: float = 1.0  # waiting without a candidate for so long: worth an event
-    evictions_per_hour: int = 120  # attempts that are ended to make room for others; 0 = none
+    evictions_per_hour: int = 120  # preemptions; 0 = none
     commit_limit: int = 128  # placements in one commit; more only cost latency
     commit_bytes: int = COMMIT_BYTES
-    ranking_limit: int = 5  # clusters that a record keeps
-    profile: str = BALANCED  # ranks clusters for queues that name no other
+    ranking_limit: int = 5  # clusters in a record
+    profile: str = BALANCED  # profile of queues that name none
     weights: str = ""  # of components of the score, in place of that profile's: "idle=2,price=1"
 
     @property

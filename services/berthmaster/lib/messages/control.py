@@ -242,16 +242,16 @@ class Cordon(
 class GpuCordon(
     msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="control.gpu.v1"
 ):
-    """No new pods on one GPU; what runs there continues. Not cordoned: the GPU takes pods, also one
-    that telemetry closed before ``set_at_s``.
+    """Excludes one GPU from new pods. Running pods continue. Without ``cordoned``, the GPU takes
+    pods, even if telemetry closed it before ``set_at_s``.
 
     Subject: ``berth.control.gpu.<cluster>.<node>.<index>``
     """
 
     cluster: str
     node: str
-    gpu: Annotated[int, Meta(ge=0, le=1023)]  # its index, as the node's report lists it
-    cordoned: bool
+    gpu: Annotated[int, Meta(ge=0, le=1023)]  # number of the GPU in the node's report
+    cordoned: bool  # False: the GPU takes pods
     reason: str = ""
     set_by: str = ""
     set_at_s: float = 0.0

@@ -388,15 +388,16 @@ GpuFault = Literal["lost", "ecc", "throttled"]
 
 
 class ClosedGpu(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
-    """A GPU that telemetry found faulty: new pods stay away until it was well for a while, or until
-    an operator opens it after ``since_s``."""
+    """A GPU that telemetry found faulty. New pods stay away until the GPU was well for a while, or
+    until an operator opens it after ``since_s``.
+    """
 
-    index: Count  # as the node's report lists it
+    index: Count  # number of the GPU in the node's report
     fault: GpuFault
-    # lost: no answer, or a fatal XID. ecc: uncorrectable memory errors. throttled: slowed down by
-    # its own hardware for long.
-    since_s: Moment  # the scorer's time of the newest sign of the fault
-    reason: Text = ""  # for operators
+    # fault: lost: no answer, or a fatal XID; ecc: uncorrectable memory errors; throttled: slowed
+    # down by its own hardware for long
+    since_s: Moment  # scorer's time of the newest sign of the fault
+    reason: Text = ""  # details for operators
 
 
 class ClusterScore(

@@ -1,5 +1,5 @@
-"""Runs placements in one cluster: claims them, creates their Jobs, reports how they end.
+"""Run placements in one cluster: claim them, create their Jobs, report their ends.
 
-May live here: the executor's core, the protocol between the core and a cluster, and the shell. The
-protocol names no kind of cluster: a Runtime implements it.
+This package holds the executor's core, the protocol between core and cluster, and the shell. The
+protocol is independent of the kind of cluster: a Runtime implements it.
 """

@@ -1,4 +1,4 @@
-"""One attempt in the runtime: its Kubernetes object, the executor's goal, published events."""
+"""One attempt in the runtime: its Kubernetes object, the executor's goal, and published events."""
 
 import asyncio
 from enum import Enum
@@ -65,7 +65,6 @@ class Held(msgspec.Struct, kw_only=True):
 
     @property
     def kind(self) -> JobKind:
-        """Of its object."""
         return self.scene.kind
 
     @property
@@ -74,11 +73,11 @@ class Held(msgspec.Struct, kw_only=True):
 
     @property
     def uid(self) -> str:
-        """Of its object, "" while none is known."""
+        """Return the uid of the object; "" if unknown."""
         return self.scene.job.metadata.uid if self.scene.job is not None else ""
 
     def see(self, kind: JobKind, job: JobObject) -> None:
-        """Take over what its object says."""
+        """Apply the state of the object."""
         metadata, scene = job.metadata, self.scene
         self.namespace, self.name = metadata.namespace, metadata.name
         self.known, self.unsure = True, False
@@ -89,7 +88,7 @@ class Held(msgspec.Struct, kw_only=True):
         scene.elastic = SIZES in told
         scene.resizable = scene.queued and job.is_elastic_to_kueue
         if scene.elastic and scene.queued and job.spec.parallelism and len(scene.wanted) == 1:
-            scene.wanted = dict.fromkeys(scene.wanted, job.spec.parallelism)  # what it was let in
+            scene.wanted = dict.fromkeys(scene.wanted, job.spec.parallelism)  # as admitted
         scene.expires_s = number(told.get(EXPIRES, "")) or scene.expires_s
         self.receipt = told.get(RECEIPT, "")
         if STOPPED in told:
@@ -112,7 +111,7 @@ class Held(msgspec.Struct, kw_only=True):
         return PodsRefused(self.attempt, self.refused)
 
     def lose(self) -> None:
-        """Its object is not there (any more)."""
+        """Note that the object does not exist."""
         if self.scene.job is not None:
             self.scene.settles = True
         self.scene.job = None
@@ -120,7 +119,7 @@ class Held(msgspec.Struct, kw_only=True):
 
 
 def attempt_of(job: Object) -> tuple[Attempt, str] | None:
-    """Which attempt an object is of and who made it; None for what is not ours."""
+    """Return attempt and executor of an object; None for unmanaged or malformed ones."""
     short, whole = job.metadata.labels, job.metadata.annotations
     keys = (labels.TENANT, labels.WORKLOAD, labels.ATTEMPT, labels.EXECUTOR)
     tenant, workload, attempt, executor = (whole.get(key) or short.get(key, "") for key in keys)
@@ -132,7 +131,7 @@ def attempt_of(job: Object) -> tuple[Attempt, str] | None:
 
 
 def wanted(text: str) -> dict[str, int]:
-    """The pod sets that an annotation names; empty if it says something else."""
+    """Return the pod sets of an annotation; empty if malformed."""
     found: dict[str, int] = {}
     for part in text.split():
         name, colon, count = part.rpartition(":")
@@ -143,7 +142,7 @@ def wanted(text: str) -> dict[str, int]:
 
 
 def number(text: str) -> float | None:
-    """A time of an annotation, None if it is none."""
+    """Return a time from an annotation; None if malformed."""
     try:
         value = float(text)
     except ValueError:
@@ -152,6 +151,8 @@ def number(text: str) -> float | None:
 
 
 def not_later(job: JobObject, version: str) -> bool:
-    """Whether a list as of this version would have it. Versions of one resource are numbers."""
+    """Return whether a list of this version would contain the object. Versions of one resource are
+    numbers.
+    """
     mine = job.metadata.resource_version
     return mine.isdecimal() and version.isdecimal() and int(mine) <= int(version)

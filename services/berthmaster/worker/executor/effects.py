@@ -1,5 +1,5 @@
-"""Carries out what is ordered, attempt by attempt: each by one task that tries until it is done,
-refused, or no longer wanted; and knows what the API server's answers say of the way there.
+"""Carry out orders attempt by attempt: a task for each retries until done, refused or superseded.
+Also tracks failures of the API server.
 """
 
 import asyncio
@@ -35,11 +35,11 @@ class AttemptEffects:
         judge: Callable[[Held], None],
         log: LogLike,
     ) -> None:
-        self.broken = ""  # by a mistake of ours: it stays until a person looks
-        self.trouble = ""  # the last call that failed, "" since the last that did not
-        self.unanswered = ""  # the same, of those that no server answered
+        self.broken = ""  # an internal error, which stays until an operator acts
+        self.trouble = ""  # last failed call; "" since the last success
+        self.unanswered = ""  # the same for calls without any answer
         self.unanswered_at_s = 0.0
-        self.lacking: dict[str, str] = {}  # namespace -> what we may not do there
+        self.lacking: dict[str, str] = {}  # namespace -> missing rights
         self._writer = writer
         self._say = say
         self._judge = judge
@@ -49,7 +49,7 @@ class AttemptEffects:
         self._asked_at_s: dict[int, float] = {}  # by attempt: steps under way
 
     def want(self, held: Held, goal: Goal) -> None:
-        """Have it done. What was told is told again: whoever orders wants to hear."""
+        """Carry out an order. Published events repeat, because a new order expects an answer."""
         held.told.clear()
         if goal.value >= held.goal.value:
             held.goal = goal
@@ -57,14 +57,16 @@ class AttemptEffects:
         self._drive(held)
 
     def complete(self, held: Held) -> None:
-        """Have it made whole, if an earlier life left it half made. Nobody waits to hear."""
+        """Complete an object that an earlier process run left incomplete. Nothing waits for the
+        result.
+        """
         if held.goal is Goal.NONE:
             held.goal = Goal.COMPLETE
             held.ordered.set()
             self._drive(held)
 
     async def close(self, helds: Iterable[Held]) -> None:
-        """Let go of what is under way."""
+        """Cancel running work."""
         working = [held.work for held in helds if held.work is not None]
         for task in working:
             task.cancel()
@@ -90,13 +92,13 @@ class AttemptEffects:
         if (error := task.exception()) is not None:
             self._log.error("an order was not carried out", error=error, attempt=held.text)
             self.broken = f"an order for {held.text} was not carried out: {error}"
-        elif held.ordered.is_set():  # between its last look and now
+        elif held.ordered.is_set():  # ordered after its last check
             self._drive(held)
         else:
             self._judge(held)
 
     async def _work(self, held: Held) -> None:
-        """Until what is ordered is done; what is ordered may change on the way."""
+        """Work until the order is done. The order may change on the way."""
         failures = 0
         while held.ordered.is_set() or failures:
             held.ordered.clear()
@@ -121,17 +123,19 @@ class AttemptEffects:
                 await self._pause(held, failures)
 
     def _waits(self, held: Held, error: KubernetesError) -> None:
-        """Tell why nothing of it is made: it may be given back before that changes."""
+        """Report why the object is not created, because the attempt may be evicted before that
+        changes.
+        """
         words = f"its object cannot be made yet: {error}"
         waiting = PodsWaiting(held.attempt, words[:MAX_MESSAGE_CHARS])
-        held.told[PodsWaiting] = waiting  # so that whatever is so afterwards is news
+        held.told[PodsWaiting] = waiting  # later states then count as news
         self._say(waiting)
 
     def _note(self, held: Held, error: KubernetesError) -> None:
-        """What a failure says of the way to the API server."""
+        """Note what a failure says about the API server."""
         if isinstance(error, Forbidden) and by_authorizer(error):
             self.lacking[held.namespace] = error.message or str(error)
-            return  # a matter of that namespace alone
+            return  # concerns that namespace only
         self.trouble = str(error)
         if isinstance(error, NO_ANSWER):
             self.unanswered = str(error)
@@ -168,7 +172,7 @@ class AttemptEffects:
             self._refuse(held, error)
 
     async def _resize(self, held: Held, order: ResizePods) -> None:
-        if not held.known and held.order is not None:  # it was never made, as far as is known
+        if not held.known and held.order is not None:  # never created, as far as known
             await self._create(held, held.order)
         await self._writer.resize(held, order)
 
@@ -176,7 +180,7 @@ class AttemptEffects:
         try:
             await self._writer.make(held, order)
         except Expired:
-            if held.unsure:  # an earlier call may have made it in time
+            if held.unsure:  # an earlier call may have created it
                 await self._writer.look(held)
             if held.scene.job is None:
                 self._say(PodsExpired(held.attempt))

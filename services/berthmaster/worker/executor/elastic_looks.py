@@ -1,9 +1,8 @@
-"""Looks at what Kueue makes of Jobs whose number of pods changes, while that may be news.
+"""Poll Kueue's Workloads of resizable Jobs while they may have news.
 
-Kueue says nothing of it on the Job: why a larger number is not let in stands on a Workload, and
-that it has taken back the smaller one meanwhile is seen there alone (lib/kueue/slices.py). A Job is
-looked at once it runs, and for as long as pods of it wait for Kueue or a Workload of it has no
-quota.
+Kueue writes nothing on the Job: the reason of a delayed resize is on a Workload, and a released
+quota shows only there (lib/kueue/slices.py). A Job is polled once it runs, and while its pods wait
+for Kueue or one of its Workloads has no quota.
 """
 
 import asyncio
@@ -24,7 +23,7 @@ _MADE: Final = (Goal.NONE, Goal.COMPLETE, Goal.CREATE, Goal.RESIZE)
 
 
 class ElasticLooks:
-    """Of one runtime: a task for each Job that is looked at."""
+    """Polling of one runtime: a task for each Job."""
 
     def __init__(self, writer: JobWriter, *, judge: Callable[[Held], None], log: LogLike) -> None:
         self._writer = writer
@@ -34,7 +33,7 @@ class ElasticLooks:
         self._turns = asyncio.Semaphore(MAX_AT_ONCE)
 
     def follow(self, held: Held) -> None:
-        """Whenever something of it is seen."""
+        """Start polling after a change, if needed."""
         if held.attempt not in self._tasks and _is_open(held):
             name = f"look at Kueue's slices of {held.text}"
             task = asyncio.get_running_loop().create_task(self._look(held), name=name)
@@ -48,7 +47,7 @@ class ElasticLooks:
         if (error := task.exception()) is not None:
             self._log.error("no look at what Kueue makes of it", error=error, attempt=held.text)
         else:
-            self.follow(held)  # something may have been seen between its last look and now
+            self.follow(held)  # a change may have come after its last check
 
     async def close(self) -> None:
         while tasks := list(self._tasks.values()):
@@ -75,7 +74,7 @@ class ElasticLooks:
 
 
 def _is_open(held: Held) -> bool:
-    """Whether a look at its Workloads may say something new."""
+    """Return whether its Workloads may have news."""
     scene, job = held.scene, held.scene.job
     if job is None or not scene.resizable or held.goal not in _MADE:
         return False

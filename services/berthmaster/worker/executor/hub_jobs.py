@@ -37,19 +37,19 @@ from berthmaster.worker.executor.core.objects import PodObject
 TICK_S: Final = 0.5
 FIRST_PAUSE_S: Final = 1.0  # from one question about pods to the next
 LONGEST_PAUSE_S: Final = 60.0
-ABSENT_S: Final = 10.0  # between two looks at a namespace that is closed
+ABSENT_S: Final = 10.0  # interval of checks of a closed namespace
 # Indices that controllers set: Jobs of a JobSet, pods of a Job, replicas of Kubeflow's trainer.
 NUMBERS: Final = (
     "jobset.sigs.k8s.io/job-index",
     labels.INDEX,
     "training.kubeflow.org/replica-index",
 )
-# Initializers run before the job itself: their state says nothing about the job.
+# Initializers run before the job, so their state says nothing about the job.
 INITIALIZERS: Final = ("dataset-initializer", "model-initializer")  # of a TrainJob
 
 
 class Door(Protocol):
-    """The one call of the door's client that this file needs."""
+    """The door client's call used in this file."""
 
     async def ask(self, verb: str, request: msgspec.Struct | bytes) -> bytes:
         """One request. Raises BusError."""
@@ -112,7 +112,7 @@ class _Group:
 
 
 OnPods = Callable[[Attempt, Sequence[PodObject], PodObject | None], None]
-# Arguments: the attempt, its existing pods, and the changed pod (None = look at all).
+# Arguments: the attempt, its existing pods, and the changed pod (None = check all).
 
 
 class HubJobs:
@@ -145,7 +145,7 @@ class HubJobs:
                 await self._ask_who()
                 for one in watching:
                     if one.done():
-                        one.result()  # raise what ended the mirror
+                        one.result()  # raises the error that ended the mirror
         finally:
             for one in watching:
                 one.cancel()
@@ -155,7 +155,7 @@ class HubJobs:
         """Call ``on_pods`` at each change of pods with a known workload. Call this once."""
         self._on_pods = on_pods
 
-    # Who is there
+    # Pods
 
     def pods_of(self, attempt: Attempt) -> tuple[PodObject, ...]:
         """Return the pods by number, ended ones included while another pod exists. The result is
@@ -188,7 +188,7 @@ class HubJobs:
         if group is not None:
             group.pause_s, group.due_s = FIRST_PAUSE_S, 0.0
 
-    # What changes
+    # Changes
 
     def _on_change(self, change: Change[PodObject]) -> None:
         found = mirrored(change)
@@ -219,7 +219,7 @@ class HubJobs:
             if attempt is not None and self._attempts.get(attempt) is group:
                 del self._attempts[attempt]
 
-    # Whose they are
+    # Workloads of the pods
 
     async def _ask_who(self) -> None:
         now_s = self._loop.time()
@@ -267,7 +267,7 @@ def _name_of(pod: PodObject) -> _Name | None:
 
 
 def _job_of(pod: PodObject) -> str:
-    """The Job that made it, "" = none did."""
+    """Return the Job that owns the pod; "" = none."""
     owners = [one for one in pod.metadata.owner_references if one.controller]
     return owners[0].name if owners and owners[0].kind == "Job" else ""
 
@@ -284,14 +284,15 @@ def _ordered(group: _Group) -> tuple[PodObject, ...]:
 
 
 def _is_before(pod: PodObject, other: PodObject) -> bool:
-    """Whether the other was made in its stead. Such times have one form, in order as texts; of two
-    of one second the one that is over was first."""
+    """Return whether the other pod replaced this one. Times have one format and sort as texts.
+    Within a second, the ended pod is the older.
+    """
     made, then = (one.metadata.creation_timestamp or "" for one in (pod, other))
     return (made, not pod.over) < (then, not other.over)
 
 
 def _number(of_labels: Mapping[str, str], annotations: Mapping[str, str], key: str) -> int:
-    """-1 = it has none."""
+    """Return a number from a label or annotation; -1 = none."""
     told = of_labels.get(key) or annotations.get(key) or ""
     return int(told) if told.isascii() and told.isdecimal() and len(told) < 9 else -1
 

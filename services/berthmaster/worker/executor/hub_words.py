@@ -1,10 +1,9 @@
-"""What jobs that came by way of a hub write: how far they are goes into the log of events, and the
-ends of their logs are kept, as of those that this executor starts.
+"""Output of jobs sent by a hub: progress goes to the log, and ends of container logs are stored.
 
-MultiKueue removes pods when their job has ended, so an end is read when its pod has ended, and when
-somebody deletes it. Of a workload only that is told which its reconciler has no way to know: how
-far it is, and where its checkpoint is. The reconciler writes to the same story: whoever comes
-second is refused, asks where the story stands, and tells again.
+MultiKueue deletes pods after the end of their job, so the end of a log is read when its pod ends or
+is deleted. The executor reports only progress and checkpoints, which the hub's reconciler cannot
+see. Both write to the same workload. The loser of a race is refused, reads the workload's sequence
+and reports again.
 """
 
 import asyncio
@@ -38,11 +37,11 @@ from berthmaster.worker.executor.progress import ProgressReader
 
 TICK_S: Final = 0.5
 MAX_TELLING: Final = 16  # events under way
-MAX_KEEPING: Final = 64  # ends that are read, or wait to be
+MAX_KEEPING: Final = 64  # ends being read or waiting
 
 
 class _Heard(msgspec.Struct):
-    """Of one attempt, what it said and what is in the log of that."""
+    """Reports of one attempt, and what the log has of them."""
 
     began_s: float
     work: HubWork | None = None  # as the door said last; its pods may be gone by now
@@ -58,7 +57,7 @@ class _Heard(msgspec.Struct):
     kept: set[tuple[str, bool]] = msgspec.field(default_factory=set)  # pods, and whether over
 
     def due(self, now_s: float) -> Progress | Checkpoint | None:
-        """What is to be told now; where it goes on from comes first."""
+        """Return the report to write now, checkpoints first."""
         if self.checkpoint is not None and (self.leaving or now_s >= self.checkpoint_due_s):
             return self.checkpoint
         if self.progress is not None and now_s >= self.progress_due_s:
@@ -67,12 +66,12 @@ class _Heard(msgspec.Struct):
 
 
 class HubWords:
-    """What the hub's jobs say, on its way into the log of events."""
+    """Reports of the hub's jobs on their way into the log."""
 
     def __init__(
         self, progress: ProgressReader, desk: LogDesk, jobs: HubJobs, door: DoorClient, name: str
     ) -> None:
-        """``name``: in which events are written."""
+        """``name``: writer of the events."""
         self._progress = progress
         self._desk = desk
         self._jobs = jobs
@@ -94,7 +93,7 @@ class HubWords:
                 task.cancel()
             await asyncio.gather(*under_way, return_exceptions=True)
 
-    # What pods do
+    # Pods
 
     def _on_pods(
         self, attempt: Attempt, pods: Sequence[PodObject], changed: PodObject | None
@@ -126,10 +125,10 @@ class HubWords:
         self._keeping.add(task)
         task.add_done_callback(self._keeping.discard)
 
-    # What they say
+    # Reports
 
     def takes(self, event: PodEvent) -> bool:
-        """Take what one of the hub's jobs says. False: the event is of no job of the hub's."""
+        """Apply a report of a hub's job. Return False for other jobs."""
         heard = self._heard.get(event.attempt)
         if heard is not None and isinstance(event, PodsSaid):
             if event.progress is not None:
@@ -179,7 +178,7 @@ class HubWords:
                 heard.refusals += 1
                 heard.progress_due_s = heard.checkpoint_due_s = now_s + 2 * TICK_S
                 self._jobs.ask_again(attempt)
-            case Refused():  # the log will not have it; more of it comes
+            case Refused():  # refused by the log; more reports follow
                 heard.refusals = 0
                 _is_told(heard, words, now_s)
                 self._jobs.ask_again(attempt)

@@ -1,14 +1,15 @@
-"""Answers the gateway's asks for logs of this cluster's pods, and keeps the end of each.
+"""Answer the gateway's requests for logs of this cluster's pods, and store the end of each log.
 
 Rules of this file:
 
-- Nothing is sent that was not asked for: one ask, one answer of bounded size. Whoever reads slowly
-  asks seldom; whoever is gone asks no more, and what was open for it is closed.
-- A pod is read once, however many follow it: the gateway asks for all of them, and what is open
-  stays open between two asks. Where a cursor fits what is open it is gone on with, else it is
-  read anew from that cursor. The last answer is kept until the next, as an answer may be lost.
-- All that is read in a cluster is bounded in bytes a second, in pods at once, and in asks in hand.
-- The end of a log is read before its pod is deleted, and told to the door, which keeps it a day.
+- One request, one answer of bounded size. A slow reader asks seldom. For a reader that is gone, the
+  open stream is closed.
+- A pod is read once for any number of readers: the gateway asks for all, and the stream stays open
+  between requests. If a cursor matches the open stream, reading continues, else it starts from the
+  cursor. The last answer is kept until the next request, since an answer may be lost.
+- Bytes per second, open pods and pending requests of a cluster are bounded.
+- The end of a log is read before its pod is deleted and sent to the door, which stores it for a
+  day.
 """
 
 import asyncio
@@ -36,14 +37,14 @@ from berthmaster.lib.nats.errors import BusError
 from berthmaster.lib.runtime.periodic import beats
 from berthmaster.worker.executor.core.cluster_protocol import Attempt
 
-MAX_OPEN: Final = 64  # pods that are read at once
+MAX_OPEN: Final = 64  # pods read at a time
 MAX_ASKS: Final = 64  # in hand
-IDLE_S: Final = 30.0  # nobody asked: whoever read it is gone
+IDLE_S: Final = 30.0  # without a request: the reader is gone
 SWEEP_S: Final = 5.0
-QUIET_S: Final = 0.05  # without another byte what there is goes off
+QUIET_S: Final = 0.05  # without new bytes, so the present ones are sent
 END_BYTES: Final = 64 * 1024
-GATHER_S: Final = 0.1  # in which ends of logs come together to be sent
-TOLD_BYTES: Final = 192 * 1024  # of logs in one request; JSON makes a third more of them
+GATHER_S: Final = 0.1  # time to collect ends for one request
+TOLD_BYTES: Final = 192 * 1024  # of logs in one request; JSON adds a third
 END_LIMIT_S: Final = 3.0  # to read and tell them; then the pods are deleted all the same
 
 
@@ -53,17 +54,16 @@ class NoLog(Exception):
 
 class LogStream(Protocol):
     async def read(self) -> bytes:
-        """The next bytes; none = it is over. Raises NoLog."""
+        """Return the next bytes; empty = the end. Raises NoLog."""
 
-    def close(self) -> None:
-        """Nobody reads it any more."""
+    def close(self) -> None: ...
 
 
 class LogSource(Protocol):
     """Where logs of a cluster's pods come from."""
 
     async def pods(self, attempt: Attempt) -> Sequence[str]:
-        """Its pods, in the order of their names. Raises NoLog."""
+        """Return its pods in the order of names. Raises NoLog."""
 
     async def open(
         self,
@@ -78,16 +78,16 @@ class LogSource(Protocol):
 
 
 class _Reading:
-    """One pod that is read, between asks."""
+    """One pod being read, between requests."""
 
     def __init__(self) -> None:
         self.turn = asyncio.Lock()
         self.stream: LogStream | None = None
         self.lines = Lines()
-        self.waiting: list[bytes] = []  # lines beyond what an answer had room for
-        self.behind = START  # the cursor of all that was sent
+        self.waiting: list[bytes] = []  # lines beyond the size of the last answer
+        self.behind = START  # cursor behind all sent lines
         self.pending: asyncio.Future[bytes] | None = None
-        self.last: tuple[str, LogChunk] | None = None  # what was asked from there
+        self.last: tuple[str, LogChunk] | None = None  # last answer, by its request's cursor
         self.asked_at_s = 0.0
 
     def close(self) -> None:
@@ -115,7 +115,7 @@ class LogEnds:
         self._sending: asyncio.Task[None] | None = None
 
     async def tell(self, end: PodLogEnd) -> None:
-        """Until the door keeps it. Raises BusError."""
+        """Send an end until the door stores it. Raises BusError."""
         kept: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting.append((end, kept))
         if self._sending is None or self._sending.done():
@@ -141,7 +141,7 @@ class LogEnds:
                 error = why
             for _, kept in some:
                 if kept.done():
-                    continue  # its caller has stopped waiting
+                    continue  # its caller gave up
                 if error is None:
                     kept.set_result(None)
                 else:
@@ -185,7 +185,7 @@ class LogDesk:
         try:
             ask = LOG_ASKS.decode(data)
         except UNREADABLE:
-            return  # who asks waits for no longer than its limit
+            return  # the reader waits no longer than its limit
         if len(self._tasks) >= MAX_ASKS:
             return
         task = self._loop.create_task(self._answer(ask), name=f"log of {ask.id}")
@@ -201,7 +201,7 @@ class LogDesk:
         try:
             await self._door.conn.publish(subjects.agent(self._door.cluster, "logs"), encode(chunk))
         except BusError:
-            pass  # asked again, if anybody still wants it
+            pass  # requested again, if still wanted
 
     async def _chunk(self, ask: LogAsk) -> LogChunk:
         attempt = Attempt(ask.tenant, ask.id, ask.attempt)
@@ -211,7 +211,7 @@ class LogDesk:
         if ask.pod >= len(pods):
             raise NoLog(f"pod {ask.pod}: it has pods 0 to {len(pods) - 1}")
         key = _Key(attempt, ask.pod)
-        if not ask.after:  # from the beginning, or the end: read by itself, and closed
+        if not ask.after:  # from the beginning or the end: a separate stream
             reading = _Reading()
             try:
                 await self._open(reading, key, pods, ask, follow=False)
@@ -228,7 +228,7 @@ class LogDesk:
                     await self._open(reading, key, pods, ask, follow=True)
                 chunk = await self._read(reading, ask, len(pods), following=True)
             except NoLog:
-                reading.close()  # a stream that broke is opened anew by whoever asks next
+                reading.close()  # the next request opens a broken stream again
                 raise
             reading.last = (ask.after, chunk) if chunk.data else None
             return chunk
@@ -298,7 +298,7 @@ class LogDesk:
         )
 
     async def _next(self, reading: _Reading, limit_s: float) -> bytes | None:
-        """The next bytes; None: none came in time. A read that is under way stays so."""
+        """Return the next bytes; None after the limit. A pending read continues."""
         assert reading.stream is not None
         if reading.pending is None:
             reading.pending = asyncio.ensure_future(reading.stream.read())
@@ -318,15 +318,16 @@ class LogDesk:
     # The end of a log
 
     def keep_ends(self, attempt: Attempt, then: Callable[[], None] = lambda: None) -> None:
-        """Begin to tell the door the end of each of its first pods' logs, and call ``then`` once
-        that is done, or its time limit over."""
+        """Send the ends of the logs of its first pods, then call ``then``, also after the time
+        limit.
+        """
         task = self._loop.create_task(self._keep_ends(attempt), name=f"log ends of {attempt.id}")
         self._keeping.add(task)
         task.add_done_callback(self._keeping.discard)
         task.add_done_callback(lambda _: then())
 
     async def close(self) -> None:
-        """Keep no more ends; what waits for them is done at once."""
+        """Stop. Waiting callers are released at once."""
         for task in self._keeping:
             task.cancel()
         await asyncio.gather(*self._keeping, return_exceptions=True)
@@ -346,7 +347,7 @@ class LogDesk:
             pass
 
     async def keep_end(self, attempt: Attempt, pod: str, at: int, pods: int) -> None:
-        """The same of one of its pods, which is number ``at`` of so many."""
+        """Send the end of one pod's log: pod number ``at`` of ``pods``."""
         try:
             async with asyncio.timeout(END_LIMIT_S):
                 await self._keep_end(attempt, pod, at, pods)

@@ -14,7 +14,7 @@ from berthmaster.worker.executor.runtime import ClusterRuntime
 
 
 class PodLogs:
-    """The logs of one executor's pods, and of those that a hub has sent into its namespaces."""
+    """Logs of an executor's pods, and of pods that a hub sent into its namespaces."""
 
     def __init__(self, client: Client, runtime: ClusterRuntime, hub_jobs: HubJobs) -> None:
         self._client = client
@@ -27,7 +27,7 @@ class PodLogs:
         return self._hub_jobs.pods_of(attempt)
 
     async def pods(self, attempt: Attempt) -> Sequence[str]:
-        """Names of its pods, in their order. Raises NoLog."""
+        """Return the names of its pods in order. Raises NoLog."""
         return [pod.metadata.name for pod in self._pods_of(attempt)]
 
     async def open(

@@ -1,14 +1,14 @@
-"""Reads what jobs say of themselves in their logs: how far they are, where their checkpoints are.
+"""Read progress and checkpoints from the logs of jobs.
 
 Rules of this file:
 
-- Pod 0 of the first pod set speaks for a job, as rank 0 does in all frameworks.
-- A log is looked at now and then and not followed: the last lines behind those that were had. Who
-  has said something is looked at more often, who says nothing ever more seldom.
-- All looks of a cluster together are so many a second, and read so many bytes; whoever is due waits
-  for its turn. Nothing is lost by that but time: what a line says is kept for the next look.
-- A job that is asked to go is followed to its end: it may write its checkpoint then. That its pods
-  are gone is told after that, within a limit.
+- Pod 0 of the first pod set speaks for a job, like rank 0 in all frameworks.
+- A log is polled, not followed: the last lines behind those already read. A job with reports is
+  polled more often, a silent one ever more seldom.
+- Polls per second and bytes of a cluster are bounded, and due polls wait for their turn. That costs
+  only time: a line stays for the next poll.
+- The log of a job that is being stopped is followed to its end, because it may write a checkpoint.
+  The report that its pods are gone comes after that, within a limit.
 """
 
 import asyncio
@@ -35,15 +35,15 @@ from berthmaster.worker.executor.logs import LogSource, NoLog
 
 TICK_S: Final = 1.0
 LOOK_S: Final = 10.0  # between two looks at one log, at the least
-LOOK_SHARE: Final = 0.01  # of what it has run: more seldom the longer that is
-MOST_SPEAKING_S: Final = 60.0  # and of one that says something at the most
-MOST_SILENT_S: Final = 300.0  # of one that never has
-TAIL_LINES: Final = 500  # of one look
+LOOK_SHARE: Final = 0.01  # share of the run time, so polls become rare
+MOST_SPEAKING_S: Final = 60.0  # maximum interval for a job with reports
+MOST_SILENT_S: Final = 300.0  # maximum interval for a silent job
+TAIL_LINES: Final = 500  # lines of one poll
 LOOK_BYTES: Final = 2 * 1024 * 1024
 LOOK_LIMIT_S: Final = 5.0
 MAX_LOOKS: Final = 4  # at once
 BYTES_PER_S: Final = 1024 * 1024.0  # of all looks together
-MAX_FOLLOWED: Final = 64  # that were asked to go, at once
+MAX_FOLLOWED: Final = 64  # stopping jobs followed at a time
 FOLLOW_LIMIT_S: Final = 3700.0  # the longest grace that a request may ask for, and a little
 LAST_WORDS_S: Final = 2.0  # after the last pod is gone
 
@@ -52,7 +52,7 @@ class _Watched(msgspec.Struct):
     attempt: Attempt
     began_s: float
     due_s: float
-    pause_s: float = LOOK_S  # of one that has never said anything
+    pause_s: float = LOOK_S  # of a job without any report
     has_said: bool = False
     behind: Cursor = START
     looked_at_s: float = 0.0  # by the server's clock; 0 = never
@@ -60,7 +60,7 @@ class _Watched(msgspec.Struct):
 
 
 class ProgressReader:
-    """Reads the logs of the attempts that it is shown."""
+    """Polls the logs of watched attempts."""
 
     def __init__(
         self,
@@ -81,15 +81,14 @@ class ProgressReader:
         self._tasks: set[asyncio.Task[None]] = set()
         self._may = 0.0
         self.looks = 0
-        self.unreadable = 0  # lines that begin as they should and cannot be understood
+        self.unreadable = 0  # lines with the right prefix that are malformed
 
     def start(self, tell: Callable[[PodEvent], None]) -> None:
-        """From now on tell what jobs say. Called once."""
+        """Start to report with ``tell``. Called once."""
         self._tell = tell
 
     def pass_on(self, event: PodEvent) -> None:
-        """Take note of what a cluster tells, and tell it. That pods are gone comes after their last
-        words."""
+        """Forward an event of the cluster. The end of pods comes after their last reports."""
         following = self._following.get(event.attempt)
         self.see(event)
         if isinstance(event, PodsGone) and following is not None:
@@ -102,10 +101,10 @@ class ProgressReader:
         following.cancel()
         self._tell(gone)
 
-    # Who is looked at
+    # Watched attempts
 
     def see(self, event: PodEvent) -> None:
-        """An attempt that runs is looked at, one that is over no more."""
+        """Watch a running attempt, and drop an ended one."""
         match event:
             case PodsRunning(attempt):
                 self.watch(attempt)
@@ -115,7 +114,7 @@ class ProgressReader:
                 pass
 
     def watch(self, attempt: Attempt) -> None:
-        """It runs: its log is looked at from now on."""
+        """Start polling the log of a running attempt."""
         if attempt not in self._watched and self._rate:
             now_s = self._loop.time()
             self._watched[attempt] = _Watched(attempt, now_s, now_s + LOOK_S)
@@ -162,7 +161,7 @@ class ProgressReader:
                 one.pause_s = min(2 * one.pause_s, MOST_SILENT_S)
 
     def follow(self, attempt: Attempt) -> None:
-        """It is asked to go, and listened to until it has gone."""
+        """Follow the log of a stopping attempt to its end."""
         one = self._watched.get(attempt)
         if one is None or attempt in self._following or len(self._following) >= MAX_FOLLOWED:
             return
@@ -180,7 +179,7 @@ class ProgressReader:
             pass
 
     async def _read(self, one: _Watched, *, follow: bool) -> None:
-        """Lines that were not had before, as they come."""
+        """Read new lines as they come."""
         pods = await self._source.pods(one.attempt)
         if not pods:
             raise NoLog("no pod of it is there")

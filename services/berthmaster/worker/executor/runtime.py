@@ -1,15 +1,14 @@
-"""A Kubernetes cluster as its executor uses it: orders in, what becomes of them out.
+"""A Kubernetes cluster for its executor: orders in, events out.
 
-What is known comes from mirrors of our own job objects and pods. What is ordered is carried out
-attempt by attempt (effects.py). Nothing is kept here that the cluster and the log do not know:
-whoever is killed reads it again.
+Knowledge comes from mirrors of the managed job objects and pods. Orders are carried out attempt by
+attempt (effects.py). Everything here can be read again from cluster and log after a restart.
 
 Rules of this file:
 
-- An attempt is judged (core/attempt_status.py) whenever something of it changes; what was told is
-  not told again unless an order asks for it.
-- An object with our label that nobody here ordered is told as found: the log says what it is.
-- Until every mirror is complete nothing is judged, so that absence is absence.
+- The status of an attempt is computed (core/attempt_status.py) after each change. An event repeats
+  only after a new order.
+- A labelled object without an order is reported as found, and the log decides.
+- Nothing is computed until every mirror is complete, so that absence is certain.
 """
 
 import asyncio
@@ -54,7 +53,7 @@ from berthmaster.worker.executor.watch import JobMirrors
 from berthmaster.worker.executor.writer import JobWriter
 
 LOOK_S: Final = 0.1  # at whether all was listed: a namespace closes by time alone
-ORPHAN_S: Final = 5.0  # a pod's news may overtake its job's
+ORPHAN_S: Final = 5.0  # delay between news of a pod and of its job
 FEW_PODS: Final = 32
 GATHER_S: Final = 0.05
 DEADLINE_GRACE_S: Final = 5.0  # the cluster's own controllers come first
@@ -80,9 +79,9 @@ class ClusterRuntime:
         clock: Callable[[], float],
         log: LogLike,
     ) -> None:
-        """``kinds``: of job objects that the cluster serves and shows us; ``groups``: of PodGroups
-        that say something of them, and that it shows us; ``offers``: whose GPUs have which
-        UUIDs."""
+        """``kinds``: served kinds of job objects. ``groups``: readable kinds of PodGroups.
+        ``offers``: GPUs by UUID.
+        """
         self.writer = writer
         self._executor = executor
         self._offers = offers or Offers()
@@ -141,7 +140,7 @@ class ClusterRuntime:
         return len(self._mirrors.aside)
 
     def holds(self, attempt: Attempt) -> bool:
-        """Whether something of it is in the cluster, or ordered."""
+        """Return whether something of it exists or is ordered."""
         return attempt in self._held
 
     def pods_of(self, attempt: Attempt) -> list[PodObject]:
@@ -151,21 +150,21 @@ class ClusterRuntime:
         return sorted(pods, key=lambda pod: _place(pod.metadata.name))
 
     def ill(self) -> str:
-        """What stands between us and the API server, in words; "" = nothing."""
+        """Return the problem with the API server; "" = none."""
         effects = self._effects
         return effects.broken or self._mirrors.ill(self._loop.time()) or effects.trouble
 
     @property
     def trouble(self) -> str:
-        """The last call that failed, "" since the last that did not."""
+        """Return the last failed call; "" since the last success."""
         return self._effects.trouble
 
     def lacking(self) -> dict[str, str]:
-        """Namespaces in which rights are missing, and which."""
+        """Return namespaces with missing rights."""
         return self._effects.lacking | self._mirrors.all_closed(self._loop.time())
 
     def closed(self, namespace: str) -> str:
-        """Why nobody can see what is in a namespace, "" = it is seen."""
+        """Return why a namespace is not readable; "" = readable."""
         return self._mirrors.closed(namespace, self._loop.time())
 
     def away(self) -> str:
@@ -178,8 +177,9 @@ class ClusterRuntime:
         return mirrors.unanswered() or effects.slow(now_s)
 
     async def release(self, namespace: str) -> None:
-        """Nothing of ours keeps a namespace from being deleted. Raises nothing: what fails is tried
-        again by whoever looks at the namespace."""
+        """Remove the finalizers in a namespace that is being deleted. Never raises: failures are
+        retried by the caller's next scan.
+        """
         for held in list(self._held.values()):
             if held.namespace == namespace and held.goal is not Goal.DELETE:
                 try:
@@ -193,7 +193,9 @@ class ClusterRuntime:
         self._tell = tell
 
     async def found(self, executor: str) -> list[PodEvent]:
-        """All that is there, once all of it was listed, however long that takes."""
+        """Return the events of all existing objects, once everything is listed, however long that
+        takes.
+        """
         if executor != self._executor:
             raise ValueError(f"this runtime is that of {self._executor}, not of {executor}")
         while not self._mirrors.complete(self._loop.time()):
@@ -205,7 +207,7 @@ class ClusterRuntime:
                 pass
         events: list[PodEvent] = []
         for held in list(self._held.values()):
-            held.known = True  # listed: what has no object has none
+            held.known = True  # listed, so it has no object
             events.append(PodsFound(held.attempt, held.receipt))
             events += self._news(held)
         self._ready = True
@@ -232,12 +234,12 @@ class ClusterRuntime:
             case DeletePods() if held is not None:
                 self._effects.want(held, Goal.DELETE)
             case _:
-                pass  # there is nothing of it
+                pass  # nothing exists
 
     def flush(self) -> None:
         """Nothing is kept here: a claim whose object was never made is found in the log."""
 
-    # ---- what the mirrors tell
+    # ---- Mirrors
 
     def _on_job(self, kind: JobKind, namespace: str, change: Change[JobObject]) -> None:
         match change:
@@ -261,7 +263,7 @@ class ClusterRuntime:
         if held is None:
             held = self._hold(mine[0])
         held.see(kind, job)
-        self._see_groups(held)  # which may have been heard of before
+        self._see_groups(held)  # possibly seen before
         if {TEMPLATES, GROUP, SERVICE} & job.metadata.annotations.keys():
             self._effects.complete(held)
         if new and self._ready:
@@ -277,7 +279,7 @@ class ClusterRuntime:
         self._judge(held)
 
     def _compare(self, kind: JobKind, namespace: str, version: str) -> None:
-        """What the server made for us and a list as of later does not have is gone."""
+        """Drop objects of an older version missing in a newer list."""
         objects = self._mirrors.jobs(kind, namespace)
         for held in list(self._held.values()):
             job = held.scene.job
@@ -332,7 +334,7 @@ class ClusterRuntime:
         held.scene.group = self._groups.get(held.attempt)
         held.scene.kai_group = self._kai_groups.get(held.attempt)
 
-    # ---- what is told
+    # ---- Events
 
     def _hold(self, attempt: Attempt) -> Held:
         held = self._held[attempt] = Held(
@@ -352,7 +354,7 @@ class ClusterRuntime:
             held.soon = self._loop.call_later(GATHER_S, self._judge, held)
 
     def _judge(self, held: Held) -> None:
-        """Something of it changed: tell what is new, and let go of what is gone."""
+        """Report what is new after a change, and forget what is gone."""
         if held.soon is not None:
             held.soon.cancel()
             held.soon = None
@@ -368,7 +370,7 @@ class ClusterRuntime:
             self._say(event)
 
     def _news(self, held: Held) -> list[PodEvent]:
-        """How it stands, less what was told already."""
+        """Return the present events not published yet."""
         now_s = self._clock()
         events, again_s = held.standing(now_s)
         if (said := last_words(held.scene)) is not None:
@@ -378,7 +380,7 @@ class ClusterRuntime:
         fresh = [event for event in events if told.get(type(event)) != event]
         for event in fresh:
             held.told[type(event)] = event
-            # In and out of a queue are each other's end: what follows the one is news again.
+            # Queueing and admission end each other: after one, the other is news.
             held.told.pop(_OPPOSITE.get(type(event), type(None)), None)
         expires_s = held.scene.expires_s
         if expires_s is not None and held.goal in _MADE:
@@ -394,11 +396,11 @@ class ClusterRuntime:
         held.timer = self._loop.call_later(max(0.05, after_s), self._on_time, held)
 
     def _on_time(self, held: Held) -> None:
-        """Time alone may have changed how it stands."""
+        """Check an attempt whose status may change with time alone."""
         held.timer = None
         if self._held.get(held.attempt) is not held or not self._ready:
             return
-        if not held.known and held.order is None:  # pods whose job does not come
+        if not held.known and held.order is None:  # pods whose job never appears
             held.known = True
             self._say(PodsFound(held.attempt, held.receipt))
         expires_s = held.scene.expires_s
@@ -416,7 +418,7 @@ class ClusterRuntime:
         self._judge(held)
 
     def _let_go(self, held: Held) -> None:
-        """Told to delete it: forget it when nothing of it is left."""
+        """Forget a deleted attempt once nothing is left."""
         if held.work is not None:
             return
         if held.uid and held.uid != held.deleted:

@@ -1,8 +1,8 @@
-"""`berth serve executor`: carries placements out in one Kubernetes cluster.
+"""`berth serve executor`: run placements in one Kubernetes cluster.
 
-It talks to the bus and to its own cluster's API server and to nobody else. Either may be away for
-hours: jobs run on, orders wait, and what happened meanwhile is told afterwards. Several replicas do
-no harm (all writes are guarded, all objects have one name), but double the calls: run one.
+It connects to the bus and to its own cluster's API server only. Either may be away for hours: jobs
+run on, orders wait, and events are reported afterwards. Several replicas are safe, because writes
+are guarded and objects have fixed names, but double the calls. Run one.
 """
 
 import asyncio
@@ -44,18 +44,18 @@ NAME: Final = "executor"
 FIGURES_INTERVAL_S: Final = 1.0
 LAST_LIMIT_S: Final = 2.0  # for writes and calls under way when told to stop
 LOOK_AGAIN_S: Final = 2.0
-LOG_BYTES_PER_S: Final = 2 * 1024 * 1024  # of jobs' logs that are followed, of all pods together
+LOG_BYTES_PER_S: Final = 2 * 1024 * 1024  # of all followed logs together
 LOGS_AT_ONCE: Final = 64  # pods whose logs are read
-PROGRESS_LOOKS_PER_S: Final = 2.0  # at all jobs' logs together, for the progress that they report
+PROGRESS_LOOKS_PER_S: Final = 2.0  # polls of all job logs together, for progress
 RIGHTS_TRIES: Final = 3
-GANGS_S: Final = 60.0  # between two looks at what starts gangs: it may be installed, or taken away
+GANGS_S: Final = 60.0  # interval of checks for gang scheduling, which may be installed or removed
 NAMESPACE_S: Final = 2.0
 # Between two looks at whether a namespace is being deleted. Kubernetes waits 5 s before it begins,
 # and then takes our RoleBinding with the rest, and with it the right to remove a finalizer.
 REACH_S: Final = 0.1  # between two looks at whether the API server answers: what was claimed stays
 
 _OF_JOBS: Final = ("create", "watch", "patch", "delete")
-_TELLING: Final = (VOLCANO_POD_GROUPS, KAI_POD_GROUPS)  # why pods wait, or who took them away
+_TELLING: Final = (VOLCANO_POD_GROUPS, KAI_POD_GROUPS)  # explain waiting or removed pods
 
 _Value = Callable[[JobWriter, Counts, ProgressReader], int]
 _COUNTERS: Final[tuple[tuple[str, str, _Value], ...]] = (  # name, help, and where the value is
@@ -128,11 +128,11 @@ async def main(ctx: Context[ExecutorSettings]) -> None:
 
 
 class Served(NamedTuple):
-    """What the cluster has that some have not."""
+    """Optional features of the cluster."""
 
-    kinds: tuple[JobKind, ...]  # of job objects; those with a substitute only with all rights
+    kinds: tuple[JobKind, ...]  # kinds of job objects; those with a substitute only with all rights
     gangs: Gangs
-    groups: tuple[Resource, ...] = ()  # kinds of PodGroups that we may watch everywhere
+    groups: tuple[Resource, ...] = ()  # readable kinds of PodGroups
 
 
 async def _served(ctx: Context[ExecutorSettings], client: Client) -> Served | None:
@@ -157,10 +157,11 @@ async def _makes(ctx: Context[ExecutorSettings], client: Client, kind: JobKind) 
 
 
 async def _gangs(ctx: Context[ExecutorSettings], client: Client) -> Gangs:
-    """What starts all pods of a gang or none. What we may not make would keep them waiting. Raises
-    KubernetesError."""
+    """Return the gang scheduling of the cluster. Objects without rights would block their pods.
+    Raises KubernetesError.
+    """
     settings = ctx.settings
-    # Where Volcano runs the jobs, what is none of its Jobs waits for room in its queues as well.
+    # If Volcano runs the jobs, other kinds use its queues too.
     given = settings.jobs if (settings.gangs, settings.jobs) == ("auto", "volcano") else ""
     for gangs, resource in SERVED_BY.items():
         wanted = Gangs.KUBERNETES if gangs is Gangs.WORKLOAD else gangs
@@ -182,8 +183,9 @@ async def _gangs(ctx: Context[ExecutorSettings], client: Client) -> Gangs:
 async def _may(
     ctx: Context[ExecutorSettings], client: Client, resource: Resource, *verbs: str
 ) -> bool:
-    """Whether a kind that others brought is served, and we may do all this with it in each
-    namespace. Raises KubernetesError."""
+    """Return whether an optional kind is served, with all these rights in each namespace. Raises
+    KubernetesError.
+    """
     if resource.plural not in await client.served(resource.group_version):
         return False
     for verb in verbs:
@@ -201,8 +203,7 @@ async def _may(
 async def _lacking(
     ctx: Context[ExecutorSettings], client: Client, resource: Resource, verb: str = "create"
 ) -> list[str]:
-    """Namespaces in which we may not do this with such objects. A server that has just been told
-    of our Role needs a moment to read it."""
+    """Return namespaces without this right. A server needs a moment to load a new Role."""
     lacking = list(ctx.settings.namespaces)
     for _ in range(RIGHTS_TRIES):
         allowed = [await client.can(verb, resource, namespace=each) for each in lacking]
@@ -271,8 +272,8 @@ class _Serving:
             serves=self._serves,
         )
         self._offers, self._runtime, self._shell = offers, runtime, shell
-        self._untold: set[Attempt] = set()  # claims of namespaces that are served no more
-        self._told: Mapping[str, str] = {}  # namespaces that lack rights
+        self._untold: set[Attempt] = set()  # claims in namespaces no longer served
+        self._told: Mapping[str, str] = {}  # namespaces with missing rights
 
     async def run(self) -> None:
         ctx, runtime, shell = self._ctx, self._runtime, self._shell
@@ -307,7 +308,7 @@ class _Serving:
     async def _watch_namespaces(self) -> None:
         """Let go of all objects in a namespace that is being deleted."""
         runtime = self._runtime
-        unknown: set[str] = set()  # namespaces that our Role does not let us look at
+        unknown: set[str] = set()  # namespaces that the Role hides
         async for _ in beats(NAMESPACE_S, self._ctx.stopping):
             for namespace in self._ctx.settings.namespaces:
                 try:
@@ -321,10 +322,10 @@ class _Serving:
                             "namespace not readable", namespace=namespace, why=str(error)
                         )
                 except KubernetesError:
-                    pass  # the mirrors report that
+                    pass  # reported by the mirrors
 
     async def _watch_reach(self) -> None:
-        """What nobody can make here should not be claimed here."""
+        """Stop claiming while the cluster cannot create anything."""
         runtime, shell = self._runtime, self._shell
         async for _ in beats(REACH_S, self._ctx.stopping):
             away = runtime.away()
@@ -336,7 +337,7 @@ class _Serving:
                 shell.feed(ClusterReached(away))
 
     async def _watch_gangs(self) -> None:
-        """What is served now is what the next gangs start by."""
+        """Update the gang scheduling of later jobs."""
         ctx, writer = self._ctx, self._runtime.writer
         ctx.log.info("gangs start together", by=writer.style.gangs.value)
         if ctx.settings.jobs == "volcano":
@@ -350,13 +351,13 @@ class _Serving:
             try:
                 gangs = await _gangs(ctx, self._client)
             except KubernetesError:
-                continue  # the mirrors tell what is wrong
+                continue  # reported by the mirrors
             if gangs is not writer.style.gangs:
                 writer.style = writer.style._replace(gangs=gangs)
                 ctx.log.info("gangs start together", by=gangs.value)
 
     def _tell_lacking(self, figures: ExecutorMetrics) -> None:
-        """A namespace without its Role stops no other; people must hear of it all the same."""
+        """Report namespaces without a Role. Other namespaces continue."""
         ctx, lacking = self._ctx, self._runtime.lacking()
         names = ctx.settings.namespaces
         words = "; ".join(f"namespace {name}: {why}" for name, why in sorted(lacking.items()))
@@ -371,7 +372,7 @@ class _Serving:
         self._told = lacking
 
     def _serves(self, placed: Placed) -> bool:
-        """Whether what an earlier life claimed can be carried out, or told of, by this one."""
+        """Return whether this process can carry out or report an earlier run's claim."""
         attempt = Attempt(placed.tenant, placed.id, placed.attempt)
         if placed.target.namespace in self._ctx.settings.namespaces:
             return True

@@ -1,4 +1,4 @@
-"""What the executor of a Kubernetes cluster can be told."""
+"""Settings of the executor of a Kubernetes cluster."""
 
 import re
 from dataclasses import dataclass
@@ -30,8 +30,6 @@ def _scheduler(name: str) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class ExecutorSettings(WorkerSettings, JobSettings):
-    """What the executor can be told."""
-
     namespaces: tuple[str, ...] = required(
         check=_namespaces,
         help="where jobs may be made, with commas between them; the executor's Role must be bound "

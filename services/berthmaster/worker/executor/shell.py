@@ -57,28 +57,29 @@ if TYPE_CHECKING:  # the emulator has no client of an API server
     from berthmaster.worker.executor.hub_words import HubWords
 
 MAX_IN_FLIGHT: Final = 128  # writes and reads; the rest waits in order
-MAX_READS: Final = 16  # of them, as a story is several messages and the server reads one at a time
-NO_HINT: Final = 0  # nobody waits to hear what was acted on
-LONGEST_READ_S: Final = 10.0  # of one request; who asks in vain asks more patiently
+MAX_READS: Final = 16  # since a history takes several messages, read one at a time
+NO_HINT: Final = 0  # no caller waits for this hint
+LONGEST_READ_S: Final = 10.0  # of one request; retries wait longer
 LAST_WRITES_S: Final = 0.5
 TICK_GRAIN_S: Final = 0.05  # most timers are looked at for nothing
 _PAUSES: Final = Backoff(first_s=0.1, most_s=10.0)
 
 
 class Runtime(Protocol):
-    """A cluster as its executor uses it. Orders are taken at once and never fail: what becomes of
-    them is told as events, if need be much later."""
+    """A cluster for its executor. Orders never fail at once: results come as events, possibly much
+    later.
+    """
 
     def start(self, tell: Callable[[PodEvent], None]) -> None:
-        """From now on tell what happens. Called once."""
+        """Start to report events with ``tell``. Called once."""
 
     async def found(self, executor: str) -> list[PodEvent]:
-        """All job objects with this executor's label, each followed by how it stands."""
+        """Return all job objects with this executor's label, each with its state."""
 
     def perform(self, order: ClusterInstruction) -> None: ...
 
     def flush(self) -> None:
-        """Make durable what was ordered since the last call: it must survive our own death."""
+        """Make the orders since the last call durable."""
 
 
 class Counts:
@@ -103,9 +104,10 @@ class Shell:
         service: str = "executor",
         serves: Callable[[Placed], bool] = lambda _: True,
     ) -> None:
-        """``logs``: keeps the ends of logs of pods that are removed; ``progress``: reads what jobs
-        say of themselves; ``hub_words``: takes what the hub's jobs say; ``serves``: asked of
-        placements that an earlier life claimed; False = leave it alone."""
+        """``logs``: stores ends of logs. ``progress``: reads reports of jobs. ``hub_words``:
+        reports of the hub's jobs. ``serves``: returns False for placements of an earlier run to
+        ignore.
+        """
         self.core = core
         self.counts = Counts()
         self._door = door
@@ -125,12 +127,14 @@ class Shell:
         self._timer_due_s = 0.0
         self._loop = asyncio.get_running_loop()
         self._died: asyncio.Future[None] = self._loop.create_future()
-        self._is_reporting = False  # what it holds
+        self._is_reporting = False  # a report of held attempts runs
         self._failures: dict[str, int] = {}  # workload -> writes of unknown outcome in a row
         self._chance = random.Random()
 
     async def run(self, stopping: asyncio.Event) -> None:
-        """Work until ``stopping`` is set. Raises what a core raised: it must not go on then."""
+        """Work until ``stopping`` is set. Raises an exception of the core, after which it must not
+        continue.
+        """
         progress = self._progress
         if progress is not None:
             progress.start(self._on_words)
@@ -178,10 +182,12 @@ class Shell:
             )
             self.feed(Listed(names, heard.cursor, unheld, heard.renewed))
 
-    # What is held
+    # Held attempts
 
     def _on_inquiry(self, inquiry: str) -> None:
-        """`berth recover` asks again and again: one that comes meanwhile is left."""
+        """Report held attempts. `berth recover` repeats its inquiry, so inquiries during a report
+        are ignored.
+        """
         if not self._is_reporting:
             self._is_reporting = True
             self._fly(self._report_held(inquiry))
@@ -192,15 +198,14 @@ class Shell:
         finally:
             self._is_reporting = False
 
-    # What the cluster tells and is told
+    # Events and orders
 
     def _on_words(self, event: PodEvent) -> None:
         if self._hub_words is None or not self._hub_words.takes(event):
             self.feed(event)
 
     def _order(self, order: ClusterInstruction) -> None:
-        """Have the cluster carry out an order. The logs of pods that are deleted are read before
-        that, those of pods that are stopped while they stop."""
+        """Forward an order. Logs are read before their pods are deleted, or while they stop."""
         if isinstance(order, StopPods):
             if self._progress is not None:
                 self._progress.follow(order.attempt)
@@ -218,14 +223,14 @@ class Shell:
     # The pump
 
     def feed(self, event: Event) -> None:
-        """Something happened; the core hears of it before this turn of the loop is over."""
+        """Queue an event for the core, handled in this pass of the event loop."""
         self._inbox.append(event)
         if not self._pump_due:
             self._pump_due = True
             self._loop.call_soon(self._pump)
 
     def _pump(self) -> None:
-        """Everything that is there, then durability, then the world."""
+        """Handle all queued events, then make orders durable, then perform I/O."""
         now_s = self._door.now()
         try:
             while self._inbox:
@@ -250,7 +255,7 @@ class Shell:
             case CreatePods() | ResizePods() | StopPods() | DeletePods():
                 self._order(instruction)
             case Acknowledge():
-                pass  # the next list names it again for as long as it is open
+                pass  # the next list names it again while open
             case Freeze():
                 self.counts.frozen += 1
                 self._fly(self._report(instruction))
@@ -320,7 +325,7 @@ class Shell:
         self.feed(Answered(ref=order.ref, outcome=outcome))
 
     async def _reload(self, order: Reload) -> None:
-        """Until it is readable: a core that cannot read must not decide."""
+        """Read until successful: the core must not decide without the result."""
         try:
             story = await self._story(order)
         finally:

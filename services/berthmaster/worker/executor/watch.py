@@ -1,8 +1,8 @@
-"""Mirrors of what is ours in a cluster: by namespace, pods, and what is served of the kinds of job
-objects and of PodGroups of Volcano's and KAI's.
+"""Mirrors of managed objects in a cluster, by namespace: pods, and served kinds of job objects and
+PodGroups.
 
-A namespace in which we may not look is *closed*: nobody waits for its mirrors, nothing is made
-there, and what was made there before is taken to be as it was. The others are served meanwhile.
+A namespace without read rights is *closed*: its mirrors are not awaited, nothing is created there,
+and existing objects keep their last state. Other namespaces are served meanwhile.
 """
 
 import asyncio
@@ -23,8 +23,8 @@ from berthmaster.lib.kube.resources import KAI_POD_GROUPS, PODS, VOLCANO_POD_GRO
 from berthmaster.lib.runtime.log import LogLike
 from berthmaster.worker.executor.core.objects import GroupObject, KaiGroupObject, PodObject
 
-ABSENT_S: Final = 10.0  # between two looks at a namespace that is closed
-STALE_S: Final = 180.0  # without a sign of the API server, which gives one every minute
+ABSENT_S: Final = 10.0  # interval of checks of a closed namespace
+STALE_S: Final = 180.0  # without news from the API server, which sends some every minute
 T = TypeVar("T", bound=Object)
 OnJob = Callable[[JobKind, str, Change[JobObject]], None]  # kind, namespace
 OnPod = Callable[[Change[PodObject]], None]
@@ -84,7 +84,7 @@ class JobMirrors:
         )
 
     def _hear(self, kind: Resource, change: Change[Any], hear: Callable[[], None]) -> None:
-        """An object that makes this raise is set aside until it changes; all others go on."""
+        """Handle a change. An object that raises is skipped until it changes."""
         with self.aside.trying(Phase.HEARING, kind, metadata_of(change)):
             hear()
         for odd in self.aside.take_unreported():
@@ -102,12 +102,12 @@ class JobMirrors:
         await asyncio.gather(*(mirror.run(stopping) for mirror in self._all()))
 
     def _of(self, namespace: str) -> list[Mirror]:
-        """Those that tell what there is. Groups only say why and whether it waits."""
+        """Return the mirrors that decide what exists. Groups only explain waits."""
         jobs = [jobs for (_, where), jobs in self._jobs.items() if where == namespace]
         return [*jobs, self._pods[namespace]]
 
     def closed(self, namespace: str, now_s: float) -> str:
-        """Why nobody can see what is in a namespace, "" = it is seen, or will be in a moment."""
+        """Return why a namespace is not readable; "" = readable, or about to be."""
         for mirror in self._of(namespace) if namespace in self._pods else ():
             if mirror.faults.denied_for_s(now_s) >= GRACE_S:
                 return mirror.faults.reason
@@ -118,7 +118,7 @@ class JobMirrors:
         return {namespace: why for namespace, why in found.items() if why}
 
     def complete(self, now_s: float) -> bool:
-        """Whether everything was listed once that can be, and that is something."""
+        """Return whether every readable namespace is listed, and there is one."""
         closed = self.all_closed(now_s)
         rest = [namespace for namespace in self._pods if namespace not in closed]
         groups = [
@@ -130,7 +130,7 @@ class JobMirrors:
         return bool(rest) and all(mirror.resource_version for mirror in needed)
 
     def unanswered(self) -> str:
-        """Why the API server does not answer, in words; "" = it does."""
+        """Return why the API server does not answer; "" = it does."""
         silent = [mirror for mirror in self._all() if mirror.faults.is_unanswered]
         return silent[0].faults.reason if silent else ""
 
@@ -140,11 +140,11 @@ class JobMirrors:
         return max(mirror.last_seen_s for mirror in self._all())
 
     def jobs(self, kind: JobKind, namespace: str) -> Mapping[tuple[str, str], JobObject]:
-        """What is there, by namespace and name."""
+        """Return objects by namespace and name."""
         return self._jobs[kind, namespace].objects
 
     def ill(self, now_s: float) -> str:
-        """Why what they hold of open namespaces may be old, in words; "" = it is not."""
+        """Return why data of open namespaces may be old; "" = current."""
         closed = self.all_closed(now_s)
         if len(closed) == len(self._pods):
             return next(iter(closed.values()))

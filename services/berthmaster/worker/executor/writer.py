@@ -1,25 +1,23 @@
-"""The calls to the API server for one attempt: make, resize, stop, delete. One step at a time, each
-of them repeatable.
+"""Calls to the API server for one attempt: make, resize, stop, delete. Each step is repeatable.
 
-A Job whose pods have claims made from templates is made first and its templates after it, owned by
-it from their beginning: what goes with it goes in any case, and the pods wait for what comes. What
-the templates say stands in the Job, so any later life makes what this one did not (``complete``).
+A Job with claim templates is created first, and its templates after it with the Job as owner. They
+disappear with the Job in any case, and the pods wait for them. The Job has the content of the
+templates, so a later process run can create missing ones (``complete``).
 
-Each step may have been done already, by this life or an earlier one, and each may fail on the way
-with its outcome unknown: so each begins with what is known and can be done again. A refusal ends
-it; everything else is raised and tried again by whoever calls.
+A step may already have been done by this or an earlier process run, and may fail with an unknown
+result. So each starts from the known state and is repeatable. A refusal ends it. Other errors are
+raised, and the caller retries.
 
-A plain Job is stopped by suspending it, and so are other kinds that end their pods then: the object
-stays and says why. What a queue of the cluster or another controller would start again is deleted
-in the foreground instead: the object stays until its last pod is gone, nobody unsuspends what is
-being deleted, and no right to touch Kueue's own objects is needed.
+A plain Job is stopped by suspending it, like other kinds that then end their pods: the object stays
+and explains the end. An object that a queue or controller would restart is deleted in the
+foreground: it stays until its last pod is gone, and no right to Kueue's own objects is needed.
 
-Each object has a finalizer of ours (``labels.FINALIZER``) until ``delete``, which is asked for once
-the attempt's ending is stored or the attempt is no longer ours. Example: the executor is killed,
-its Job completes, and Kubernetes' TTL controller deletes the Job. The Job stays, marked as deleted,
-and the executor's next life reads from it that the attempt succeeded. Without the finalizer the
-attempt would seem evicted, and would run again. Objects in a namespace that is being deleted lose
-it at once (``release``), as the rights there go with the namespace.
+Each object has a finalizer (``labels.FINALIZER``) until ``delete``, which follows the stored ending
+or another owner's claim. Example: the executor is killed, its Job completes, and Kubernetes' TTL
+controller deletes the Job. The Job stays, marked as deleted, and the next process run reads that
+the attempt succeeded. Without the finalizer the attempt would seem evicted and would run again.
+Objects in a namespace being deleted lose the finalizer at once (``release``), because the rights
+end with the namespace.
 """
 
 import asyncio
@@ -86,7 +84,7 @@ MAX_WARNED_AT_ONCE: Final = 16
 
 
 class Expired(Exception):
-    """The time for which it may run is over: it is not made."""
+    """Its time is over, so it is not created."""
 
 
 class RefusedToMake(Exception):
@@ -99,7 +97,7 @@ class RefusedToMake(Exception):
 
 
 class JobWriter:
-    """What one executor asks of its API server."""
+    """Calls of one executor to its API server."""
 
     def __init__(
         self,
@@ -117,7 +115,7 @@ class JobWriter:
         self.style = style  # replaced when the cluster serves other things
         self._clock = clock
         self._denials = Denials()
-        self.closed: Callable[[str], str] = lambda namespace: ""  # why nobody sees what is in it
+        self.closed: Callable[[str], str] = lambda namespace: ""  # why a namespace is not readable
         self.made = 0
         self.refused = 0
         self.resized = 0
@@ -125,8 +123,7 @@ class JobWriter:
         self.deleted = 0
 
     async def make(self, held: Held, order: CreatePods) -> None:
-        """Its object is there afterwards, and what belongs to it. Raises Expired, RefusedToMake,
-        KubernetesError."""
+        """Create the object and its parts. Raises Expired, RefusedToMake, KubernetesError."""
         if held.scene.job is None:
             await self._make_job(held, order)
         await self.complete(held)
@@ -135,14 +132,14 @@ class JobWriter:
         kind = kind_of(order.request, order.target.via, self.style.kinds)
         held.scene.kind, held.namespace = kind, order.target.namespace
         held.name = object_name(order.attempt, kind)
-        if order.ran:  # it must not run a second time: only look
+        if order.ran:  # must not run again, so only look
             held.unsure = True
             await self.look(held)
             return
         if held.namespace not in self._namespaces:
             raise RefusedToMake(self._not_served(held))
         if why := self.closed(held.namespace):
-            if order.claimed_before:  # it may be there, and must not run twice
+            if order.claimed_before:  # may exist, and must not run twice
                 held.unsure = True
                 await self.look(held)
                 return
@@ -171,7 +168,7 @@ class JobWriter:
         except ApiError as error:
             if not _final(error):
                 raise
-            held.unsure = doubtful  # by an earlier call that was never answered
+            held.unsure = doubtful  # from an earlier call without an answer
             if self._may_pass(error, path):
                 raise
             self.refused += 1
@@ -182,10 +179,10 @@ class JobWriter:
         held.see(kind, job)
 
     async def _lets_resize(self, path: str, body: Document) -> bool:
-        """Whether the Kueue of the cluster lets the number of this Job's pods change while they
-        run: it puts its gate before them then. A Kueue that is too old for that or has it switched
-        off would leave the Job as it is and, once it runs, end it at the first change. Nothing else
-        that we may read says which of them it is. Raises KubernetesError."""
+        """Return whether the cluster's Kueue allows resizes of this Job during the run, by its
+        scheduling gate in a dry run. An old Kueue, or one without the feature, would leave the Job
+        and end it at the first resize. No other readable object tells. Raises KubernetesError.
+        """
         manager = FIELD_MANAGER
         try:
             made = await self._client.create(
@@ -194,12 +191,13 @@ class JobWriter:
         except ApiError as error:
             if not _final(error) and not isinstance(error, AlreadyExists):
                 raise
-            return False  # making it in earnest tells what is wrong, or that it is there
+            return False  # the real call reports the error or the existing object
         return made.is_elastic_to_kueue
 
     async def _existing(self, order: CreatePods) -> dict[str, Existing]:
-        """What the claims are that the request names. One that is not there would keep its pods
-        waiting for ever, and nobody would say why. Raises RefusedToMake, KubernetesError."""
+        """Return the claims named by the request. A missing one would block its pods forever
+        without a message. Raises RefusedToMake, KubernetesError.
+        """
         found: dict[str, Existing] = {}
         namespace = order.target.namespace
         for pods in order.request.pod_sets:
@@ -231,8 +229,9 @@ class JobWriter:
         return True
 
     async def complete(self, held: Held) -> None:
-        """What its object speaks of is there afterwards, unless it has ended: the Service and the
-        group of its pods, and templates of their claims. Raises RefusedToMake, KubernetesError."""
+        """Create the parts of an object that has not ended: Service, pod group, and claim
+        templates. Raises RefusedToMake, KubernetesError.
+        """
         job = held.scene.job
         if job is None or held.completed == job.metadata.uid:
             return
@@ -295,7 +294,9 @@ class JobWriter:
         return f"namespace {held.namespace} is none of those that this executor serves: {allowed}"
 
     async def _adopt(self, held: Held) -> None:
-        """Something of that name is there: ours, from a create whose answer was lost, or not."""
+        """Adopt an existing object of the name, if created by this executor in a call with a lost
+        answer.
+        """
         await self.look(held)
         job = held.scene.job
         if job is None:
@@ -309,9 +310,9 @@ class JobWriter:
             )
 
     async def look(self, held: Held) -> None:
-        """What the server has of it now. Raises KubernetesError."""
+        """Read the object from the server. Raises KubernetesError."""
         if held.namespace not in self._namespaces:
-            # Nobody watches there, so nobody can say that it is gone.
+            # Nothing watches there, so nothing can report it gone.
             raise KubernetesError(self._not_served(held))
         try:
             held.see(held.kind, await self._client.get(held.path, held.kind.object_type))
@@ -319,7 +320,7 @@ class JobWriter:
             held.lose()
 
     async def slices(self, held: Held) -> Slices | None:
-        """How Kueue's Workloads of it stand. Raises KubernetesError."""
+        """Return Kueue's Workloads of it. Raises KubernetesError."""
         found: list[Workload] = []
         selector = f"{JOB_UID_LABEL}={held.uid}"
         async for page in self._client.list_pages(
@@ -329,9 +330,11 @@ class JobWriter:
         return slices_of(found)
 
     async def resize(self, held: Held, order: ResizePods) -> None:
-        """Its object asks for so many pods afterwards. A Job lets go of those of the highest
-        indices. The Jobs of a JobSet are its controller's to make and ours to resize; its own
-        annotation, which says how many there are to be, is written last. Raises KubernetesError."""
+        """Request the number of pods on its object. Raises KubernetesError.
+
+        A Job ends pods with the highest indices. In a JobSet the controller creates the Jobs, and
+        the executor resizes them; its annotation with the sizes is written last.
+        """
         job, counts = held.scene.job, counts_of(order.pods)
         if (
             job is None
@@ -353,12 +356,14 @@ class JobWriter:
         try:
             await self._patch(held, job, change)
         except (Conflict, NotFound):
-            await self.look(held)  # it has moved on: decide again on what it is now
+            await self.look(held)  # changed meanwhile: decide again on the present object
             raise
         self.resized += 1
 
     async def _patch(self, held: Held, job: JobObject, change: Document) -> None:
-        """Change its object as it was seen. Raises KubernetesError, Conflict if it is another."""
+        """Change the object in the version seen. Raises KubernetesError, Conflict for another
+        version.
+        """
         version, type_ = job.metadata.resource_version, held.kind.object_type
         job = await self._client.merge_patch(
             held.path, change, type_, resource_version=version, field_manager=FIELD_MANAGER
@@ -380,7 +385,7 @@ class JobWriter:
             )
 
     async def stop(self, held: Held) -> None:
-        """Its pods are on their way out afterwards, and none comes. Raises KubernetesError."""
+        """Let its pods end, with no new ones. Raises KubernetesError."""
         if held.scene.job is None and held.unsure:
             await self.look(held)
         job = held.scene.job
@@ -392,8 +397,8 @@ class JobWriter:
         leaving = job.metadata.deletion_timestamp is not None
         if ended(job) or holds(conditions, "FailureTarget") or leaving:
             if leaving and FOREGROUND not in job.metadata.finalizers and not ended(job):
-                # Pods of an object that is deleted in the background go after the object, which our
-                # finalizer keeps.
+                # With a background deletion, pods would wait for the object, which the finalizer
+                # keeps.
                 await self._client.delete(held.path, uid=held.uid, propagation="Foreground")
             held.scene.stopped = held.stop_reason
             return
@@ -409,14 +414,14 @@ class JobWriter:
             if not here:
                 await self._client.delete(held.path, uid=held.uid, propagation="Foreground")
         except (Conflict, NotFound):
-            await self.look(held)  # it has moved on: decide again on what it is now
+            await self.look(held)  # changed meanwhile: decide again on the present object
             raise
         self.stopped += 1
 
     async def _warn(self, held: Held) -> None:
-        """Its pods read why they are to go before the signal comes, where they mount their own
-        annotations or a sidecar watches them. A courtesy: nothing waits long for it, and where the
-        Role does not allow it nothing else is lost."""
+        """Tell its pods the reason before the signal, through mounted annotations or a sidecar.
+        Best effort: it may lack the right and never waits long.
+        """
         body = {"metadata": {"annotations": {LEAVING: held.stop_reason}}}
         some = asyncio.Semaphore(MAX_WARNED_AT_ONCE)
 
@@ -446,12 +451,12 @@ class JobWriter:
         try:
             await self._client.delete(held.path, uid=uid, propagation="Background")
         except Conflict:
-            pass  # another object of that name by now: not the one that we were told to delete
+            pass  # another object of that name, not the one to delete
         held.deleted = uid
         self.deleted += 1
 
     async def release(self, held: Held) -> None:
-        """Nothing of ours keeps its object from being deleted. Raises KubernetesError."""
+        """Remove the finalizer. Raises KubernetesError."""
         job = held.scene.job
         if job is None or labels.FINALIZER not in job.metadata.finalizers:
             return
@@ -462,7 +467,7 @@ class JobWriter:
             held.lose()
             return
         except Conflict:
-            await self.look(held)  # it has moved on: decide again on what it is now
+            await self.look(held)  # changed meanwhile: decide again on the present object
             raise
 
     async def is_leaving(self, namespace: str) -> bool:
@@ -494,7 +499,7 @@ def _has(job: JobObject, size: Document) -> bool:
 
 
 def ended(job: JobObject) -> bool:
-    """Whether nothing of it will run any more."""
+    """Return whether nothing of it runs any more."""
     conditions = job.conditions
     return any(holds(conditions, one) for one in ("Complete", "Completed", "Failed"))
 

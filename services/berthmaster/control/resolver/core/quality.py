@@ -1,8 +1,8 @@
-"""How well it goes: waits, completions and evictions by queue, allocation, fragmentation, fairness.
+"""Quality of decisions: waits, completions and evictions by queue, allocation, fragmentation,
+fairness.
 
-Pure. Waits and completions are counted from events as they are heard, by who decides; what stands
-at one moment is read from what the resolver knows. A wait ends with a workload's first placement:
-what comes after is its cluster's.
+Pure. The deciding replica counts waits and completions from events, and reads present values from
+the knowledge. A wait ends with the workload's first placement.
 """
 
 import math
@@ -17,12 +17,12 @@ from berthmaster.lib.messages.quality import QualityReport, QueueQuality
 from berthmaster.lib.messages.workload import Evicted, Placed, Succeeded, WorkloadEvent
 
 QUEUES_TOLD: Final = 200
-QUEUES_COUNTED: Final = 1000  # by name; those that come later count under OTHERS
+QUEUES_COUNTED: Final = 1000  # by name; later queues count under OTHERS
 OTHERS: Final = "(others)"
 
 
 class Happened(NamedTuple):
-    """What an event means for the figures of a queue."""
+    """Effect of an event on the metrics of a queue."""
 
     kind: str  # "waited", "completed" or "evicted"
     queue: str
@@ -32,7 +32,7 @@ class Happened(NamedTuple):
 def what_happened(
     before: Workload | None, event: WorkloadEvent, stored_at_s: float
 ) -> Happened | None:
-    """``before``: the workload as it stood, if it was known."""
+    """Return the effect of an event. ``before``: the workload before, if known."""
     if before is None or before.request is None:
         return None
     queue, took_s = before.request.queue, max(0.0, stored_at_s - before.submitted_at_s)
@@ -90,7 +90,7 @@ class Quality:
         return queue
 
     def report(self, know: Knowledge, decider: str, now_s: float) -> QualityReport:
-        """As it stands; what is counted between reports begins anew."""
+        """Return the report, and restart the counts since the last report."""
         since_s, self._reported_at_s = self._reported_at_s, now_s
         placements, self._placements = self._placements, 0
         deciding_s, self._deciding_s = self._deciding_s, 0.0
@@ -131,7 +131,7 @@ class Quality:
         return sorted(found, key=lambda q: (-q.waiting - q.live, -q.placed, q.queue))
 
 
-# What stands at one moment
+# Present values
 
 
 def _waiting(know: Knowledge) -> tuple[dict[str, int], dict[str, int]]:
@@ -145,7 +145,7 @@ def _waiting(know: Knowledge) -> tuple[dict[str, int], dict[str, int]]:
 
 
 def allocation_percent(know: Knowledge) -> float | None:
-    """The share of all healthy GPUs that is taken, by us or by others."""
+    """Return the allocated share of all healthy GPUs, unmanaged pods included."""
     know.fleet.arrange()
     capacity = int(know.fleet.arrays.capacity_milli.sum())
     if capacity <= 0:
@@ -154,7 +154,7 @@ def allocation_percent(know: Knowledge) -> float | None:
 
 
 def fragmentation_percent(know: Knowledge) -> float | None:
-    """The clusters' own figures, each as much as it has free; what is not fresh is not known."""
+    """Return the mean of the clusters' fresh values, weighted by free capacity."""
     fragmented = free = 0.0
     for cluster in know.clusters.known():
         score = cluster.score
@@ -166,8 +166,9 @@ def fragmentation_percent(know: Knowledge) -> float | None:
 
 
 def fairness(know: Knowledge, demand: Mapping[str, int]) -> float:
-    """Jain's index of what each queue has of its fair share: what it wants, or if that is too much
-    for all together, its part by weight."""
+    """Return Jain's index of each queue's usage relative to its fair share: its demand, or its part
+    by weight if demand exceeds capacity.
+    """
     ledger = know.derived.ledger
     used = {name: ledger.used(name).get(GPU, 0) for name in {*ledger.queues(), *demand}}
     wants = {name: float(amount + demand.get(name, 0)) for name, amount in sorted(used.items())}

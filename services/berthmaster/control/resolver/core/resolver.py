@@ -1,18 +1,23 @@
-"""The resolver's core: messages in, decisions out, and whatever else the log must be told.
+"""The resolver's core: messages in, decisions and other events out.
+
+``Resolver.on_event`` and its siblings take messages, ``act`` returns the next commit, and
+``on_outcome`` takes the result. Example: decision 12 is sent, so ``pending`` is set, and nothing is
+decided. Its messages come back through the log as 931 to 934. After 934 the next decision may
+follow.
 
 Rules of this file:
 
-- Knowledge changes by messages alone. A commit that was stored comes back through the log like any
-  other; until it did, nothing new is decided (``pending``), for it would be decided on the past.
-- A decision and its events are one batch and arrive one by one: nothing is decided between them,
-  for the chain's guard would pass while the room that they take is not known yet.
-- A refused commit means that somebody wrote what was not read yet: wait for it, decide again. If
-  nothing was, see lifecycle.refusals.
-- A divided job ends here, once its parts have; so does a part that is with no cluster.
-- Endings of claimed attempts are written here in two cases only: a person declared the cluster
-  lost, or the job's own deadline has passed in a silent cluster. Silence alone ends nothing, nor
-  does a clock of ours that is ahead: the messages' time stamps must say so too. What waits again
-  although a person had wished it cancelled is cancelled here.
+- Only messages change knowledge. A stored commit comes back through the log like any other message,
+  and until then nothing new is decided.
+- A decision and its events are one batch and arrive one by one. Nothing is decided in between: the
+  guard of the chain would pass, while the batch's capacity is not known yet.
+- After a refused commit, another writer's message is missing. Wait for the message and decide
+  again. Without such a message, see lifecycle.refusals.
+- The resolver ends divided jobs after their parts, and parts without a cluster.
+- The resolver ends claimed attempts in two cases only: an operator declared the cluster lost, or
+  the job's deadline passed in a silent cluster. Silence alone ends nothing, and neither does a fast
+  local clock: message time stamps must be past the deadline too. A requeued workload with a cancel
+  request is cancelled here.
 """
 
 from collections import OrderedDict
@@ -64,13 +69,13 @@ from berthmaster.lib.messages.workload import (
 
 STIRRING = Submitted | Released | Reprioritized | Held | HoldReleased | MoveRequested
 LOOK_AGAIN_S = 1.0  # at a deadline that passed by our clock and not yet by the server's messages
-BALANCE_EVERY_S = 10.0  # who could begin if others moved is looked for so often at most
+BALANCE_EVERY_S = 10.0  # minimum interval between two searches for rebalancing
 BALANCE_SELDOM_S = 320.0  # and where nobody could, and no room came up since, after twice as long
 CHOICES_KEPT = 10_000  # records at hand for "why", some kilobytes each; others are in the log
 
 
 class Resolver:
-    """One replica of the decider of a cell. Whether it may decide is its shell's to know."""
+    """One replica of a cell's resolver. Its shell knows whether it may decide."""
 
     def __init__(self, cell: str, name: str, policy: Policy) -> None:
         self.cell = cell
@@ -78,19 +83,19 @@ class Resolver:
         self.policy = policy
         self.know = Knowledge(cell)
         self.decisions: OrderedDict[int, Decision] = OrderedDict()
-        self._choices = 0  # in those decisions
+        self._choices = 0  # placements in those decisions
         self.commits = Commits[Plan]()
-        self._appending: dict[str, tuple[Key, int]] = {}  # and the event that it follows on
+        self._appending: dict[str, tuple[Key, int]] = {}  # with the event that it follows
         self._ended_at_s = float("-inf")  # when endings were looked for last
         self._decided_at_s = float("-inf")  # when something to decide was looked for last
-        self._balanced_at_s = float("-inf")  # when it was looked for last who could if others moved
-        self._balance_pause_s = BALANCE_EVERY_S  # twice as long each time that nobody could
-        self._balanced_growth = -1  # by that look: what came up since may help
-        self._looked_at = -1  # the growth at the last look that found nothing more
+        self._balanced_at_s = float("-inf")  # time of the last search for rebalancing
+        self._balance_pause_s = BALANCE_EVERY_S  # doubled after each search without a result
+        self._balanced_growth = -1  # capacity generation at that search
+        self._looked_at = -1  # capacity generation at the last decision without a result
         self._arrived = False  # something queued since then
         self.blind = ""  # why this replica must not decide at all
 
-    # What happened
+    # Events
 
     def on_event(
         self,
@@ -100,7 +105,7 @@ class Resolver:
         *,
         void: bool = False,
     ) -> Verdict | None:
-        """An event of the log, in its order; ``void``: its content is another workload's."""
+        """Apply an event of the log in order. ``void``: its content is another workload's."""
         verdict = self.know.take_event(event, sequence, stored_at_s, void=void)
         if verdict is Verdict.COUNTED and (
             isinstance(event, STIRRING) or key(event.tenant, event.id) in self.know.parts
@@ -109,11 +114,11 @@ class Resolver:
         return verdict
 
     def on_unreadable(self, tenant: str, workload_id: str, sequence: int, why: str) -> None:
-        """An event that this reader does not understand: its workload is frozen."""
+        """Freeze the workload of an undecodable event."""
         self.know.freeze(tenant, workload_id, sequence, why)
 
     def on_unreadable_decision(self, sequence: int, why: str) -> None:
-        """A newer decider is at work: this one must not decide on what it cannot read."""
+        """Stop deciding: a newer resolver wrote a decision that this version cannot read."""
         self.know.workloads_sequence = max(self.know.workloads_sequence, sequence)
         self.blind = self.blind or why
 
@@ -139,22 +144,22 @@ class Resolver:
         self.know.take_control(fact, sequence)
 
     def on_outcome(self, outcome: Outcome, log_end: int) -> None:
-        """What became of the pending plan: see ``Commits.came``."""
+        """Apply the result of the pending plan: see ``Commits.came``."""
         plan = self.commits.came(outcome, log_end)
         if plan is not None and isinstance(outcome, Stored):
             plan.was_stored()
 
     def on_appended(self, ref: str, outcome: Outcome) -> None:
-        """What became of an Append. If refused, the fold brings what came first, and it shows."""
+        """Apply the result of an Append. After a refusal, the fold brings the earlier event."""
         name, sequence = self._appending.pop(ref, (None, 0))
         if name is not None and isinstance(outcome, Refused):
             self.commits.refusals.suspend(name, sequence, self._ended_at_s)
 
-    # What to do
+    # Actions
 
     @property
     def behind(self) -> bool:
-        """Whether something that was written is not folded yet."""
+        """Return whether stored messages are not folded yet."""
         return self.commits.is_behind(self.know.workloads_sequence)
 
     @property
@@ -170,8 +175,9 @@ class Resolver:
         return Append(ref=f"ending/{key(event.tenant, event.id)}/{event.after}", event=event)
 
     def prepare(self) -> None:
-        """Lay out what deciding needs of the fleet, before anybody waits for it: more than a second
-        where 100,000 nodes were heard of, next to nothing where none came or went since."""
+        """Prepare the fleet's arrays before the first decision: more than a second for 100,000 new
+        nodes, almost nothing without changes.
+        """
         self.know.lay_out()
 
     def decide(self, now_s: float) -> Plan | None:
@@ -194,7 +200,7 @@ class Resolver:
         return plan
 
     def _balanced(self, now_s: float, *, in_vain: bool) -> None:
-        """It was looked for who could begin if others moved."""
+        """Record a search for rebalancing."""
         growth = self.know.derived.growth
         is_new = next_stuck_s(self.know, self.policy, self._balanced_at_s) <= now_s
         if in_vain and growth == self._balanced_growth and not is_new:
@@ -204,8 +210,9 @@ class Resolver:
         self._balanced_at_s, self._balanced_growth = now_s, growth
 
     def _balances_at_s(self) -> float:
-        """When that is to be looked for again: soon where room came up since or somebody else is
-        stuck, else the later the longer it was in vain, since only time can have changed it."""
+        """Return the time of the next search: soon after new capacity or a newly stuck job,
+        otherwise with growing pauses.
+        """
         soon_s = self._balanced_at_s + BALANCE_EVERY_S
         if self.know.derived.growth != self._balanced_growth:
             return soon_s
@@ -290,7 +297,7 @@ class Resolver:
             for c in know.clusters.known()
             if c.unclaimed_at_s is not None and know.derived.lines
         )
-        times += [at_s for at_s in over_s if at_s > self._decided_at_s]  # else it was looked at
+        times += [at_s for at_s in over_s if at_s > self._decided_at_s]  # past times were handled
         if know.view.drains:
             times.append(next_look_s(know, policy.restart_s, self._decided_at_s))
         times.append(next_equals_s(know, policy, self._decided_at_s))
@@ -304,18 +311,18 @@ class Resolver:
         return min(times)
 
     def _grows_at_s(self) -> float:
-        """When the next attempt has stayed as it is for so long that it may grow."""
+        """Return when the next attempt may grow."""
         derived, after_s = self.know.derived, self.policy.grow_after_s
         soonest_s = float("inf")
         for name in derived.elastic.names():
             workload = self.know.open[name]
             quiet_s = derived.placed_at_s.get(workload.cluster, 0.0) + after_s
             at_s = max(grows_at_s(workload, after_s), quiet_s)
-            if self._decided_at_s < at_s < soonest_s:  # else it was looked at
+            if self._decided_at_s < at_s < soonest_s:  # past times were handled
                 soonest_s = at_s
         return soonest_s
 
-    # What people ask
+    # Questions
 
     def why(self, tenant: str, workload_id: str | None, now_s: float) -> WhyReply | Refusal:
         """Why there, or why not yet; without an id, the reasons of all that wait."""
@@ -336,7 +343,7 @@ class Resolver:
         return explain.dry_run(self.know, self.policy, now_s, tenant, request)
 
     def gpus(self, tenant: str, request: GpusRequest, now_s: float) -> gpus.Steps:
-        """Which GPUs there are: steps as of ``whatif``."""
+        """Return the steps of the answer about GPUs, as for ``whatif``."""
         return gpus.stock(self.know, self.policy, now_s, tenant, request)
 
     def cordons(self, cluster: str, now_s: float) -> CordonsReply:
@@ -345,7 +352,7 @@ class Resolver:
     def whatif(
         self, tenant: str | None, request: WhatifRequest, now_s: float, budget: Budget
     ) -> Steps:
-        """What would move: steps to run one by one, with deciding in between."""
+        """Return the steps of a what-if, to run with decisions in between."""
 
         def why(
             know: Knowledge, tenant: str, workload_id: str, decisions: Mapping[int, Decision]

@@ -1,1 +1,1 @@
-"""All that speaks to the API server of the hub."""
+"""Access to the API server of the hub."""

@@ -1,7 +1,7 @@
-"""Reads the ConfigMaps that checks of ours name: a selector over clusters, or what is wrong.
+"""Read the ConfigMaps named by Berthmaster's AdmissionChecks: a selector of clusters, or the error.
 
-What was read once counts on while the API server does not answer, or has just started and does not
-know our rights yet: neither says anything of the ConfigMap.
+The last result stays valid while the API server does not answer, or has just started without the
+service's rights. Neither says anything about the ConfigMap.
 """
 
 import asyncio
@@ -28,7 +28,7 @@ class ConfigMap(Object, frozen=True):
 
 
 class Parameters:
-    """Looks now and then, which costs one call a check of ours, and none where there is none."""
+    """Polls the ConfigMaps: a request per check, and none without checks."""
 
     def __init__(
         self,
@@ -85,7 +85,7 @@ class Parameters:
         return self._last[name]
 
     def _passes(self, name: str, error: KubernetesError) -> bool:
-        """Whether it may be read again soon."""
+        """Return whether a retry soon may succeed."""
         if isinstance(error, Forbidden):
             now_s = asyncio.get_running_loop().time()
             return self._denials.pause_s(name, error, now_s) is not None

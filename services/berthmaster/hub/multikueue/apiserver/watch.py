@@ -1,4 +1,4 @@
-"""What is mirrored of a hub. All of it is needed: without Kueue there is nothing to dispatch."""
+"""Mirrored objects of a hub. All kinds are required: without Kueue nothing can be dispatched."""
 
 from typing import Final
 
@@ -17,7 +17,7 @@ from berthmaster.lib.kueue.multikueue import AdmissionCheck, MultiKueueCluster, 
 from berthmaster.lib.kueue.queues import ClusterQueue, LocalQueue
 from berthmaster.lib.kueue.workloads import KueueWorkload
 
-ABSENT_S: Final = 5.0  # between two looks for a kind that is not there
+ABSENT_S: Final = 5.0  # interval of checks for a missing kind
 WATCHED: Final = (
     Watched(JOBS, HubJob),
     Watched(ADMISSION_CHECKS, AdmissionCheck),

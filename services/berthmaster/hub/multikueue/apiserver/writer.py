@@ -1,9 +1,9 @@
-"""Carries out the core's writes to the hub's API server, each under the contract.
+"""Carry out the core's writes to the hub's API server, each under the contract.
 
-A Workload's nomination is written with the resource version of what was looked at: first that of
-the mirror, which costs one call when nobody has written since; after a conflict what the server has
-is read, the contract is asked again, and it is tried at once, a bounded number of times. Merge
-patches only, except for our own item of lists that have owners.
+A nomination is written with the resource version that the decision is based on. The first try uses
+the mirror's version, which costs one call without other writers. After a conflict the writer reads
+the server's object, asks the contract again and retries, a bounded number of times. Writes are
+merge patches, except for the service's own entries in lists with owners.
 """
 
 import time
@@ -48,7 +48,7 @@ T = TypeVar("T", bound=Object)
 
 
 class NotOurs(Declined):
-    """What is there under the name is somebody else's."""
+    """The object of this name belongs to another party."""
 
 
 class HubWriter(Writer[Write]):
@@ -98,7 +98,9 @@ class HubWriter(Writer[Write]):
     def _reader(
         self, resource: Resource, at: ObjectKey, kind: type[T], known: T | None
     ) -> Callable[[], Awaitable[T]]:
-        """What the mirror has first, and what the server has from then on."""
+        """Return a reader that gives the mirrored object first, and the server's object
+        afterwards.
+        """
         path = resource.path(namespace=at[0], name=at[1])
         mirrored = known
 
@@ -201,7 +203,7 @@ class HubWriter(Writer[Write]):
         def change(workload: KueueWorkload) -> bool | None:
             same = workload.metadata.uid == write.uid
             if write.held_by and not may_be_switched_off(workload, write.nominated):
-                return None  # Kueue has begun something with it meanwhile
+                return None  # Kueue has acted on it meanwhile
             return True if same and workload.active else None
 
         body: dict[str, Any] = {"spec": {"active": False}}
@@ -227,7 +229,7 @@ class HubWriter(Writer[Write]):
         change: Callable[[KueueWorkload], bool | None],
         body: dict[str, Any],
     ) -> Answer:
-        """If it is to be, as it stands when it is written."""
+        """Patch a Workload if ``change`` still wants it, in its version at the write."""
 
         async def patch(workload: KueueWorkload, _: object) -> KueueWorkload:
             version = workload.metadata.resource_version
@@ -258,7 +260,7 @@ class HubWriter(Writer[Write]):
                 JOBS.path(namespace=write.at[0], name=write.at[1]), uid=write.uid
             )
         except Conflict:
-            pass  # another Job of that name: ours is gone
+            pass  # another Job of the name: the service's own is gone
         return Answer()
 
     async def _tell_check(self, write: SetCheckActive) -> Answer:
@@ -281,7 +283,7 @@ class HubWriter(Writer[Write]):
 
 
 def _namespace(write: Write) -> str:
-    """Where rights for it are looked up; "" = in the whole cluster."""
+    """Return the namespace of the needed rights; "" = cluster-wide."""
     match write:
         case MakeJob():
             return write.namespace

@@ -1,8 +1,7 @@
-"""What the reconciler's core asks of its shell.
+"""Instructions of the reconciler's core to its shell.
 
-Each names the workload on whose behalf it is, or none, and has a ``ref`` that its answer repeats.
-A write to Kubernetes that failed is an answer (lib/kube/controller/shell_contract.py), no
-exception.
+Each names its workload, if any, and a ``ref`` that the answer repeats. A failed write to Kubernetes
+is an answer (lib/kube/controller/shell_contract.py), never an exception.
 """
 
 from typing import Any, NamedTuple
@@ -14,11 +13,10 @@ from berthmaster.lib.lifecycle.workload import Key
 
 
 class Nominate(NamedTuple):
-    """Nominate one cluster for a Workload, if none is and the contract allows it when it is
-    written."""
+    """Nominate one cluster, if none is nominated and the contract allows it at the write."""
 
     ref: str
-    workload: Key | None  # None: the bus is away, and nothing is on it
+    workload: Key | None  # None: no bus, so the workload is unknown there
     at: ObjectKey
     uid: str
     check: str
@@ -26,7 +24,7 @@ class Nominate(NamedTuple):
 
 
 class ClearNomination(NamedTuple):
-    """Take a Workload's nomination back, if it is still this one."""
+    """Clear a Workload's nomination, if still the same."""
 
     ref: str
     workload: Key
@@ -37,7 +35,7 @@ class ClearNomination(NamedTuple):
 
 
 class FindWriter(NamedTuple):
-    """Read who else has written a Workload's nomination. Its answer has found a ``Writers``."""
+    """Read the other writers of a Workload's nomination. The answer has a ``Writers``."""
 
     ref: str
     workload: Key
@@ -45,8 +43,9 @@ class FindWriter(NamedTuple):
 
 
 class Nudge(NamedTuple):
-    """Write an annotation of ours on a Workload: Kueue's manager takes up again what it held back
-    since its start (known/hub_pace.py)."""
+    """Write an annotation on a Workload, so that Kueue's manager reconciles what it held back since
+    its start (known/hub_pace.py).
+    """
 
     ref: str
     workload: Key
@@ -66,8 +65,9 @@ class PassCheck(NamedTuple):
 
 
 class SendBack(NamedTuple):
-    """Set one check of ours to Retry, if the Workload is still as it was looked at: Kueue ends its
-    attempt, and queues it again after ``again_s``."""
+    """Set one Berthmaster check to Retry, if the Workload is unchanged. Kueue ends its attempt and
+    queues it again after ``again_s``.
+    """
 
     ref: str
     workload: Key
@@ -86,8 +86,8 @@ class SwitchOff(NamedTuple):
     workload: Key
     at: ObjectKey
     uid: str
-    held_by: str = ""  # whose hold it is, or why, until it is switched on again; "" = for good
-    nominated: tuple[str, ...] = ()  # where its copy can have no job; () = it has no copy
+    held_by: str = ""  # requester of the hold, or reason, until activated again; "" = for good
+    nominated: tuple[str, ...] = ()  # clusters whose copy can get no job; () = no copy
 
 
 class SwitchOn(NamedTuple):
@@ -100,8 +100,9 @@ class SwitchOn(NamedTuple):
 
 
 class ForgetPods(NamedTuple):
-    """Say in the status of a Workload's Job on the hub that no pod of it is left: nobody else is
-    there to say so, and Kueue waits for it."""
+    """Report in the status of a hub Job that no pod is left, because no other party can, and Kueue
+    waits for it.
+    """
 
     ref: str
     workload: Key
@@ -120,7 +121,7 @@ class MakeJob(NamedTuple):
 
 
 class DeleteJob(NamedTuple):
-    """Delete a Job that we made."""
+    """Delete a Berthmaster Job."""
 
     ref: str
     workload: Key
@@ -129,7 +130,7 @@ class DeleteJob(NamedTuple):
 
 
 class SetCheckActive(NamedTuple):
-    """Say whether a check of ours works: its condition Active."""
+    """Set the condition Active of a Berthmaster check."""
 
     ref: str
     check: str

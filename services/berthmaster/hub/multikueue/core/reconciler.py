@@ -1,14 +1,13 @@
-"""The reconciler's core: log, facts and a hub's objects in; events, decisions and writes out.
+"""The reconciler's core: log, facts and hub objects in, events, decisions and writes out.
 
 Rules of this file:
 
-- One thing at a time for a workload: an append or a write that is under way is waited for, and what
-  the log stored is folded, before the next look.
-- A decision and its events are one batch and arrive one by one: nothing is decided between them.
-- Only what changed is looked at, and what waits for the fleet when the fleet changed.
-- Without the bus nothing is decided. ``blind`` then keeps Workloads moving by what was known last,
-  so that we are neither the reason for a standstill nor for a job in the wrong place; when the bus
-  is back, the log follows what Kueue did.
+- One action at a time for a workload: a pending append or write is awaited, and its stored event
+  folded, before the next check.
+- A decision and its events are one batch and arrive one by one. Nothing is decided in between.
+- Only changed workloads are checked, and those waiting for the fleet after a change of the fleet.
+- Nothing is decided without the bus. ``blind`` then nominates by the last known state, so that the
+  bus stops no queue and sends no job to a wrong cluster. Later the log follows Kueue's actions.
 """
 
 from collections import Counter, OrderedDict
@@ -88,18 +87,18 @@ from berthmaster.lib.messages.fleet import CopyReport, FleetFact
 from berthmaster.lib.messages.placement import HUB_CELL, Decision
 from berthmaster.lib.messages.workload import Submitted, WorkloadEvent
 
-STAY_S: Final = 5.0  # who is to leave its cluster and finds no room elsewhere is looked at again
-AGAIN_S: Final = 1.0  # what waits for others is looked at so often at least
-TROUBLE_S: Final = 1.0  # after a write to Kubernetes that failed
-LASTING_TROUBLE_S: Final = 15.0  # one that will fail again
+STAY_S: Final = 5.0  # interval of checks for a workload that must leave and fits nowhere
+AGAIN_S: Final = 1.0  # maximum interval of checks for workloads that wait for others
+TROUBLE_S: Final = 1.0  # pause after a failed write to Kubernetes
+LASTING_TROUBLE_S: Final = 15.0  # pause after a failure that will repeat
 FAILURE_S: Final = 30.0  # after an error of ours
-WRITERS: Final = f"{NAME}-"  # replicas, as kube_events.instance_of calls them
-LATE_S: Final = 1.0  # from an event to its storing: longer means that the log was not written
+WRITERS: Final = f"{NAME}-"  # replicas, as named by kube_events.instance_of
+LATE_S: Final = 1.0  # delay from an event to its storing that shows an unwritable log
 CHOICES_KEPT: Final = 10_000  # records at hand for "why"
 
 
 class Reconciler:
-    """One replica. Whether it may act is its shell's to know."""
+    """One replica. Its shell knows whether it may act."""
 
     def __init__(
         self,
@@ -123,20 +122,20 @@ class Reconciler:
         self.trap_counts: Counter[str] = Counter()
         self.blindly = Blind()
         self.kueue = HubKueue()
-        self.contests = 0  # times that somebody else was seen to write a nomination
+        self.contests = 0  # number of observed foreign nominations
         self._memos: dict[Key, Memo] = {}
         self._work = WorkQueue()
         self._in_flight = InFlight()
         self._pace = HubPace()
         self._wants: dict[Key, None] = {}  # want a place
-        self._leavers: dict[Key, None] = {}  # somebody wants them to leave theirs
-        self._cramped: dict[Key, None] = {}  # are in a worker that has no room for them
+        self._leavers: dict[Key, None] = {}  # workloads with an eviction request
+        self._cramped: dict[Key, None] = {}  # workloads in a worker without capacity for them
         self._checks = Checks()
         self._choices = 0
         self._written_at_s = 0.0  # when a reconciler wrote to the log last
-        self._has_begun = False  # what is read from the log now is no history any more
+        self._has_begun = False  # events from now on are new, not history
 
-    # What happened on the bus
+    # Events of the bus
 
     def on_event(
         self,
@@ -146,7 +145,7 @@ class Reconciler:
         *,
         void: bool = False,
     ) -> Verdict | None:
-        """An event of the log, in its order; ``void``: its content is another workload's."""
+        """Apply an event of the log in order. ``void``: its content is another workload's."""
         verdict = self.know.take_event(event, sequence, stored_at_s, void=void)
         name = key(event.tenant, event.id)
         if isinstance(event, Submitted) and verdict is Verdict.COUNTED and self._has_begun:
@@ -166,11 +165,11 @@ class Reconciler:
         return verdict
 
     def on_unreadable(self, tenant: str, workload_id: str, sequence: int, why: str) -> None:
-        """An event that this reader does not understand: its workload is frozen."""
+        """Freeze the workload of an undecodable event."""
         self.know.freeze(tenant, workload_id, sequence, why)
 
     def on_unreadable_decision(self, sequence: int, why: str) -> None:
-        """A newer decider is at work: this one must not decide on what it cannot read."""
+        """Stop deciding: a newer version wrote a decision that this one cannot read."""
         self.know.workloads_sequence = max(self.know.workloads_sequence, sequence)
         self.unreadable_decision = self.unreadable_decision or why
 
@@ -226,10 +225,10 @@ class Reconciler:
         if name is not None:
             self._work.add([name])
 
-    # What happened on the hub
+    # Events of the hub
 
     def on_object(self, thing: Object, *, gone: bool = False) -> None:
-        """An object of the hub as it is now, or as it was last."""
+        """Apply an object of the hub, or its removal."""
         if gone and isinstance(thing, KueueWorkload):
             self._remember_last(thing)
         touched = self.hub.drop(thing) if gone else self.hub.put(thing)
@@ -243,20 +242,20 @@ class Reconciler:
             self._checks.moved = True
 
     def _remember_last(self, workload: KueueWorkload) -> None:
-        """The log has still to be told of it."""
+        """Keep a removed Workload that the log must still learn of."""
         name = self.hub.name_of(key_of(workload.metadata))
         if name is not None and name not in self.know.ended:
             self.hub.lives.lost(name, workload, is_open=name in self.know.open)
 
     def on_parameters(self, check: str, found: Selector | str) -> None:
-        """What the parameters of a check of ours say, or what is wrong with them."""
+        """Apply the parameters of a Berthmaster check, or the error."""
         touched = self.hub.set_parameters(check, found)
         self._work.add(touched)
         self.rooms.heard_of(touched)
         self._checks.moved = True
 
     def begin(self) -> None:
-        """Everything is known, and this replica is the one that acts: look at all of it."""
+        """Start acting: all input is read, so check everything."""
         self._in_flight.forget()
         self._has_begun = True
         if self._written_at_s and self.hub.lives.written_until_s == float("inf"):
@@ -264,7 +263,7 @@ class Reconciler:
         self._work.add([*self.know.open, *self.hub.workload_of, *self.hub.lives.gone])
         self._checks.moved = True
 
-    # What became of what was asked
+    # Results
 
     def on_appended(self, ref: str, outcome: Outcome, now_s: float) -> None:
         landed = self._in_flight.landed(ref)
@@ -289,7 +288,7 @@ class Reconciler:
                 memo.contest.by = answer.found.names
             return ()
         if isinstance(asked, Nudge):
-            return ()  # it changes nothing that is waited for
+            return ()  # changes nothing that is awaited
         memo.trouble, memo.trouble_passes = answer.why, answer.passes
         if isinstance(asked, MakeJob) and answer.is_about_object:
             memo.unmakeable = answer.why
@@ -312,7 +311,7 @@ class Reconciler:
         return ()
 
     def _leaving(self, name: Key, memo: Memo) -> str:
-        """The cluster that its nomination was taken back from."""
+        """Return the cluster of a cleared nomination."""
         bus = self.know.open.get(name)
         return bus.cluster if bus is not None and memo.leaving else ""
 
@@ -324,7 +323,7 @@ class Reconciler:
             self._memo(name).blind = True
 
     def on_outcome(self, outcome: Outcome, log_end: int) -> None:
-        """What became of the pending commit: see ``Commits.came``."""
+        """Apply the result of the pending commit: see ``Commits.came``."""
         plan = self.commits.came(outcome, log_end)
         if plan is None:
             return
@@ -343,12 +342,12 @@ class Reconciler:
 
     @property
     def behind(self) -> bool:
-        """Whether something that was written is not folded yet."""
+        """Return whether stored messages are not folded yet."""
         return self.commits.is_behind(self.know.workloads_sequence)
 
     @property
     def cell(self) -> str:
-        """Whose chain of decisions is its own."""
+        """Return the cell of its decision chain."""
         return HUB_CELL
 
     @property
@@ -362,8 +361,9 @@ class Reconciler:
         return self.dirty or self._work.fleet_moved
 
     def act(self, now_s: float) -> list[Write | KubeEvent]:
-        """Steps for all that changed. Only for the replica that may act. Those that are events of
-        the log are put into ``appends``."""
+        """Return the writes for all changes, on the acting replica. Log events are put into
+        ``appends``.
+        """
         self._work.sweep(now_s)
         if self.kueue.look(self.hub, self.know, self.policy, now_s):
             self.hub.kueue_since_s = self.kueue.since_s
@@ -382,8 +382,9 @@ class Reconciler:
         return [one for one in out if not isinstance(one, Append)]
 
     def blind(self, now_s: float, *, has_read: bool) -> list[Nominate | KubeEvent]:
-        """The bus is away: return what keeps Workloads moving without it. Where this process run
-        has read nothing of the bus yet (``has_read``), return why they do not move."""
+        """Return actions without the bus, or the reasons why there are none if this process run has
+        read nothing of the bus (``has_read``).
+        """
         if self.policy.mode != "dispatch" or not self.hub.complete:
             return []
         if not has_read:
@@ -419,7 +420,7 @@ class Reconciler:
             ]
             for names in (self._leavers, self._cramped)
         )
-        self._leavers.clear()  # whoever has to wait is looked at again in its time
+        self._leavers.clear()  # waiting workloads are checked in their time
         self._cramped.clear()
         cramped.sort(key=lambda view: view.bus.submitted_sequence if view.bus else 0)
         plan, unplaced = decide(
@@ -447,16 +448,16 @@ class Reconciler:
 
     @property
     def contested(self) -> int:
-        """Workloads whose nomination somebody else writes as well."""
+        """Return the number of Workloads with another nomination writer."""
         return sum(memo.contest.times > 0 for memo in self._memos.values())
 
     def elsewhere(self) -> Counter[str]:
-        """Open workloads that stand on other hubs, by these hubs' ids."""
+        """Return the open workloads of other hubs, by the id of the hub."""
         homes = Counter(self.know.home_of(workload) for workload in self.know.open.values())
         return Counter({home: n for home, n in homes.items() if not self.hub.is_mine(home)})
 
     def why(self, tenant: str, workload_id: str, now_s: float) -> WhyReply | None:
-        """Why there, or why not yet; None if it is none of this cell's."""
+        """Return the reasons of a workload; None for other cells."""
         name = key(tenant, workload_id)
         if name not in self.know.open:
             return None
@@ -476,7 +477,7 @@ class Reconciler:
     # One workload
 
     def _about(self, name: Key) -> Metadata:
-        """Its Workload; before there is one, what it will be told under."""
+        """Return the metadata of the Workload, or of the future one."""
         workload = self.hub.workload(name)
         return workload.metadata if workload is not None else Metadata(name=name)
 
@@ -485,7 +486,7 @@ class Reconciler:
         if memo is None:
             memo = self._memos[name] = Memo()
             workload = self.hub.workload(name)
-            if workload is not None:  # an earlier life of this process may have seen it begin
+            if workload is not None:  # an earlier process run may have seen its beginning
                 memo.ended_in = self.know.ended_in(*key_of(workload.metadata))
         return memo
 
@@ -526,7 +527,7 @@ class Reconciler:
         return told
 
     def _look_who_leaves(self, view: WorkloadView, now_s: float) -> None:
-        """Somebody may want it to go: then the next decision sees to that, or a later one."""
+        """Note a workload with an eviction request for the next decisions."""
         match hub_evictions.decide_eviction(self.know, view, self.policy, now_s):
             case Eviction():
                 self._leavers[view.name] = None
@@ -537,13 +538,13 @@ class Reconciler:
                 pass
 
     def _look_for_room(self, view: WorkloadView, now_s: float) -> None:
-        """A worker has it and no room for it: the next decision may make some, or a later one."""
+        """Note a workload without capacity in its worker for the next decisions."""
         if self.policy.mode == "dispatch" and waits_for_room(view):
             self._cramped[view.name] = None
             self._work.add_by(view.name, now_s + STAY_S)
 
     def _notice_others(self, view: WorkloadView, memo: Memo, now_s: float) -> FindWriter | None:
-        """Whether somebody else has written its nomination: who is it?"""
+        """Ask for the other writer of a nomination after a foreign write."""
         hub, rules = view.hub, view.rules
         if self.policy.mode != "dispatch" or hub is None or rules is None:
             return None
@@ -564,7 +565,7 @@ class Reconciler:
         self.hub.seen_jobs.discard(name)
 
     def _tell(self, view: WorkloadView, memo: Memo, now_s: float) -> list[Instruction]:
-        """Traps that it sits in, and what people hear of it."""
+        """Return Kubernetes events for failure states and changes."""
         name = view.name
         trap = traps.find(view, memo, self.know, self.policy, now_s)
         due_s = traps.due_s(view, memo, self.policy)
@@ -582,7 +583,7 @@ class Reconciler:
         return list(kube_events.of(view, memo, trap, self.know, self.policy, now_s))
 
     def _forget_pods(self, view: WorkloadView, memo: Memo, now_s: float) -> ForgetPods | None:
-        """An eviction is stuck, and nobody is left who could end it."""
+        """Return the write that ends a stuck eviction which no other party can end."""
         trap = self.trapped.get(view.name)
         if trap is None or trap.kind != traps.STUCK_EVICTION or self.policy.mode != "dispatch":
             return None
@@ -674,7 +675,7 @@ class Reconciler:
         return self._move_on(view, memo, reason, now_s) if reason else []
 
     def _nudge(self, view: WorkloadView, now_s: float) -> Nudge | None:
-        """Write one that the hub's Kueue holds back, where Kueue can do something about it."""
+        """Return a wake-up write for a Workload held back by the hub's Kueue, if Kueue can act."""
         bus, rules = view.bus, view.rules
         if bus is None or rules is None or view.heard_since_s > now_s:
             return None
@@ -690,14 +691,14 @@ class Reconciler:
         """Take the nomination back if there is another place to try; then the attempt ends."""
         memo.why = reason
         self._work.add_in_turn(view.name, now_s + AGAIN_S)
-        waits = self.know.going_for(view.name)  # others make room for it there
+        waits = self.know.going_for(view.name)  # victims free capacity there
         if waits or not moving_on.another(view, memo, self.know, self.policy, now_s):
             nudging = self._nudge(view, now_s)
             return [nudging] if nudging is not None else []
         memo.leaving, memo.leaves_blameless = reason, blameless
         ref = self._in_flight.ref()
         if view.copy is not None and view.copy.blocked_by and view.copy.admitted:
-            # Kueue keeps to a copy that is admitted, whatever is nominated.
+            # Kueue keeps an admitted copy, whatever is nominated.
             return [self._in_flight.write(view.name, writes.begin_again(view, ref, reason))]
         return [self._in_flight.write(view.name, writes.clear(view, ref))]
 
@@ -710,7 +711,7 @@ class Reconciler:
         ref = self._in_flight.ref()
         if isinstance(step, Make):
             request = view.bus.request if view.bus is not None else None
-            assert request is not None  # only what is makeable gets here
+            assert request is not None  # makeable workloads have a request
             setting = self.know.view.queues.get(request.queue)
             made = writes.make_job(view, ref, setting, self.know.view.fleet.reports())
             return [self._in_flight.write(view.name, made)]
@@ -719,7 +720,7 @@ class Reconciler:
 
 
 def _pause_s(write: Write, answer: Answer) -> float:
-    """Until it is tried again."""
+    """Return the pause before a retry."""
     in_vain = answer.outcome is WriteOutcome.DENIED
     no_namespace = answer.outcome is WriteOutcome.GONE and isinstance(write, MakeJob)
     if in_vain or no_namespace:

@@ -1,12 +1,15 @@
-"""What kube-scheduler is told of where pods go. Pure.
+"""Affinity of pods for kube-scheduler. Pure.
+
+Example: two pods were placed on nodes a and b. Both prefer a and b with weight 100, and the
+scheduler may choose other nodes. With ``gpu_models: [A100]`` an A100 node is required.
 
 Rules of this file:
 
-- The nodes that were chosen are preferred and never required: the scheduler sees what we do not.
-- What a request asks for is required: its GPU models, and how its pods stand to each other. Pods
-  find each other by the labels of their attempt, so that two jobs never mind one another.
-- "At most k pods a node" is a spread over nodes in which an empty node always counts: then its skew
-  is a node's number of pods. Which GPUs of a node a pod gets is for the kubelet, nobody else.
+- Chosen nodes are preferred, never required: the scheduler has more information.
+- Requirements of the request are required: GPU models and topology. Pods find each other by the
+  labels of their attempt, so two jobs never interact.
+- "At most k pods a node" is a topology spread in which an empty node always counts: then the skew
+  is the number of pods of a node. The kubelet alone chooses the GPUs.
 """
 
 from collections.abc import Mapping, Sequence
@@ -20,11 +23,11 @@ from berthmaster.lib.kube import labels
 from berthmaster.lib.messages.workload import ONE_NODE, PodSet
 from berthmaster.worker.executor.core.offers import Offers
 
-MAX_PREFERRED: Final = 256  # nodes that an object names; it must stay small
-CHOSEN_WEIGHT: Final = 100  # of 100, for a node that was chosen
-MODEL_WEIGHT: Final = 40  # for one with the model that is liked best; then less
+MAX_PREFERRED: Final = 256  # nodes in an object, whose size is limited
+CHOSEN_WEIGHT: Final = 100  # of 100, for a chosen node
+MODEL_WEIGHT: Final = 40  # for a node with the most preferred model; less for the next ones
 MODEL_STEP: Final = 5
-FEWEST_WEIGHT: Final = 50  # for a node that has pods of the set already
+FEWEST_WEIGHT: Final = 50  # for a node with pods of the same set
 _MORE_THAN_ANY: Final = 2**31 - 1  # nodes
 
 
@@ -41,7 +44,7 @@ def placing(
     affinity: Document = {"nodeAffinity": _nodes(nodes, pods, offers, avoided)}
     spec: Document = {"affinity": affinity}
     if makes_slice(pods):
-        # Which is that of a pool's nodes, is the scheduler's to find: whole pools are of one slice.
+        # The scheduler finds the pool: whole pools form one slice.
         term = _term(tpu.POOL_LABEL, _pods_of(known, [pods.name]))
         affinity["podAffinity"] = {_REQUIRED: [term]}
     topology = pods.topology
@@ -64,7 +67,7 @@ def placing(
         spec["topologySpreadConstraints"] = [
             {
                 "maxSkew": topology.max_pods_a_node,
-                "minDomains": _MORE_THAN_ANY,  # hence the least that a node has counts as none
+                "minDomains": _MORE_THAN_ANY,  # so an empty node counts as the minimum
                 "topologyKey": HOSTNAME,
                 "whenUnsatisfiable": "DoNotSchedule",
                 "labelSelector": _pods_of(mine, [pods.name]),
@@ -82,7 +85,7 @@ def _term(key: str, selector: Document) -> Document:
 
 
 def _pods_of(known: Mapping[str, str], pod_sets: Sequence[str]) -> Document:
-    """Selects the pods of these sets of this attempt."""
+    """Return a selector of the pods of these sets in this attempt."""
     whose = {key: known[key] for key in (labels.TENANT, labels.WORKLOAD, labels.ATTEMPT)}
     if len(pod_sets) == 1:
         return {"matchLabels": whose | {labels.POD_SET: pod_sets[0]}}
@@ -115,6 +118,6 @@ def _nodes(nodes: Sequence[str], pods: PodSet, offers: Offers, avoided: Sequence
     if avoided:
         elsewhere = {"key": HOSTNAME, "operator": "NotIn", "values": list(avoided)}
         required = affinity.setdefault(_REQUIRED, {"nodeSelectorTerms": [{"matchExpressions": []}]})
-        for term in required["nodeSelectorTerms"]:  # any of which will do
+        for term in required["nodeSelectorTerms"]:  # alternatives
             term["matchExpressions"].append(elsewhere)
     return affinity

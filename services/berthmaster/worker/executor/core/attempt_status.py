@@ -1,12 +1,15 @@
-"""How an attempt stands, read off its job object and its pods. Pure, and from the present alone.
+"""The status of an attempt, from its job object and pods. Pure, and from the present alone.
+
+Example: the Job has the condition Failed, and pod main-0 terminated with exit code 137 and reason
+OOMKilled. The status is ``PodsFailed`` with fault ``out_of_memory``.
 
 Rules of this file:
 
-- The object's own conditions are the truth about endings; pods tell where, and whose fault it was.
-- No pod is taken to be gone because somebody deletes it: it is over when it has ended or is absent.
-  A pod on a node that was lost stays until its node, or a person, says so, and is waited for.
-- Whatever can be said from the object and its pods is said again after a restart, word for word.
-- A job of which a pod was taken away (drained, preempted, evicted) was given back, not failed.
+- The object's own conditions decide about its end. Pods tell nodes and faults.
+- A pod that is being deleted is not gone: it is over after its end or its absence. A pod on a lost
+  node stays until its node or an operator reports it, and is awaited.
+- The same objects give the same status after a restart, word for word.
+- A job that lost a pod to a drain, preemption or eviction is evicted, not failed.
 """
 
 from collections.abc import Callable, Sequence
@@ -49,10 +52,10 @@ from berthmaster.worker.executor.core.objects import (
 
 DEADLINE: Final = "deadline"
 LOST_AFTER: Final = 2  # looks in a row: one may fall between two writes of Kueue's
-FOREGROUND: Final = "foregroundDeletion"  # Kubernetes' own finalizer: its pods go first
+FOREGROUND: Final = "foregroundDeletion"  # Kubernetes' own finalizer: pods are deleted first
 DELETED: Final = "its job object was deleted"
-PULL_S: Final = 30.0  # what an image or its settings have time to heal
-SETTLE_S: Final = 2.0  # pods are watched beside their job: news of one may come before the other's
+PULL_S: Final = 30.0  # time for an image or a setting to recover
+SETTLE_S: Final = 2.0  # pods and job have separate watches, so news of one may come first
 MAX_MESSAGE_CHARS: Final = 300
 _NO_IMAGE: Final = "InvalidImageName"
 _NEVER: Final = (_NO_IMAGE, "ErrImageNeverPull")
@@ -72,43 +75,43 @@ def _nobody_knows(node: str, uuid: str) -> int | None:
 
 
 class Scene(msgspec.Struct, kw_only=True):
-    """All that is known of one attempt in the cluster."""
+    """The known objects of one attempt in the cluster."""
 
     attempt: Attempt
     wanted: dict[str, int]  # pod set -> pods
-    kind: JobKind = JOB  # of its object
+    kind: JobKind = JOB
     job: JobObject | None = None
-    pods: dict[str, PodObject] = {}  # by their own names
-    group: GroupObject | None = None  # of Volcano's, where it starts them
+    pods: dict[str, PodObject] = {}  # by name
+    group: GroupObject | None = None  # PodGroup of Volcano, if it starts the pods
     kai_group: KaiGroupObject | None = None  # where KAI's scheduler does
-    elastic: bool = False  # the number of its pods may change while it runs
-    resizable: bool = False  # and the cluster's own queueing lets it
-    slices: Slices | None = None  # how Kueue's Workloads of it stand; None = nobody has looked
-    without_quota: int = 0  # so many looks in a row none of them had quota
-    queued: bool = False  # its object is one that the cluster's own queueing starts
-    stopped: str | None = None  # why we stopped it, once the server has heard so
+    elastic: bool = False  # the number of pods may change during the run
+    resizable: bool = False  # the cluster's Kueue allows that
+    slices: Slices | None = None  # Kueue's Workloads of the attempt; None = not checked
+    without_quota: int = 0  # consecutive checks without quota
+    queued: bool = False  # started by the cluster's own queueing
+    stopped: str | None = None  # reason of the executor's stop, once stored
     expires_s: float | None = None
-    settles: bool = False  # its object went just now: news of its pods may still be on the way
-    since_s: dict[str, float] = {}  # when something was first seen that may pass
-    gpu_index: Callable[[str, str], int | None] = _nobody_knows  # of a node's GPU, by its UUID
+    settles: bool = False  # the object has just gone, so news of its pods may follow
+    since_s: dict[str, float] = {}  # first sight of conditions that may pass
+    gpu_index: Callable[[str, str], int | None] = _nobody_knows  # index of a node's GPU by UUID
 
     def lasted_s(self, what: str, now_s: float) -> float:
         return now_s - self.since_s.setdefault(what, now_s)
 
     def saw(self, slices: Slices | None) -> None:
-        """Somebody has looked at them once more."""
+        """Note a check of Kueue's Workloads."""
         self.slices = slices
         has_quota = slices is None or slices.have_quota
         self.without_quota = 0 if has_quota else self.without_quota + 1
 
     @property
     def has_lost_quota(self) -> bool:
-        """Whether Kueue has taken it back and lets it run all the same (lib/kueue/slices.py)."""
+        """Return whether Kueue released the quota of a running job (lib/kueue/slices.py)."""
         return self.without_quota >= LOST_AFTER
 
 
 def last_words(scene: Scene) -> PodsSaid | None:
-    """What pods that have ended left as their termination message, if that says something."""
+    """Return the progress in the termination messages of ended pods, if any."""
     messages = [
         line.encode()
         for pod in _in_order(scene)
@@ -122,7 +125,7 @@ def last_words(scene: Scene) -> PodsSaid | None:
 
 
 class AttemptStatus(NamedTuple):
-    """What there is to tell, and when to look again though nothing changes."""
+    """Events to report, and the time of the next check without a change."""
 
     events: list[PodEvent]
     again_s: float | None = None
@@ -150,8 +153,8 @@ def standing(scene: Scene, now_s: float) -> AttemptStatus:
         return _failed(scene, failing, left, now_s, final=False)
     leaving = job.metadata.deletion_timestamp is not None
     if scene.stopped is not None:
-        # What a queue may start again, or is being deleted, is over when it is absent, or when
-        # nothing but our finalizer keeps it.
+        # An object that a queue may restart, or that is being deleted, is over once absent, or once
+        # only the executor's finalizer remains.
         if leaving and not left and _kept_by_us_alone(job):
             return AttemptStatus([PodsGone(attempt, scene.stopped)])
         if not left and not leaving and not scene.queued and _halted(job):
@@ -166,7 +169,7 @@ def standing(scene: Scene, now_s: float) -> AttemptStatus:
 
 
 def _kept_by_us_alone(job: JobObject) -> bool:
-    """Whether an object that somebody deletes stays for no other reason than our finalizer."""
+    """Return whether only the executor's finalizer keeps a deleted object."""
     return set(job.metadata.finalizers) == {FINALIZER}
 
 
@@ -185,10 +188,10 @@ def _alive(scene: Scene, job: JobObject, now_s: float) -> AttemptStatus:
             return AttemptStatus([PodsQueued(attempt), waits])
         events.append(PodsAdmitted(attempt))
     if scene.kind.replaces_pods and (verdict := _whose_fault(scene)) is not None:
-        # Its controller would make the pod anew; by our word all of them run, or none.
+        # Its controller would recreate the pod, but a gang runs as a whole or not at all.
         return AttemptStatus([*events, verdict])
     if scene.kind.ends_on_eviction and (taken := _leaves(scene)) is not None:
-        # Its controller ends the rest once the pod is gone, and with it what it said of why.
+        # After the pod is gone, the controller ends the rest and removes the cause.
         return AttemptStatus([*events, taken])
     running = _running(scene)
     beyond = _beyond(scene)
@@ -200,9 +203,9 @@ def _alive(scene: Scene, job: JobObject, now_s: float) -> AttemptStatus:
     reason = ""
     for pod in _in_order(scene):
         why, heals, hopeless = _stuck(pod)
-        # The kubelet goes to and fro between names for one trouble: the pod's is what lasts.
+        # The kubelet alternates between names of one problem, so the pod's time counts.
         if why and (not heals or scene.lasted_s(_name(pod), now_s) >= PULL_S):
-            node = "" if hopeless else pod.spec.node_name  # which has nothing to do with it
+            node = "" if hopeless else pod.spec.node_name  # not related to the node
             refused = PodsRefused(attempt, why, "not_started", node, hopeless)
             return AttemptStatus([*events, refused])
         if why:
@@ -221,7 +224,7 @@ def _alive(scene: Scene, job: JobObject, now_s: float) -> AttemptStatus:
 
 
 def _waits_in_queue(scene: Scene, job: JobObject) -> bool:
-    """Whether its scheduler's queue has not let it in: no pods are made before."""
+    """Return whether its scheduler's queue has not admitted it, so no pods exist yet."""
     let_in = scene.group is not None and scene.group.let_in
     return job.waits_in_queue and not (scene.pods or let_in)
 
@@ -244,7 +247,7 @@ def _running(scene: Scene) -> tuple[PodBinding, ...] | None:
 
 
 def _some_running(scene: Scene) -> tuple[PodBinding, ...]:
-    """Where those are that run while others do not."""
+    """Return the running pods while others do not run."""
     found = _found_running(scene)
     return tuple(found[name] for name in sorted(found))
 
@@ -272,8 +275,9 @@ def _found_running(scene: Scene) -> dict[str, PodBinding]:
 
 
 def _given_by_hami(scene: Scene, pod: PodObject) -> tuple[int, ...]:
-    """The GPUs that HAMi has given a pod: it takes others than were chosen. None where one of them
-    is not known."""
+    """Return the GPUs that HAMi gave a pod, which may differ from the chosen ones. Empty if one is
+    unknown.
+    """
     node, uses = pod.spec.node_name, read_hami(pod.metadata.annotations).uses
     found = {scene.gpu_index(node, use.uuid) for use in uses}
     known = {index for index in found if index is not None}
@@ -281,7 +285,7 @@ def _given_by_hami(scene: Scene, pod: PodObject) -> tuple[int, ...]:
 
 
 def _isolation(pod: PodObject) -> Isolation:
-    """How hard the limit of its part of a GPU is; others' words count as none."""
+    """Return the isolation of a pod's GPU fraction, from its annotation; "" if malformed."""
     match pod.metadata.annotations.get(ISOLATION):
         case "hardware" | "memory" | "none" as known:
             return known
@@ -290,7 +294,7 @@ def _isolation(pod: PodObject) -> Isolation:
 
 
 def _halted(job: JobObject) -> bool:
-    """Whether the controller has taken note that it is suspended, and has no pod left."""
+    """Return whether the controller has suspended the job and no pod is left."""
     status = job.status
     suspended = bool(job.spec.suspend) and holds(job.conditions, "Suspended")
     return suspended and not status.active and not status.terminating
@@ -320,13 +324,13 @@ def _failed(
 
 
 def _leaves(scene: Scene) -> PodEvent | None:
-    """The first pod that is on its way out, where that says who takes it away."""
+    """Return the event for the first pod being deleted with a known cause."""
     taken = [one for pod in scene.pods.values() if pod.leaving for one in _said_by(pod)]
     return _given_back(scene.attempt, min(taken)) if taken else None
 
 
 def _as_its_controller_says(scene: Scene, why: Condition) -> PodEvent | None:
-    """The verdict where the object's controller has removed the pods that could say it."""
+    """Return the verdict from the object's condition, after its controller removed the pods."""
     failure = scene.kind.failure(why)
     if failure is None:
         return None
@@ -336,7 +340,7 @@ def _as_its_controller_says(scene: Scene, why: Condition) -> PodEvent | None:
 
 
 def _whose_fault(scene: Scene) -> PodEvent | None:
-    """What the first pod that ended badly says; None if no pod says anything."""
+    """Return the event for the first pod that ended badly; None without information."""
     attempt = scene.attempt
     taken = [one for pod in scene.pods.values() for one in _said_by(pod)] + _said_by_kai(scene)
     ended = [
@@ -351,7 +355,7 @@ def _whose_fault(scene: Scene) -> PodEvent | None:
     if first_ended:
         _, name, how, pod = first_ended
         return _of_its_own(attempt, name, how, pod)
-    for pod in _in_order(scene):  # not even started: the kubelet did not take it
+    for pod in _in_order(scene):  # rejected by the kubelet before the start
         if pod.status.phase == "Failed" and not _terminated(pod) and not pod.leaving:
             told = f"{pod.status.reason or 'failed'}: pod {_name(pod)} on {pod.spec.node_name}"
             message = pod.status.message
@@ -361,7 +365,7 @@ def _whose_fault(scene: Scene) -> PodEvent | None:
 
 
 def _of_its_own(attempt: Attempt, name: str, how: Terminated, pod: PodObject) -> PodEvent:
-    """A container ended badly: by itself, for lack of memory, or since its GPU was lost."""
+    """Return the event for a failed container: by itself, out of memory, or with a lost GPU."""
     told, node = _ending(name, how), pod.spec.node_name
     if lost := _lost_devices(pod):
         told = _cut(f"its node says that {lost} is unhealthy: {told}")
@@ -371,8 +375,9 @@ def _of_its_own(attempt: Attempt, name: str, how: Terminated, pod: PodObject) ->
 
 
 def _lost_devices(pod: PodObject) -> str:
-    """Devices of a pod that its kubelet knows to be unhealthy, where it tells (from Kubernetes
-    1.31, ResourceHealthStatus)."""
+    """Return a pod's unhealthy devices as its kubelet reports (ResourceHealthStatus, Kubernetes
+    1.31).
+    """
     lost = [
         f"{resource.name} {device.resource_id}".strip()
         for status in pod.status.container_statuses or ()
@@ -388,8 +393,9 @@ def _by_time(ended: tuple[float, str, Terminated, PodObject]) -> tuple[float, st
 
 
 def _cleaned_up(scene: Scene, why: Condition) -> PodEvent | None:
-    """What a failed object says alone that somebody deleted after its end, pods and all, as a TTL
-    controller does. None if it was deleted before: then that is why it failed."""
+    """Return the verdict of a failed object deleted after its end, pods included, as by a TTL
+    controller. None if it was deleted before, which then caused the failure.
+    """
     job = scene.job
     if (
         job is None
@@ -405,14 +411,14 @@ def _cleaned_up(scene: Scene, why: Condition) -> PodEvent | None:
 
 
 def _taken_away(scene: Scene, why: Condition) -> PodEvent:
-    """No pod says why: whoever deletes pods leaves nothing to read."""
+    """Return an event for missing pods without a known cause."""
     leaving = sorted(_name(pod) for pod in scene.pods.values() if pod.leaving)
     if leaving:
         return PodsRefused(scene.attempt, _cut(f"somebody deleted pod {leaving[0]}"), "evicted")
     if any(pod.status.phase == "Failed" for pod in scene.pods.values()):
         return PodsFailed(scene.attempt, _cut(why.message or why.reason))
     told = _cut(f"its pods were taken away: {why.message or why.reason}")
-    # Volcano evicts by deleting, and we have it terminate a Job of which a pod is evicted.
+    # Volcano evicts by deleting, and a Job of Volcano terminates after an eviction.
     return PodsRefused(scene.attempt, told, "evicted" if scene.kind.ends_on_eviction else "")
 
 
@@ -427,7 +433,7 @@ _TAKEN: Final[dict[str, Fault]] = {
 
 
 class _Taken(NamedTuple):
-    """Why a pod is taken away, as it says itself."""
+    """Cause of the removal of a pod, from the pod itself."""
 
     at_s: float
     pod: str
@@ -448,7 +454,7 @@ def _said_by(pod: PodObject) -> list[_Taken]:
 
 
 def _said_by_kai(scene: Scene) -> list[_Taken]:
-    """That KAI took pods away, as it says of their group. What a person deletes it does not."""
+    """Return removals that KAI notes on the pod group. Deletions by users are not noted there."""
     group = scene.kai_group
     if group is None or group.evicted_s is None:
         return []
@@ -458,8 +464,9 @@ def _said_by_kai(scene: Scene) -> list[_Taken]:
 
 
 def _kai_may_yet_say(scene: Scene) -> bool:
-    """Whether pods are missing under KAI, which deletes them first and says so when its cycle ends.
-    Until then others of a gang that fail for want of them seem to have failed by themselves."""
+    """Return whether pods are missing under KAI, which notes the cause at the end of its cycle.
+    Until then failures of other gang members look like their own.
+    """
     group = scene.kai_group
     there = sum(not pod.leaving for pod in scene.pods.values())
     missing = there < sum(scene.wanted.values())
@@ -474,11 +481,11 @@ def _when_s(time: str | None) -> float:
     try:
         return seconds(time)
     except ValueError:
-        return 0.0  # a time that is none orders nothing
+        return 0.0  # malformed times sort first
 
 
 def _terminated(pod: PodObject) -> list[Terminated]:
-    """How its containers ended, the first bad one first."""
+    """Return the ends of its containers, the first failure first."""
     statuses = pod.status.container_statuses or ()
     found = [s.state.terminated for s in statuses if s.state.terminated is not None]
     return sorted(found, key=lambda t: (t.exit_code == 0, t.finished_at or ""))
@@ -492,8 +499,9 @@ def _ending(pod: str, how: Terminated) -> str:
 
 
 def _stuck(pod: PodObject) -> tuple[str, bool, bool]:
-    """Why a container cannot start, whether that may heal, and whether no cluster could start it
-    either: the image's name is none."""
+    """Return why a container cannot start, whether it may recover, and whether no cluster could
+    start it.
+    """
     for status in pod.status.container_statuses or ():
         waits = status.state.waiting
         if waits is not None and waits.reason in (*_NEVER, *_PERHAPS):
@@ -515,7 +523,7 @@ def _unscheduled(pod: PodObject, scene: Scene) -> str:
 
 
 def _still_there(scene: Scene, left: Sequence[PodObject]) -> PodEvent:
-    """What a stop or an ending still waits for."""
+    """Return the event for a stop or an end that still waits for pods."""
     if not left:
         return PodsWaiting(scene.attempt, "its controllers have not said that no pod is left")
     pod = min(left, key=_name)

@@ -1,14 +1,17 @@
-"""Devices that are had by dynamic resource allocation: the claims of pods, as documents. Pure.
+"""ResourceClaims for pods (dynamic resource allocation), as documents. Pure.
+
+Example: a pod with two A100 gets a claim with ``count: 2`` and a selector on the driver's attribute
+productName.
 
 Rules of this file:
 
-- A pod gets a claim of its own, made from a ResourceClaimTemplate that is made for its Job. What
-  the template says stands in an annotation of the Job as well: whoever finds a Job without its
-  template makes it, so nothing has to be remembered between the two writes.
-- A selector asks for an attribute only after it has asked whether the device has it: one that
-  fails keeps the pod from every device.
-- Of a device that several claims may have, memory is asked for; all of it where it is to be whole.
-- Claims that a request names by themselves exist already, and are only referred to.
+- Each pod gets a claim of its own from a ResourceClaimTemplate created for its Job. An annotation
+  of the Job has the content of the template, so a Job without its template gets it later, and
+  nothing needs to be remembered between the two writes.
+- A selector checks that an attribute exists before it compares the value, because an error in a
+  selector excludes the pod from every device.
+- For a device shared by several claims the claim requests memory: all of it for a whole device.
+- Claims named by the request exist already and are only referenced.
 """
 
 from collections.abc import Mapping, Sequence
@@ -23,12 +26,12 @@ from berthmaster.lib.messages.fleet import DeviceClaim, Share
 from berthmaster.lib.messages.workload import PodSet
 from berthmaster.worker.executor.core.offers import Offers
 
-TEMPLATES: Final = "berthmaster.io/claim-templates"  # annotation: name -> what the claims ask for
+TEMPLATES: Final = "berthmaster.io/claim-templates"  # annotation: name -> content of the claims
 _WHOLE: Final = 1000
 
 
 def of_whole(nodes: Sequence[str], pods: PodSet, claim: DeviceClaim, offers: Offers) -> Document:
-    """What a claim asks for that is to have whole GPUs."""
+    """Return the claim for whole GPUs."""
     asked = _request(claim, pods.gpus, _model_selectors(pods, claim, offers))
     if claim.divisible:
         memory_mib = offers.usual_memory_mib(nodes, pods)
@@ -47,7 +50,7 @@ def of_whole(nodes: Sequence[str], pods: PodSet, claim: DeviceClaim, offers: Off
 
 
 def of_part(nodes: Sequence[str], pods: PodSet, share: Share, offers: Offers) -> Document:
-    """What a claim asks for that is to have a part of a GPU."""
+    """Return the claim for a GPU fraction."""
     claim = share.claim
     assert claim is not None
     if not claim.divisible:
@@ -68,7 +71,7 @@ def _model_selectors(pods: PodSet, claim: DeviceClaim, offers: Offers) -> list[D
         return []
     products = offers.products(pods, claim.driver)
     if not products:
-        return []  # the driver tells none; the nodes that have the model are required all the same
+        return []  # unknown to the driver; nodes with the model are required anyway
     attribute = f"device.attributes[{_text(claim.driver)}]"
     named = ", ".join(_text(product) for product in products)
     return [_cel(f'"productName" in {attribute} && {attribute}.productName in [{named}]')]
@@ -97,7 +100,7 @@ def _cel(*conditions: str) -> Document:
 
 
 def _text(text: str) -> str:
-    """A string of CEL, whose escapes are those of JSON."""
+    """Return a CEL string literal, with JSON's escapes."""
     return msgspec.json.encode(text).decode()
 
 
@@ -106,7 +109,7 @@ def encode(templates: Mapping[str, Document]) -> str:
 
 
 def decode(text: str) -> dict[str, Document]:
-    """What an annotation says; nothing if it says nonsense, as somebody else's words may."""
+    """Return the content of an annotation; empty if malformed."""
     try:
         return msgspec.json.decode(text, type=dict[str, Document])
     except UNREADABLE:
@@ -114,8 +117,9 @@ def decode(text: str) -> dict[str, Document]:
 
 
 def template(name: str, asked: Document, known: Mapping[str, str], owner: Document) -> Document:
-    """The whole object. ``known``: labels of it and of its claims; ``owner``: with whose end it
-    ends."""
+    """Return the template. ``known``: labels of the template and its claims. ``owner``: object that
+    owns it.
+    """
     return {
         "apiVersion": "resource.k8s.io/v1",
         "kind": "ResourceClaimTemplate",

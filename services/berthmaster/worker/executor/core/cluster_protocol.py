@@ -1,15 +1,16 @@
-"""The words between an executor and its cluster, whatever that is made of.
+"""The protocol between an executor and its cluster, for any kind of cluster.
 
-A cluster keeps one *job object* per attempt, named by workload id and attempt, and pods under it:
+A cluster has one *job object* per attempt, named by workload id and attempt, with pods below:
 
-- ``CreatePods`` makes both. Doing it again changes nothing; the cluster tells again how it stands.
-- ``ResizePods`` starts more of them, or ends those of the highest indices.
-- ``StopPods`` ends the pods and keeps the object with the reason, so that an executor that was
-  killed before it could say how the attempt ended finds out. Answered by ``PodsGone``.
-- ``DeletePods`` removes everything. Not answered: nobody waits for it.
+- ``CreatePods`` creates both. Repeating it changes nothing but reports the state again.
+- ``ResizePods`` starts more pods, or ends those with the highest indices.
+- ``StopPods`` ends the pods and keeps the object with the reason. An executor killed before its
+  report finds the reason there. Answered by ``PodsGone``.
+- ``DeletePods`` removes everything. Not answered.
 
-The cluster tells what happened by events. Each is about all pods of an attempt together, and may be
-told more than once.
+Events report changes. Each concerns all pods of an attempt together, and may repeat. Example:
+``CreatePods`` leads to ``PodsWaiting`` with the scheduler's message, then ``PodsRunning`` with
+nodes, then ``PodsCompleted``.
 """
 
 from typing import NamedTuple
@@ -26,37 +27,39 @@ class Attempt(NamedTuple):
     number: int
 
     def pod_name(self, pod: str) -> str:
-        """Of one of its pods (``<pod set>-<index>``)."""
+        """Return the name of a pod (``<pod set>-<index>``)."""
         return f"{self.id}-{self.number}-{pod}"
 
 
-# What the executor asks of the cluster
+# Orders of the executor
 
 
 class CreatePods(NamedTuple):
-    """Make the job object and its pods, unless they are there."""
+    """Create the job object and its pods, unless they exist."""
 
     attempt: Attempt
-    executor: str  # a label of the object: who claimed the attempt
+    executor: str  # label of the object: executor that claimed the attempt
     pods: tuple[PodBinding, ...]
     request: JobRequest
-    stop_after_s: float | None  # then the cluster stops the pods by itself; None = never
-    asked_at_s: float | None = None  # from when that counts; None = from when it is carried out.
-    # Whoever stands still between asking and doing must not start what is placed anew by then.
+    stop_after_s: float | None  # seconds after which the cluster stops the pods; None = never
+    asked_at_s: float | None = None  # start of that time; None = when carried out
+    # An executor paused between order and creation must not start a job that is placed elsewhere by
+    # then.
     target: Target = Target()  # where and how, in a Kubernetes cluster
-    ran: bool = False  # its pods were told to run: what is gone of them is not made a second time
+    ran: bool = False  # its pods were ordered to run: missing ones are not created again
     claimed_before: bool = False  # the claim was read in the log: there may be an object already
-    receipt: str = ""  # of its placement: to be kept with the object, opaque
-    checkpoint: Checkpoint | None = None  # that an earlier attempt has told
+    receipt: str = ""  # receipt of the placement, to store with the object
+    checkpoint: Checkpoint | None = None  # checkpoint of an earlier attempt
 
 
 class ResizePods(NamedTuple):
-    """Have these pods and no others: start or end the rest. Answered by ``PodsRunning`` with them,
-    when they run and none of the others is left; until then by ``PodsWaiting``."""
+    """Have exactly these pods: start or end the others. Answered by ``PodsRunning`` once they run
+    and no other is left, and by ``PodsWaiting`` before.
+    """
 
     attempt: Attempt
     pods: tuple[PodBinding, ...]
-    request: JobRequest  # what pods are like
+    request: JobRequest  # template of the pods
 
 
 class StopPods(NamedTuple):
@@ -76,36 +79,36 @@ class DeletePods(NamedTuple):
 ClusterInstruction = CreatePods | ResizePods | StopPods | DeletePods
 
 
-# What the cluster tells
+# Events of the cluster
 
 
 class PodsFound(NamedTuple):
-    """At the executor's start: this object exists. How it stands is told next."""
+    """This object exists at the executor's start. Its state follows."""
 
     attempt: Attempt
-    receipt: str = ""  # as it is kept with the object
+    receipt: str = ""  # as stored with the object
 
 
 class PodsQueued(NamedTuple):
-    """The cluster's own queueing (Kueue) has it: no pod is made until it is let in."""
+    """Kueue in the cluster holds the job: pods are created after the admission."""
 
     attempt: Attempt
 
 
 class PodsAdmitted(NamedTuple):
-    """The cluster's own queueing let it in. Clusters without such never say it."""
+    """Kueue in the cluster admitted the job. Never sent without Kueue."""
 
     attempt: Attempt
-    resizable: bool = False  # it lets the number of its pods change while they run
+    resizable: bool = False  # allows other numbers of pods during the run
 
 
 class PodsWaiting(NamedTuple):
-    """Not all pods run, and this is what the cluster says of it; "" = nothing any more."""
+    """Not all pods run, with the cluster's message; "" = no message any more."""
 
     attempt: Attempt
     reason: str
-    bound: int = 0  # pods that have a node, and so hold room, while others have none
-    running: tuple[PodBinding, ...] = ()  # those that run, where their number is being changed
+    bound: int = 0  # pods with a node, holding capacity while others have none
+    running: tuple[PodBinding, ...] = ()  # running pods during a resize
 
 
 class PodsRunning(NamedTuple):
@@ -116,7 +119,7 @@ class PodsRunning(NamedTuple):
 
 
 class PodsSaid(NamedTuple):
-    """What the job itself said last: how far it is, where its checkpoint is; None = nothing new."""
+    """Last report of the job about itself: progress and checkpoint; None = unchanged."""
 
     attempt: Attempt
     progress: Progress | None = None
@@ -124,13 +127,14 @@ class PodsSaid(NamedTuple):
 
 
 class PodsRefused(NamedTuple):
-    """The cluster did not take a pod, or lost one through no fault of the job. ``hopeless``: the
-    request itself cannot run, so that no other cluster is tried."""
+    """The cluster rejected or lost a pod, without a fault of the job. ``hopeless``: the request
+    itself cannot run, so no other cluster is tried.
+    """
 
     attempt: Attempt
     reason: str
     fault: Fault = ""
-    node: str = ""  # on which that happened, "" = not known
+    node: str = ""  # node of the cause; "" = unknown
     hopeless: bool = False
 
 
@@ -141,7 +145,7 @@ class PodsCompleted(NamedTuple):
 
 
 class PodsFailed(NamedTuple):
-    """A pod of the job ended badly by itself; others may still run."""
+    """A pod failed by itself. Others may still run."""
 
     attempt: Attempt
     reason: str
@@ -157,7 +161,7 @@ class PodsExpired(NamedTuple):
 
 
 class PodsGone(NamedTuple):
-    """No pod is left; the object may be. ``reason``: the one that StopPods gave, if it did."""
+    """No pod is left; the object may be. ``reason``: as given to StopPods."""
 
     attempt: Attempt
     reason: str = ""

@@ -1,7 +1,7 @@
-"""What an executor's core hears, and what it asks of its shell.
+"""Input and output of an executor's core.
 
-It hears hints of the log, time, the cluster's events, and what became of its own writes and reads.
-It asks for writes, reads, orders to the cluster, and the end of a hint.
+Input: hints of the log, time, the cluster's events, and results of its writes and reads. Output:
+writes, reads, orders to the cluster, and acknowledgements of hints.
 """
 
 from typing import NamedTuple
@@ -19,14 +19,14 @@ from berthmaster.lib.messages.workload import (
 )
 from berthmaster.worker.executor.core.cluster_protocol import ClusterInstruction, PodEvent
 
-# The last two: by somebody else.
+# The last two are written by others.
 Hint = Placed | CancelRequested | EvictionRequested | ResizeRequested | Committed | Evicted | Failed
 
 
 class HintSeen(NamedTuple):
-    """A hint: one stored event, which need not be the aggregate's last any more."""
+    """A hint: one stored event. Later events of the workload may exist."""
 
-    hint: int  # Acted names it
+    hint: int  # number for Acted
     event: Hint
     sequence: int
     receipt: str = ""  # of a placement
@@ -43,22 +43,22 @@ class ClusterReached(NamedTuple):
 
 
 class Listed(NamedTuple):
-    """What is open in the cluster as of a sequence of the log, and nothing else is."""
+    """Everything open in the cluster at a sequence of the log."""
 
     open: frozenset[Key]
     sequence: int
-    unheld: frozenset[Key] = frozenset()  # placed, and claimed by nobody
-    renewed: bool = False  # of another log than before, whose numbers say nothing of what we know
+    unheld: frozenset[Key] = frozenset()  # placed and unclaimed
+    renewed: bool = False  # of another log, so known sequences are meaningless
 
 
 Event = HintSeen | Listed | Tick | ClusterReached | Answered | Reloaded | PodEvent
 
 
-# What the core asks of its shell
+# Requests to the shell
 
 
 class Acknowledge(NamedTuple):
-    """What the hint was about is in hand and survives us: it may be acknowledged."""
+    """The subject of the hint is handled durably, so acknowledge the hint."""
 
     hint: int
 

@@ -1,35 +1,37 @@
-"""Decides what one cluster's executor does. Pure: event in, instructions out, time passed in.
+"""The decisions of one cluster's executor. Pure: event in, instructions out, time passed in.
+
+``Executor.handle`` takes an event and returns instructions. Example: ``placed`` for attempt 1 leads
+to an Append of ``claimed``. After the answer Stored it returns ``CreatePods``. ``PodsRunning``
+leads to ``running``, and ``PodsCompleted`` to ``succeeded``. After that is stored it returns
+``DeletePods``.
 
 Rules of this file:
 
-- Nothing is created before ``claimed`` is stored, and no ending is appended before the attempt's
-  pods hold nothing. Pods and job object are removed only after the ending is stored: until then
-  they are what a restarted executor knows it by.
-- One write or read per workload is in flight. A write that was refused, or whose outcome nobody
-  knows, is followed by a read (Reload), and what was read decides.
-- A hint is only a hint. ``placed`` of a workload that we do not know is tried at once, guarded by
-  its own sequence; all else leads to a read.
-- A list of all that is open now and then makes us read what we hold and it does not name.
-- The pods of a part of a gang are made once the log says that all parts are claimed.
-- An order to have another number of pods is carried out by the cluster, and told (``resized``) when
-  exactly those run and no other is left: until then all of them hold room. Of new pods that do not
-  run in time the attempt lets go again; nobody is ended for that.
-- What the log says is over or somebody else's is left: our pods of it are removed, nothing is
-  appended.
-- Silence of the bus changes nothing here: no timer of this file ends a job that runs.
-- Of gangs of which some pods hold room and others wait for it, one gives way after a while, the
-  youngest of those of least priority. It is nobody's fault. Gang scheduling, where a cluster has
-  it, lets no gang come to that.
-- What a job says of itself is told seldom, the longer it runs the more so; but its last checkpoint
-  is told before its end. What the log will not have of that is left.
-- While the cluster does not answer nothing is claimed: what is placed here can then be withdrawn
-  and go elsewhere. It is read again now and then, so as not to hold what is ours no more.
+- Nothing is created before ``claimed`` is stored, and no ending is appended while pods hold
+  resources. Pods and job object are deleted after the ending is stored, because a restarted
+  executor recognizes the attempt by them.
+- One write or read per workload is in flight. After a refused write, or one with an unknown result,
+  a read (Reload) decides.
+- A hint is only a hint. ``placed`` of an unknown workload is claimed at once, guarded by its own
+  sequence. Other hints lead to a read.
+- A periodic list of open attempts leads to reads of held attempts that the list does not name.
+- Pods of a gang's part are created once the log has all parts claimed.
+- A resize is carried out by the cluster and reported (``resized``) once exactly those pods run.
+  Until then all of them hold capacity. New pods that do not run in time are given up, without an
+  eviction.
+- Pods of an attempt that the log ended, or gave to another owner, are deleted without an event.
+- Silence of the bus changes nothing: no timer in this file ends a running job.
+- Of several gangs that each hold part of the capacity they need, one gives way after a while: the
+  youngest with the lowest priority, without blame. Gang scheduling in the cluster avoids this.
+- Reports of a job are forwarded seldom, less often as it ages. Its last checkpoint is forwarded
+  before its end. Reports that the log refuses are dropped.
+- While the cluster does not answer, nothing is claimed, so placements here may be withdrawn. Held
+  attempts are read again now and then, in case the log gave them to another owner.
 
-The shell repeats a Reload until the log was readable; ``Reloaded.failed`` therefore means that the
-story holds something that this version cannot decode, or that a damaged log has lost. The workload
-is frozen for us: we hear what its pods do, and change and tell nothing until it can be read again.
-That is tried now and then, and when anything is heard of it, since a person may declare void what
-cannot be read, or give the workload up, and what was lost may be brought back.
+The shell repeats a Reload until the log is readable. ``Reloaded.failed`` therefore means events
+that this version cannot decode, or that a damaged log lost. The workload is then frozen here: pods
+are watched, and nothing is changed or reported. Reads are repeated now and then, because an
+operator may declare events void or cancel the workload, and a recovery may restore events.
 """
 
 import heapq
@@ -92,11 +94,11 @@ from berthmaster.worker.executor.core.job import FinalResult, How, Job, Pods
 from berthmaster.worker.executor.core.limits import Limits, left_s, max_run_ends_s, order_of
 from berthmaster.worker.executor.core.log_events import LogEvents
 
-NO_READING_YET: Final = 1 << 62  # beyond all sequences: what is being read now is from before
-FROZEN_LOOK_S: Final = 60.0  # between two tries to read what cannot be read
-HOLD_BACK_S: Final = 15.0  # by then the resolver has mostly withdrawn what nobody claims
-CHECKPOINT_EVERY_S: Final = 10.0  # of one job at most, while it runs
-CHECKPOINT_SHARE: Final = 0.001  # of what it has run: so a story stays short however long that is
+NO_READING_YET: Final = 1 << 62  # above all sequences: a read in flight may be older
+FROZEN_LOOK_S: Final = 60.0  # interval of reads of a frozen workload
+HOLD_BACK_S: Final = 15.0  # time in which the resolver usually withdraws unclaimed placements
+CHECKPOINT_EVERY_S: Final = 10.0  # minimum interval between checkpoint events of one job
+CHECKPOINT_SHARE: Final = 0.001  # share of the run time, which keeps histories short
 MAX_REFUSALS: Final = 3  # of a checkpoint, in a row
 BACK_IN_QUEUE: Final = "its cluster's queue took it back: evicted or preempted there"
 
@@ -111,7 +113,7 @@ class Executor:
         self._refs: dict[str, tuple[Key, WorkloadEvent | None]] = {}
         self._timers: list[tuple[float, Attempt]] = []
         self._number = 0
-        self.away = ""  # why the cluster does not answer, "" = it does
+        self.away = ""  # why the cluster does not answer; "" = it does
 
     @property
     def next_due_s(self) -> float | None:
@@ -124,8 +126,9 @@ class Executor:
 
     @property
     def held(self) -> list[HeldAttempt]:
-        """The attempts of which the cluster has an object, also those that have ended and wait to
-        report it, and those whose claim is under way: its answer may still let them begin."""
+        """Return attempts with an object in the cluster, ended ones with a pending report included,
+        and attempts being claimed, which may still start.
+        """
         return [
             HeldAttempt(
                 tenant=tenant,
@@ -141,7 +144,7 @@ class Executor:
         ]
 
     def handle(self, event: Event, now_s: float) -> list[Instruction]:
-        """Take in one event; what shall be done about it, in order."""
+        """Apply one event and return the instructions in order."""
         match event:
             case HintSeen():
                 return self._on_told(event, now_s)
@@ -168,11 +171,12 @@ class Executor:
             return [Acknowledge(hint)]
         job = self._jobs.get(key(event.tenant, event.id))
         if job is not None and job.frozen:
-            job.moved_on(sequence)  # whoever tells of it can read it
+            job.moved_on(sequence)  # the reporter can read it
             return [Acknowledge(hint), *self._advance(job, now_s)]
         match event:
             case Placed() if event.cell == HUB_CELL or sent_by_hub(event):
-                return [Acknowledge(hint)]  # the hub sends it here, and whoever is there claims it
+                # The hub sends the job here, and another party claims it
+                return [Acknowledge(hint)]
             case Placed():
                 return self._on_placed(hint, event, sequence, receipt, now_s)
             case CancelRequested() | EvictionRequested() | ResizeRequested() | Committed():
@@ -230,7 +234,7 @@ class Executor:
     def _on_over(
         self, hint: int, over: Evicted | Failed, sequence: int, now_s: float
     ) -> list[Instruction]:
-        """Somebody ended an attempt, such as one whose cluster a person declared lost."""
+        """Apply the end of an attempt by another party, for example after a lost cluster."""
         job = self._jobs.get(key(over.tenant, over.id))
         if job is None or over.by == self.name or sequence <= job.sequence:
             return [Acknowledge(hint)]
@@ -238,8 +242,9 @@ class Executor:
         return [Acknowledge(hint), *self._advance(job, now_s)]
 
     def _on_listed(self, listed: Listed, now_s: float) -> list[Instruction]:
-        """Read what we hold and the list does not name, or names as nobody's: something was missed,
-        or is on its way. Where the log is another one, as after damage, read all."""
+        """Read held attempts that the list does not name, or names as unclaimed: an event was
+        missed or is in flight. Read all after a change of the log.
+        """
         done: list[Instruction] = []
         for name, job in list(self._jobs.items()):
             is_ours = name in listed.open and not (name in listed.unheld and job.logged in HELD)
@@ -255,7 +260,7 @@ class Executor:
         name, event = self._refs.pop(answer.ref, (None, None))
         job = self._jobs.get(name) if name is not None else None
         if job is None or event is None or job.ref != answer.ref:
-            return []  # asked by a job that was left since
+            return []  # of a job dropped meanwhile
         job.ref = ""
         return self._on_outcome(job, event, answer.outcome, now_s)
 
@@ -344,7 +349,7 @@ class Executor:
         return [*left, *self._advance(job, now_s)]
 
     def _leave(self, job: Job, why: str) -> list[Instruction]:
-        """Be done with it, and leave nothing behind."""
+        """Drop the job and delete its objects."""
         del self._jobs[key(job.attempt.tenant, job.attempt.id)]
         self._refs.pop(job.ref, None)
         gone: list[Instruction] = []
@@ -426,8 +431,9 @@ class Executor:
         return [*done, *self._give_way(now_s)]
 
     def _let_go_of_new_pods(self, job: Job, now_s: float) -> None:
-        """They did not run in time: it goes on with those that do. If it only waits for pods to go,
-        it waits on."""
+        """Give up new pods that did not run in time and continue with the others. Pods that are
+        ending are awaited.
+        """
         self._be_patient(job, now_s)
         rest = job.running_of(job.resizing)
         if rest and len(rest) < len(job.resizing):
@@ -440,7 +446,7 @@ class Executor:
             self._set_timer(now_s + self._limits.gang_s, job.attempt)
 
     def _give_way(self, now_s: float) -> list[Instruction]:
-        """Have one of several gangs give its room to the others, if none of them gets on."""
+        """Let one of several stuck gangs give its capacity to the others."""
         stuck = [
             job
             for job in self._jobs.values()
@@ -452,15 +458,16 @@ class Executor:
             return []
         job = max(stuck, key=_gives_way)
         for other in stuck:
-            self._watch_gang(other, now_s)  # what it leaves may be enough for them
+            self._watch_gang(other, now_s)  # the freed capacity may suffice
         job.judge(FinalResult(How.EVICTED, self._limits.in_the_way(job), blameless=True))
         return self._advance(job, now_s)
 
-    # What to do next
+    # Next steps
 
     def _advance(self, job: Job, now_s: float) -> list[Instruction]:
-        """The next step from what the log says and what the pods do. One write at a time; the
-        orders to the cluster do not wait for it."""
+        """Return the next step from log and pods: one write at a time, with orders to the cluster
+        in parallel.
+        """
         if job.frozen:
             return [self._reload(job)] if job.stale and not job.ref else []
         if job.logged in HELD and not job.stale:
@@ -489,7 +496,7 @@ class Executor:
         return [*stop, *self._write(job, now_s)]
 
     def _resize(self, job: Job, now_s: float) -> list[Instruction]:
-        """Have the number of pods that the log says, if that was not asked for yet."""
+        """Order the size in the log, if not ordered yet."""
         if not job.resizing or job.resizing == job.resize_ordered or job.request is None:
             return []
         if not job.resize_ordered:
@@ -498,7 +505,7 @@ class Executor:
         return [ResizePods(job.attempt, job.resizing, job.request)]
 
     def _unwanted(self, job: Job, now_s: float) -> bool:
-        """Whether its pods need not be made: cancelled since, or too late for its own deadline."""
+        """Return whether pods must not be created: cancelled, evicted, or past the deadline."""
         if job.cancel:
             job.judge(FinalResult(How.CANCELLED, job.cancel_reason))
         elif job.leaving:
@@ -508,7 +515,7 @@ class Executor:
         return job.verdict is not None
 
     def _create(self, job: Job, now_s: float) -> list[Instruction]:
-        if job.request is None:  # the fold always has it while a workload is open
+        if job.request is None:  # open workloads always have a request
             return []
         job.pods = Pods.ASKED
         self._be_patient(job, now_s)
@@ -529,7 +536,7 @@ class Executor:
         if job.verdict is not None:
             return self._end(job, job.verdict, now_s)
         if job.held_back:
-            return []  # its pods run only where a damaged log has lost that they may
+            return []  # its pods run only if a damaged log lost the permission
         if job.admitted and job.logged is State.CLAIMED:
             return [self._append(job, self._says.admitted(job, now_s))]
         if job.resizing:
@@ -540,7 +547,7 @@ class Executor:
         return self._tell_said(job, now_s)
 
     def _tell_said(self, job: Job, now_s: float) -> list[Instruction]:
-        """What the job says of itself, if it is time for that; else when it is."""
+        """Append the job's reports if due; else set a timer."""
         if job.said_checkpoint is not None and self._is_due(job, job.checkpoint_due_s, now_s):
             return [self._append(job, self._says.checkpointed(job, job.said_checkpoint, now_s))]
         if job.said_progress is None or job.logged is not State.RUNNING:
@@ -592,7 +599,7 @@ class Executor:
         return job.ref
 
     def _reload(self, job: Job) -> Reload:
-        """With the proof of what is there, should the log have lost it."""
+        """Read the workload, with the receipt in case the log lost the placement."""
         receipt = "" if job.pods is Pods.NONE else job.receipt
         tenant, workload, _ = job.attempt
         job.told = 0
@@ -614,7 +621,7 @@ def _gives_way(job: Job) -> tuple[int, float, Attempt]:
 
 
 def _said_is_told(job: Job, event: Checkpointed | Progressed, now_s: float) -> None:
-    """It is in the log; newer words may have come meanwhile."""
+    """Note a stored report. Newer reports may have arrived meanwhile."""
     ran_s = max(0.0, now_s - job.running_at_s) if job.running_at_s else 0.0
     if isinstance(event, Progressed):
         job.progress_due_s = now_s + progress_every_s(ran_s)
@@ -628,7 +635,7 @@ def _said_is_told(job: Job, event: Checkpointed | Progressed, now_s: float) -> N
 
 
 def _let_go_of_said(job: Job, event: WorkloadEvent) -> None:
-    """The log would not have it: somebody wrote first, or it never will. More of it comes."""
+    """Drop a report that the log refused, after a race or for good. More reports follow."""
     if isinstance(event, Progressed):
         job.said_progress = None
     elif isinstance(event, Checkpointed):
@@ -638,6 +645,7 @@ def _let_go_of_said(job: Job, event: WorkloadEvent) -> None:
 
 
 def _pause_until_s(until_s: float, pause_s: float, now_s: float) -> float:
-    """The end of a pause that may have begun already (0 = it has not). A clock that was set back
-    makes no pause longer. Its timer may have gone off while the clock was ahead: set it anew."""
+    """Return the end of a pause, possibly already running (0 = not). A clock set back makes no
+    pause longer. Its timer may have fired with a fast clock, so set it again.
+    """
     return min(until_s or now_s + pause_s, now_s + pause_s)

@@ -1,8 +1,8 @@
-"""What an executor knows of one attempt: what the log says, what its pods do, what is under way.
+"""An executor's knowledge of one attempt: log, pods, and pending operations.
 
-Two tables decide all: how far the log is (``logged``) and what the pods do (``pods``). The core
-moves one of them at a time and asks again, so that it does not matter in which order things are
-learned, nor whether they are learned from a restart.
+Two states decide everything: progress in the log (``logged``) and progress of the pods (``pods``).
+The core advances one of them at a time and checks again, so the order of news, and restarts, do not
+matter. Example: ``logged=CLAIMED, pods=NONE`` leads to ``CreatePods``.
 """
 
 from enum import Enum
@@ -41,7 +41,7 @@ from berthmaster.worker.executor.core.cluster_protocol import (
 
 
 class Pods(Enum):
-    """What the cluster has of the attempt, as far as we know."""
+    """State of the pods in the cluster, as far as known."""
 
     NONE = "none"  # nothing was asked for
     ASKED = "asked"  # job object made, not all pods run
@@ -52,25 +52,25 @@ class Pods(Enum):
 
 class How(Enum):
     COMPLETED = "completed"
-    FAILED = "failed"  # by its own doing
+    FAILED = "failed"  # by their own fault
     EVICTED = "evicted"  # by the cluster's doing or by a limit
     CANCELLED = "cancelled"
 
 
 class FinalResult(NamedTuple):
-    """What will be appended once no pod is left."""
+    """The ending to append once no pod is left."""
 
     how: How
     reason: str = ""
     exit_code: int | None = None
-    blameless: bool = False  # of an eviction: nobody did anything wrong
+    blameless: bool = False  # of an eviction without a fault
     fault: Fault = ""
-    node: str = ""  # on which that happened, "" = not known
+    node: str = ""  # node of the cause; "" = unknown
     hopeless: bool = False  # of a failure: another attempt would end the same way
 
 
 class Job(msgspec.Struct, kw_only=True):
-    """One attempt of one workload that we hold, or look at."""
+    """One attempt that this executor holds or examines."""
 
     attempt: Attempt
     # The log
@@ -82,37 +82,37 @@ class Job(msgspec.Struct, kw_only=True):
     digest: str = ""
     submitted_at_s: float = 0.0  # 0 = not known
     claimed_at_s: float = 0.0  # by our clock, and not later than the log's own time of the claim
-    running_at_s: float = 0.0  # since when all its pods run; 0 = they do not yet
-    ran_s: float = 0.0  # of earlier attempts, what max_run_s counts
-    checkpoint: Checkpoint | None = None  # that it goes on from
+    running_at_s: float = 0.0  # start of all pods; 0 = not all run yet
+    ran_s: float = 0.0  # run time of earlier attempts that counts toward max_run_s
+    checkpoint: Checkpoint | None = None  # checkpoint to continue from
     told_checkpoint: Checkpoint | None = None  # the last in the log
-    evictions: int | None = None  # None = not known
-    failures: int = 0  # of its own, before this attempt; known when evictions are
+    evictions: int | None = None  # None = unknown
+    failures: int = 0  # failures before this attempt; known with evictions
     last_fault: Fault = ""
-    repeats: int = 0  # attempts in a row that were ended by that
+    repeats: int = 0  # consecutive attempts with that end
     cancel: bool = False
     cancel_reason: str = ""
-    committed: bool = False  # of a part of a gang: all others are claimed, its pods may start
-    leaving: str = ""  # why it is to make room for another; "" = it is not
+    committed: bool = False  # all parts of the gang are claimed, so pods may start
+    leaving: str = ""  # reason of a pending eviction; "" = none
     told_pods: tuple[PodBinding, ...] = ()  # as the last ``running`` or ``resized`` says
-    resizing: tuple[PodBinding, ...] = ()  # pods that it shall have; () = what it has
+    resizing: tuple[PodBinding, ...] = ()  # pods after a pending resize; () = none
     resize_ordered: tuple[PodBinding, ...] = ()  # of the cluster, by this life
-    resize_failed: str = ""  # why it goes on with fewer new pods than it was to have
-    receipt: str = ""  # of its placement, as the door signed it; "" = not known
-    read_back: bool = False  # that it is claimed was read, not done by this life as far as it knows
+    resize_failed: str = ""  # why fewer new pods than ordered remain
+    receipt: str = ""  # signed by the door; "" = unknown
+    read_back: bool = False  # the claim was read, not made by this process run as far as known
     # The cluster
     pods: Pods = Pods.NONE
     observed: tuple[PodBinding, ...] = ()
-    part_running: tuple[PodBinding, ...] = ()  # those that run while others do not
+    part_running: tuple[PodBinding, ...] = ()  # running pods while others do not run
     queued: bool = False  # in the cluster's own queue
-    admitted: bool = False  # out of it
-    resizable: bool = False  # and it lets the number of its pods change
-    waits_for: str = ""  # what the cluster says of pods that do not run
-    bound: int = 0  # pods that have a node while others have none
+    admitted: bool = False  # admitted by Kueue
+    resizable: bool = False  # the number of pods may change
+    waits_for: str = ""  # the cluster's message about waiting pods
+    bound: int = 0  # pods with a node while others have none
     bound_since_s: float = 0.0  # so many
-    # What the job itself said and the log does not have; None = nothing
+    # Reports of the job not in the log yet; None = none
     said_progress: Progress | None = None
-    said_at_s: float = 0.0  # when that progress was heard
+    said_at_s: float = 0.0  # time of that report
     said_checkpoint: Checkpoint | None = None
     checkpoint_refusals: int = 0  # by the log, in a row
     progress_due_s: float = 0.0  # not told before then
@@ -121,10 +121,10 @@ class Job(msgspec.Struct, kw_only=True):
     verdict: FinalResult | None = None
     look_at_s: float = 0.0  # read again then: frozen, or not claimed as the cluster is away
     # Under way
-    ref: str = ""  # of the one write or read in flight; "" = none
-    stale: bool = False  # the log has moved: read it before the next write
-    told: int = 0  # the newest event that was told of since its reading was asked for
-    frozen: str = ""  # why its story cannot be read; "" = it can
+    ref: str = ""  # id of the pending write or read; "" = none
+    stale: bool = False  # the log has news: read before the next write
+    told: int = 0  # newest reported event since the pending read was requested
+    frozen: str = ""  # why its events cannot be read; "" = readable
     patience_s: float = 0.0  # the ending is not appended before then; 0 = not decided
     hints: list[int] = []
 
@@ -146,32 +146,33 @@ class Job(msgspec.Struct, kw_only=True):
         )
 
     def judge(self, verdict: FinalResult) -> None:
-        """The first verdict stands: what follows it is its consequence."""
+        """Set the verdict. The first one stays, because later ones are consequences."""
         if self.verdict is None:
             self.verdict = verdict
 
     @property
     def held_back(self) -> bool:
-        """Whether its pods must not start yet: as the fold has it."""
+        """Return whether its pods must not start yet, as in the fold."""
         part = self.request.part if self.request is not None else None
         return part is not None and part.gang and not self.committed
 
     @property
     def may_begin(self) -> bool:
-        """Whether the answer to a write or read in flight may be that it is claimed: then its pods
-        start at once."""
+        """Return whether a pending write or read may report it claimed, after which its pods start
+        at once.
+        """
         return self.logged is State.PLACED and bool(self.ref) and not self.held_back
 
     @property
     def resizable_pods(self) -> tuple[PodBinding, ...]:
-        """Where their number varies, the pods that it has and those that are ordered."""
+        """Return present and ordered pods of an elastic job."""
         if self.request is None or not is_elastic(self.request):
             return ()
         return together(self.observed, self.resize_ordered)
 
     @property
     def half_started(self) -> bool:
-        """Whether some pods hold room while others wait for it."""
+        """Return whether some pods hold capacity while others wait for capacity."""
         request = self.request
         waits = self.pods is Pods.ASKED and self.verdict is None and not self.queued
         count = sum(pods.count for pods in request.pod_sets) if request is not None else 0
@@ -179,12 +180,12 @@ class Job(msgspec.Struct, kw_only=True):
 
     @property
     def is_resized(self) -> bool:
-        """Whether exactly those pods run that it shall have."""
         return {each.pod for each in self.observed} == {each.pod for each in self.resizing}
 
     def running_of(self, pods: tuple[PodBinding, ...]) -> tuple[PodBinding, ...]:
-        """Those of these that run, of each pod set as many as run without a gap; () if a pod set
-        has less than it needs."""
+        """Return the running ones of these pods, per pod set up to the first gap; () if a pod set
+        is below its minimum.
+        """
         running = {each.pod for each in self.part_running}
         found: list[PodBinding] = []
         counts: dict[str, int] = {}
@@ -197,7 +198,7 @@ class Job(msgspec.Struct, kw_only=True):
         return tuple(found) if all(counts.get(s.name, 0) >= least(s) for s in sets) else ()
 
     def hear(self, event: PodEvent) -> bool:
-        """Take in what the cluster tells; whether the time in which all pods must run begins."""
+        """Apply an event of the cluster. Return whether the time limit of the start begins."""
         match event:
             case PodsFound(_, receipt):
                 self.receipt = self.receipt or receipt
@@ -239,12 +240,12 @@ class Job(msgspec.Struct, kw_only=True):
         return False
 
     def moved_on(self, sequence: int) -> None:
-        """Something was told of that is not known: what is being read now may be from before."""
+        """Note a reported event that is not read yet. A pending read may be older."""
         self.stale = True
         self.told = max(self.told, sequence)
 
     def adopt(self, work: Workload, behind_s: float) -> None:
-        """Take over what the log says of this attempt. ``behind_s``: by how much our clock is."""
+        """Apply the log's state of this attempt. ``behind_s``: offset of the local clock."""
         self.logged = work.state
         self.read_back = work.state is not State.PLACED
         self.sequence = work.sequence
@@ -255,7 +256,7 @@ class Job(msgspec.Struct, kw_only=True):
         self.claimed_at_s = work.claimed_at_s - behind_s
         self.running_at_s = work.running_at_s
         self.ran_s = work.ran_s
-        if self.pods is Pods.NONE:  # what its pods were told does not change
+        if self.pods is Pods.NONE:  # orders to its pods stay
             self.checkpoint = work.checkpoint
         self.told_checkpoint = work.checkpoint
         if self.said_checkpoint == work.checkpoint:
@@ -266,9 +267,9 @@ class Job(msgspec.Struct, kw_only=True):
         self.cancel = work.cancel_requested
         self.leaving = work.leaving
         self.committed = work.committed
-        if not (work.resizing and self.resize_failed):  # else it is on its way back
+        if not (work.resizing and self.resize_failed):  # otherwise it is being reverted
             self.resizing, self.resize_failed = work.resizing, ""
-        # Where the log has lost that they run, it is told again.
+        # Report running again, if the log lost that.
         self.told_pods = work.pods if work.state is State.RUNNING else ()
         self.placed = self.placed or work.pods
         self.target = work.target

@@ -1,4 +1,4 @@
-"""How long an executor waits for what, and what it says when that is over. Pure."""
+"""Time limits of an executor, and the messages after each. Pure."""
 
 from typing import Final, NamedTuple
 
@@ -10,14 +10,14 @@ MAX_DOUBLINGS: Final = 30
 
 
 class Limits(NamedTuple):
-    start_s: float = 60.0  # from asking for the pods, or their admission, until all of them run
+    start_s: float = 60.0  # from the order of the pods, or their admission, until all run
     queue_s: float = 300.0  # from asking for the pods until the cluster's own queueing lets them in
-    gang_s: float = 30.0  # that two half-started gangs may hold room that each other waits for
+    gang_s: float = 30.0  # time that two half-started gangs may block each other
     first_pause_s: float = 0.1  # before the second eviction of a workload is told, then doubled
-    longest_pause_s: float = 5.0  # so that a place that refuses is not tried in a tight circle
+    longest_pause_s: float = 5.0  # limits the retry rate in a cluster that rejects
 
     def patience_s(self, job: Job) -> float:
-        """From now until all its pods must run, or it must be let in first."""
+        """Return the time until all pods must run, or until the admission if that comes first."""
         return self.queue_s if in_queue(job) else self.start_s
 
     def too_late(self, job: Job) -> str:
@@ -29,7 +29,7 @@ class Limits(NamedTuple):
         return f"{why}: {job.waits_for or _mounts(job)}".removesuffix(": ")
 
     def in_the_way(self, job: Job) -> str:
-        """Why a gang is given back that others wait for, as it waits for them."""
+        """Return the reason for ending a gang that blocks others."""
         told = f"half started for {self.gang_s:g} s, as another gang is: it gives way"
         return f"{told}: {job.waits_for}" if job.waits_for else told
 
@@ -42,7 +42,7 @@ class Limits(NamedTuple):
 
 
 def _mounts(job: Job) -> str:
-    """What its pods may wait for without a word: what is mounted, and perhaps is not there."""
+    """Return mounted objects that pods may wait for without a message."""
     used = job.request.runtime_used if job.request is not None else None
     volumes = used.template.volumes if used is not None else ()
     told = [f"Secret {one.secret}" for one in volumes if one.secret]
@@ -54,13 +54,14 @@ def _mounts(job: Job) -> str:
 
 
 def in_queue(job: Job) -> bool:
-    """Whether the cluster's own queueing has yet to let it in."""
+    """Return whether Kueue in the cluster must still admit the job."""
     return job.queued or (job.target.via == "worker" and not job.admitted)
 
 
 def left_s(job: Job, now_s: float) -> float | None:
-    """Until its own deadline, which runs from the claim. Never more than all of it: a clock of
-    ours that is behind must not let the pods outlive it."""
+    """Return the time to the job's own deadline, counted from the claim. At most the whole
+    deadline, because with a slow local clock the pods must not outlive it.
+    """
     deadline_s = job.request.deadline_s if job.request is not None else None
     if deadline_s is None:
         return None
@@ -68,8 +69,7 @@ def left_s(job: Job, now_s: float) -> float | None:
 
 
 def max_run_ends_s(job: Job) -> float | None:
-    """When it will have run for as long as it may, all attempts together; None = never, or its
-    pods do not run."""
+    """Return when all attempts together reach max_run_s; None = never, or not running."""
     most_s = job.request.max_run_s if job.request is not None else None
     if most_s is None or not job.running_at_s:
         return None
@@ -77,7 +77,7 @@ def max_run_ends_s(job: Job) -> float | None:
 
 
 def order_of(job: Job, executor: str, now_s: float) -> CreatePods:
-    """To have its pods made. Its request is known."""
+    """Return the order to create the pods of a job with a request."""
     assert job.request is not None
     rest_s = left_s(job, now_s)
     return CreatePods(

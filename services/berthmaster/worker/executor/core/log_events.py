@@ -1,4 +1,4 @@
-"""What an executor says in the log, and in which words an attempt ends."""
+"""Events that an executor writes to the log, and the reasons of endings."""
 
 from typing import Any, NamedTuple
 
@@ -40,7 +40,6 @@ class LogEvents(NamedTuple):
         return Claimed(**self._head(job, now_s), executor=self.name)
 
     def admitted(self, job: Job, now_s: float) -> Admitted:
-        """Its cluster's own queueing let it in."""
         return Admitted(**self._head(job, now_s), resizable=job.resizable)
 
     def running(self, job: Job, now_s: float) -> Running:
@@ -51,17 +50,16 @@ class LogEvents(NamedTuple):
         return Resized(**self._head(job, now_s), pods=job.observed, reason=reason)
 
     def checkpointed(self, job: Job, checkpoint: Checkpoint, now_s: float) -> Checkpointed:
-        """Where it goes on from, as its pods said."""
         return Checkpointed(**self._head(job, now_s), checkpoint=checkpoint)
 
     def progressed(self, job: Job, progress: Progress, now_s: float) -> Progressed:
-        """How far it is, as its pods said."""
         progress = counted_from(progress, job.said_at_s, now_s)
         return Progressed(**self._head(job, now_s), progress=progress)
 
     def ending(self, job: Job, verdict: FinalResult, now_s: float) -> WorkloadEvent:
-        """A wish to cancel outweighs an eviction; too many evictions are a failure, but for those
-        that count against nobody."""
+        """Return the ending. A cancel request outranks an eviction. Too many evictions make a
+        failure, blameless ones excepted.
+        """
         how, reason, exit_code, blameless, fault, node, _ = verdict
         head = self._head(job, now_s)
         if how is How.FAILED and _is_tried_again(job, verdict, now_s):
@@ -111,7 +109,7 @@ class LogEvents(NamedTuple):
 
 
 def counted_from(progress: Progress, said_at_s: float, now_s: float) -> Progress:
-    """The progress that was said then, its end counted from now."""
+    """Return the progress with its expected end counted from now."""
     if progress.eta_s is None:
         return progress
     left_s = max(0.0, progress.eta_s - max(0.0, now_s - said_at_s))
@@ -123,7 +121,7 @@ def _is_tried_again(job: Job, verdict: FinalResult, now_s: float) -> bool:
         return False
     ends_s = max_run_ends_s(job)
     if ends_s is not None and now_s >= ends_s:
-        return False  # it has run for as long as it may
+        return False  # it used its whole max_run_s
     return is_tried_again(job.request, job.failures, verdict.exit_code)
 
 

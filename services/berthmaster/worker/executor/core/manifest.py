@@ -1,16 +1,18 @@
-"""The job object of an attempt, as Kubernetes wants it. Pure: an order in, a document out.
+"""The job object of an attempt for Kubernetes. Pure: an order in, a document out.
+
+Example: an order for workload ``train``, attempt 2, of tenant acme becomes the Job
+``train-2-<digest>`` with the labels of the attempt and one pod per index.
 
 Rules of this file:
 
-- The schema is fixed: see lib/jobs/pods.py. What one kind of object has and others have not is in
-  the file of that kind (lib/jobs/kinds).
-- All or nothing: no pod is made twice, so the first failure ends the attempt.
-- Where pods were placed is preferred and never required: the scheduler sees what we do not. HAMi
-  heeds no preference: it takes the node and the GPU that it likes, and what runs says which.
-- Devices are asked for as their nodes hand them out: by counting, by annotations of KAI's, or by a
-  claim (claims.py).
-- A deadline is enforced beside the pods and counts from when it was asked for. A job that the
-  cluster's own queueing starts counts from its start, so it cannot keep one, and is not made.
+- lib/jobs/pods.py has the schema, and each kind's file (lib/jobs/kinds) its particularities.
+- All or nothing: no pod is created twice, so the first failure ends the attempt.
+- Chosen nodes are preferred, never required. HAMi ignores preferences and chooses node and GPU
+  itself; the running pods show which.
+- Devices are requested in the way of their nodes: by extended resource, by KAI's annotations, or by
+  a claim (claims.py).
+- A deadline is enforced beside the pods and counts from the order. A job started by the cluster's
+  own queueing counts from its start, cannot keep a deadline, and is rejected.
 """
 
 import hashlib
@@ -62,18 +64,20 @@ from berthmaster.worker.executor.core.affinity import placing
 from berthmaster.worker.executor.core.cluster_protocol import Attempt, CreatePods
 from berthmaster.worker.executor.core.offers import Offers
 
-PODS: Final = "berthmaster.io/pods"  # annotation: "<pod set>:<count> …", what must run
-SIZES: Final = "berthmaster.io/pod-bounds"  # annotation: "<pod set>:<least>-<most> …", if they vary
+PODS: Final = "berthmaster.io/pods"  # annotation: "<pod set>:<count> …", pods that must run
+SIZES: Final = "berthmaster.io/pod-bounds"  # annotation: "<pod set>:<min>-<max> …", of elastic jobs
 EXPIRES: Final = "berthmaster.io/expires"  # annotation: seconds since 1970
-STOPPED: Final = "berthmaster.io/stopped"  # annotation: why we stopped it
-LEAVING: Final = "berthmaster.io/leaving"  # annotation of a pod: why it is about to be ended
-RECEIPT: Final = "berthmaster.io/receipt"  # annotation: of its placement, signed by the door
+STOPPED: Final = "berthmaster.io/stopped"  # annotation: reason of the executor's stop
+LEAVING: Final = "berthmaster.io/leaving"  # annotation of a pod: reason of its coming end
+# Annotation: receipt of the placement, signed by the door
+RECEIPT: Final = "berthmaster.io/receipt"
 MAX_RECEIPT_CHARS: Final = 192 * 1024  # all annotations of an object have 256 KiB
 HAMI_POLICY: Final = "hami.io/gpu-scheduler-policy"  # annotation
 HAMI_WEBHOOK: Final = "hami.io/webhook"  # label
-MAX_AVOIDED: Final = 1024  # hosts that an object names; it must stay small
+MAX_AVOIDED: Final = 1024  # hosts in an object, whose size is limited
 KAI_QUEUE: Final = "kai.scheduler/queue"  # label of pods
-KAI_PREEMPTIBILITY: Final = "kai.scheduler/preemptibility"  # label of pods; they may be, unless
+# Label of pods; the default is preemptible
+KAI_PREEMPTIBILITY: Final = "kai.scheduler/preemptibility"
 _DIGEST_CHARS: Final = 6
 
 
@@ -87,17 +91,18 @@ class Unmakeable(Exception):
 
 
 class Style(NamedTuple):
-    """How this cluster wants its job objects."""
+    """The style of job objects in this cluster."""
 
     kai_scheduler: str = "kai-scheduler"
     kai_queue: str = "default-queue"
     run_as_non_root: bool = False
-    scheduler: str = ""  # of pods that neither KAI nor HAMi shares GPUs for; "" = the usual one
-    gangs: Gangs = Gangs.NONE  # what of it the cluster serves
-    kai_gangs: bool = True  # whether KAI is told of them
+    scheduler: str = ""  # of pods without GPU sharing by KAI or HAMi; "" = default scheduler
+    gangs: Gangs = Gangs.NONE  # gang scheduling of the cluster
+    kai_gangs: bool = True  # whether KAI gets gangs
     volcano_scheduler: str = "volcano"  # of all other pods, where Volcano starts the gangs
     volcano_queue: str = "default"
-    kinds: tuple[JobKind, ...] = (JOB, JOB_SET)  # that it serves, and that we are to make
+    # Kinds that the cluster serves and the executor creates
+    kinds: tuple[JobKind, ...] = (JOB, JOB_SET)
 
     @property
     def by_volcano(self) -> bool:
@@ -106,8 +111,9 @@ class Style(NamedTuple):
 
 
 def object_name(attempt: Attempt, kind: JobKind) -> str:
-    """``<id>-<attempt>-<digest>``: the same for one attempt, another for each tenant, since tenants
-    may share a namespace. A long id is cut; its digest still tells it apart."""
+    """Return ``<id>-<attempt>-<digest>``, unique for each tenant, since tenants may share a
+    namespace. A long id is cut, and its digest still distinguishes it.
+    """
     digest = hashlib.sha256(f"{attempt.tenant}/{attempt.id}".encode()).hexdigest()[:_DIGEST_CHARS]
     tail = f"-{attempt.number}-{digest}"
     head = "j-" if kind.needs_letter and attempt.id[0].isdecimal() else ""
@@ -123,9 +129,11 @@ def document(
     *,
     resizable: bool = True,
 ) -> Document:
-    """The whole object. ``left_s``: seconds that its pods may run; ``existing``: what the claims
-    are that the request names; ``resizable``: whether the cluster's Kueue, where it starts them,
-    lets the number of pods change. Raises Unmakeable."""
+    """Return the whole object. Raises Unmakeable.
+
+    ``left_s``: maximum run time in seconds. ``existing``: the claims named by the request.
+    ``resizable``: whether the cluster's Kueue, if used, allows other numbers of pods.
+    """
     request, target = order.request, order.target
     if not request.run.image:
         why = "run.image is missing: a real cluster needs an image to run"
@@ -191,7 +199,7 @@ def document(
 
 
 def kueue_may_resize(order: CreatePods, kind: JobKind) -> bool:
-    """Whether it is of those whose number of pods Kueue may let change, if it is one that does."""
+    """Return whether Kueue may allow resizes of such a job, if that Kueue supports them."""
     return order.target.via == "worker" and kind is JOB and is_elastic(order.request)
 
 
@@ -211,8 +219,9 @@ def _sizes(order: CreatePods, kind: JobKind, *, resizable: bool) -> dict[str, st
 
 
 def _partly_admitted(pods: PodSet) -> dict[str, str]:
-    """Kueue may let it in with fewer pods where its quota does not do for all. It has no Job of
-    which it would also let the number change (its elastic jobs)."""
+    """Return annotations with which Kueue may admit fewer pods than requested if quota is short.
+    Kueue never allows this together with elastic jobs.
+    """
     if least(pods) >= pods.count:
         return {}
     return {MIN_PARALLELISM: str(least(pods)), EQUAL_COMPLETIONS: "true"}
@@ -224,7 +233,7 @@ def _array_env(order: CreatePods) -> dict[str, str]:
 
 
 def _part_env(part: Part | None) -> dict[str, str]:
-    """What each pod of a part is told of the whole."""
+    """Return environment variables about the divided job."""
     if part is None:
         return {}
     return {
@@ -238,8 +247,9 @@ def _part_env(part: Part | None) -> dict[str, str]:
 
 
 def _sizes_env(pods: PodSet) -> dict[str, str]:
-    """What each pod of a set is told whose number varies: how many there are when the Job is made,
-    and between what that number stays. Who is there at the moment their rendezvous has to say."""
+    """Return environment variables about an elastic pod set: its size at creation and its bounds.
+    The job's rendezvous knows the present members.
+    """
     if not is_set_elastic(pods):
         return {}
     return {
@@ -252,8 +262,9 @@ def _sizes_env(pods: PodSet) -> dict[str, str]:
 def _together(
     order: CreatePods, name: str, templates: Sequence[Document], style: Style
 ) -> dict[str, str]:
-    """Annotations by which all pods start or none; the templates name the group they are of. Where
-    their number varies, as many as it needs at least: so others may come and go."""
+    """Return annotations for gang scheduling, and add the group to the templates. Elastic sets
+    count with their minimum.
+    """
     if sum(each.count for each in order.request.pod_sets) < 2:
         return {}
     pods = sum(least(each) for each in order.request.pod_sets)
@@ -270,7 +281,7 @@ def _together(
 
 
 def _identity(order: CreatePods) -> tuple[dict[str, str], dict[str, str]]:
-    """Labels, and annotations for what does not fit into one."""
+    """Return labels, and annotations for values that are no valid labels."""
     tenant, workload, number = order.attempt
     whole = {
         labels.TENANT: tenant,
@@ -283,14 +294,14 @@ def _identity(order: CreatePods) -> tuple[dict[str, str], dict[str, str]]:
 
 
 class _Devices(NamedTuple):
-    """How the pods of a set ask for their devices."""
+    """How the pods of a set request devices."""
 
     counted: Mapping[str, int] = {}  # extended resources
     annotations: Mapping[str, str] = {}
     env: Mapping[str, str] = {}
-    claim: Document | None = None  # what a claim of each pod asks for
-    by: str = ""  # kai or hami where one of them hands out the GPUs
-    isolation: str = ""  # of a part of a GPU: how hard its limit is
+    claim: Document | None = None  # content of each pod's claim
+    by: str = ""  # kai or hami, if it allocates the GPUs
+    isolation: str = ""  # isolation of a GPU fraction
 
 
 def _devices(order: CreatePods, pods: PodSet, offers: Offers, style: Style) -> _Devices:
@@ -347,12 +358,12 @@ def _by_kai(
 
 
 def _held_to_less(share: Share, pods: PodSet, memories_mib: Sequence[int]) -> dict[str, str]:
-    """Under MPS a pod is held to its replica. Where it asked for less it is held to that."""
+    """Return limits for a pod under MPS that requests less than its replica."""
     if share.kind != "shared" or isolation_of(share) != "memory":
         return {}
     least_mib = min(memories_mib, default=0)
     if pods.gpu_memory_mib and not least_mib:
-        return {}  # what so much memory is of the GPU nobody tells
+        return {}  # unknown share of the GPU
     milli = sized_milli(part_of(pods), least_mib)
     env = {}
     if (percent := -(-milli // 10)) < share.milli // 10:
@@ -371,7 +382,7 @@ def _checkpoint_env(order: CreatePods) -> dict[str, str]:
 
 
 def nodes_of(order: CreatePods, pods: PodSet) -> list[str]:
-    """The nodes that were chosen for the pods of a set."""
+    """Return the chosen nodes of a set's pods."""
     return [binding.node for binding in seats_of(order, pods)]
 
 
@@ -394,10 +405,10 @@ def _template(
     if devices.by == "kai":
         scheduler = style.kai_scheduler
     elif devices.by == "hami":
-        scheduler = ""  # HAMi brings its own
-        told[HAMI_POLICY] = "binpack"  # over the GPUs of a node, as they were chosen
+        scheduler = ""  # HAMi sets its own
+        told[HAMI_POLICY] = "binpack"  # over the GPUs of a node, as chosen
     elif style.by_volcano and not order.request.preemptible:
-        told[VOLCANO_PREEMPTABLE] = "false"  # pods may be taken away unless they say so
+        told[VOLCANO_PREEMPTABLE] = "false"  # the default of Volcano is preemptible
     if scheduler == style.kai_scheduler:
         known[KAI_QUEUE] = style.kai_queue
         if not order.request.preemptible:
@@ -418,8 +429,8 @@ def _template(
     )
     avoided: list[str] = []
     if NVIDIA in devices.counted and devices.by != "hami":
-        # HAMi's nodes count each GPU several times, and only who comes by its scheduler can start
-        # there; to its scheduler there are no other nodes.
+        # HAMi's nodes advertise each GPU several times, and only pods of its scheduler can start
+        # there. That scheduler sees no other nodes.
         avoided = offers.hosts_of_hami()[:MAX_AVOIDED]
     if avoided:
         known[HAMI_WEBHOOK] = "ignore"

@@ -1,4 +1,4 @@
-"""What an executor reads of pods and of their PodGroups. Of job objects: lib/jobs/objects.py."""
+"""Pods and PodGroups as an executor reads them. lib/jobs/objects.py has job objects."""
 
 from typing import Final
 
@@ -13,7 +13,7 @@ _UNSCHEDULABLE: Final = "Unschedulable"
 
 
 class GroupStatus(Struct, frozen=True):
-    """How a group of Volcano's stands in its queue."""
+    """Status of Volcano's group in its queue."""
 
     phase: str = ""  # Pending, Inqueue, Running, Unknown, Completed
     conditions: tuple[Condition, ...] | None = ()
@@ -24,19 +24,19 @@ class GroupSpec(Struct, frozen=True):
 
 
 class GroupObject(Object, frozen=True):
-    """A PodGroup of Volcano's: one that we made, or that its controller made for its Job."""
+    """A PodGroup of Volcano, created by the executor or by the Job's controller."""
 
     spec: GroupSpec = GroupSpec()
     status: GroupStatus = GroupStatus()
 
     @property
     def let_in(self) -> bool:
-        """Whether its queue has room for it, so that its pods are made."""
+        """Return whether its queue admitted it, so that pods are created."""
         return self.status.phase not in ("", "Pending")
 
     @property
     def waits_in(self) -> str:
-        """Where it waits to be let in. Volcano says why in an event, for whoever may read those."""
+        """Describe its wait for the queue. Volcano gives the reason in an event."""
         meta = self.metadata
         return (
             f"Volcano's queue {self.spec.queue} has not let it in: "
@@ -45,8 +45,9 @@ class GroupObject(Object, frozen=True):
 
     @property
     def waits_for(self) -> str:
-        """Why its pods do not start, in the scheduler's words; "" = it says nothing. What it said
-        before it found room stays there and stays true: the last one counts."""
+        """Return the scheduler's message for waiting pods; "" without one. Old conditions stay
+        true, so the newest counts.
+        """
         told = [one for one in self.status.conditions or () if one.true]
         last = max(told, key=_by_time, default=None)
         if last is None or last.type != _UNSCHEDULABLE:
@@ -55,7 +56,9 @@ class GroupObject(Object, frozen=True):
 
 
 def _by_time(told: Condition) -> tuple[str, bool]:
-    """Times are told in seconds: of one second, what says that it found room."""
+    """Sort key: times have a resolution of seconds, and within a second the success is
+    the newer.
+    """
     return told.last_transition_time or "", told.type != _UNSCHEDULABLE
 
 
@@ -63,16 +66,17 @@ _KAI_EVICTED: Final = "kai.scheduler/last-eviction-timestamp"
 
 
 class KaiGroupObject(Object, frozen=True):
-    """A PodGroup of KAI's: it makes one for the pods of each Job, with the labels of that."""
+    """A PodGroup of KAI, which creates one for the pods of each Job, with the Job's labels."""
 
     @property
     def evicted_s(self) -> float | None:
-        """When KAI decided last to take pods of it away. It deletes those pods and, unless it is
-        told to (``updatePodEvictionCondition``), writes nothing on them."""
+        """Return the time of KAI's last decision to remove pods. KAI deletes them and writes
+        nothing on the pods, unless configured (``updatePodEvictionCondition``).
+        """
         try:
             return seconds(self.metadata.annotations.get(_KAI_EVICTED)) or None
         except ValueError:
-            return None  # no word of KAI's
+            return None  # not written by KAI
 
 
 class Waiting(Struct, frozen=True):
@@ -88,14 +92,14 @@ class Terminated(Struct, frozen=True):
 
 
 class ContainerState(Struct, frozen=True):
-    """One of the two, or neither while it runs."""
+    """One of the two, or neither while running."""
 
     waiting: Waiting | None = None
     terminated: Terminated | None = None
 
 
 class DeviceHealth(Struct, frozen=True):
-    """What the kubelet knows of one device that a container has."""
+    """The kubelet's health of one allocated device."""
 
     resource_id: str = msgspec.field(default="", name="resourceID")
     health: str = ""
@@ -128,7 +132,9 @@ class PodObject(Object, frozen=True):
 
     @property
     def main_container(self) -> str:
-        """The one whose log is the pod's; "" = it has but one, or the API server knows."""
+        """Return the container whose log is the pod's; "" = the only one, or the API server's
+        default.
+        """
         named = self.metadata.annotations.get(DEFAULT_CONTAINER, "")
         names = [each.name for each in self.status.container_statuses or ()]
         if named or len(names) < 2:
@@ -137,10 +143,11 @@ class PodObject(Object, frozen=True):
 
     @property
     def over(self) -> bool:
-        """It can never run again. A pod that is being deleted is not over before it is gone."""
+        """Return whether it can never run again. A pod being deleted is not over before
+        it is gone.
+        """
         return self.status.phase in ("Succeeded", "Failed")
 
     @property
     def leaving(self) -> bool:
-        """Somebody deletes it."""
         return self.metadata.deletion_timestamp is not None

@@ -1,8 +1,8 @@
-"""What the nodes of one's own cluster offer, as its inventory tells it on the bus. Pure.
+"""Offers of the cluster's own nodes, from its inventory's facts. Pure.
 
-A job object names resources and labels of nodes: how a part of a GPU is asked for, what the label
-of a GPU model says. Both are read off the very reports that placements are decided on, so that what
-was found to fit is asked for in the same words.
+A job object names resources and node labels: how to request a GPU fraction, and the label of a GPU
+model. Both come from the same reports as the placement. Example: a node reports a share
+``nvidia.com/gpu.shared``, so a pod with a fraction there requests that resource.
 """
 
 from collections import Counter
@@ -34,60 +34,65 @@ class Offers:
         self._nodes: dict[str, NodeReport] = {}
 
     def take(self, fact: FleetFact) -> None:
-        """A fact of our cluster; those that are not about nodes are passed over."""
+        """Apply a fact of the cluster. Facts about other things than nodes are ignored."""
         if isinstance(fact, NodeReport):
             self._nodes[fact.node] = fact
         elif isinstance(fact, NodeGone):
             self._nodes.pop(fact.node, None)
 
     def hostname(self, node: str) -> str:
-        """The node's own name for itself, which most often is the same."""
+        """Return the node's hostname label, usually its name."""
         report = self._nodes.get(node)
         return report.labels.get(HOSTNAME, node) if report is not None else node
 
     def gpu_index(self, node: str, uuid: str) -> int | None:
-        """Which GPU of a node has this UUID; None if nobody tells."""
+        """Return the index of a node's GPU by UUID; None if unknown."""
         report = self._nodes.get(node)
         gpus = report.gpus if report is not None else ()
         return next((gpu.index for gpu in gpus if gpu.uuid == uuid), None)
 
     def are_hamis(self, nodes: Iterable[str]) -> bool:
-        """Whether HAMi hands out the GPUs of one of these: then its scheduler has to place all."""
+        """Return whether HAMi allocates the GPUs of any of these nodes. Then its scheduler must
+        place all pods.
+        """
         return any(map(_is_hamis, self._of(nodes)))
 
     def hosts_of_hami(self) -> list[str]:
-        """The names that those nodes have for themselves."""
+        """Return the hostnames of HAMi's nodes."""
         reports = filter(_is_hamis, self._nodes.values())
         return sorted(self.hostname(report.node) for report in reports)
 
     def models(self, pods: PodSet) -> dict[str, list[str]]:
-        """Labels of the nodes with GPUs that the pods may use, as their models are named there:
-        a node with one of them will do. What no node has is asked for by its own name."""
+        """Return labels of nodes with usable GPUs, as the nodes name their models. A model without
+        a node keeps its requested name.
+        """
         reports = self._nodes.values()
         return labels_of(reports, pods.gpu_models, pods.gpu_memory_mib, pods.gpu_resource)
 
     def labels_of_model(self, model: str, memory_mib: int) -> list[tuple[str, list[str]]]:
-        """The same for one model that is preferred; nothing where no node has it."""
+        """Return the labels for one preferred model; empty without a node."""
         reports = self._nodes.values()
         if not any(is_one_of((model,), gpu.model) for each in reports for gpu in each.gpus):
             return []
         return list(labels_of(reports, (model,), memory_mib).items())
 
     def memories_mib(self, nodes: Iterable[str]) -> list[int]:
-        """The memory of each GPU of these nodes; nothing where it is not told of one of them."""
+        """Return the memory of each GPU of these nodes; empty if one is unknown."""
         found = [gpu.memory_mib for report in self._of(nodes) for gpu in report.gpus]
         return found if all(found) else []
 
     def usual_memory_mib(self, nodes: Iterable[str], pods: PodSet) -> int:
-        """The commonest memory of GPUs of these nodes that the pods may use."""
+        """Return the most frequent memory of these nodes' usable GPUs."""
         found = Counter(gpu.memory_mib for gpu in self._gpus(nodes, pods))
         return min(found, key=lambda mib: (-found[mib], mib), default=0)
 
     def whole(self, seats: Iterable[PodBinding], pods: PodSet) -> tuple[DeviceClaim | None, str]:
-        """How whole GPUs are had at these places, in the commonest way: by a claim, or by the
-        resource that they are counted as; "" where nodes are known and none has such GPUs. The GPUs
-        that were chosen say it, else those of the node that the pods may use. Of nodes that nobody
-        has reported, the request says it."""
+        """Return how whole GPUs are requested on these nodes, in the most frequent way: a claim, or
+        an extended resource; "" if known nodes have no such GPU.
+
+        The chosen GPUs decide, else the node's usable GPUs. For unreported nodes the request
+        decides.
+        """
         ways: Counter[tuple[str, str, bool, str]] = Counter()
         claims: dict[tuple[str, str, bool, str], DeviceClaim | None] = {}
         known = False
@@ -110,7 +115,7 @@ class Offers:
         return claims[best], best[-1]
 
     def products(self, pods: PodSet, driver: str) -> list[str]:
-        """What a driver calls the GPUs that the pods may use, wherever they are."""
+        """Return the driver's product names of usable GPUs."""
         gpus = self._gpus(self._nodes, pods)
         named = {gpu.claim.product for gpu in gpus if gpu.claim and gpu.claim.driver == driver}
         return sorted(named - {""})
@@ -136,7 +141,7 @@ class Offers:
 
 
 def _usable(report: NodeReport, pods: PodSet) -> Iterator[tuple[GpuDevice, str]]:
-    """The GPUs that the pods may use, healthy or not, and the resource that each is."""
+    """Yield the usable GPUs with their extended resource, unhealthy ones included."""
     for gpu, resource in zip(report.gpus, resources_of(report), strict=True):
         if (
             pods.gpu_resource in ("", resource)

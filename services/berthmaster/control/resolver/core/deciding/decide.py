@@ -8,15 +8,15 @@ holds two placements and one reservation.
 
 Phases, over one snapshot of the clusters (cycle.py):
 
-- 1. Withdraw placements without a claim in time, placements of held jobs, and placements on lost
-  clusters. Carry out operators' requests (move_away.py). Start divided gangs that are claimed in
-  all clusters (division.py).
-- 2. Take the candidates in order (turns.py). Place a candidate that fits and delays no reservation.
-  Otherwise skip its class, and reserve capacity for the first such candidate. Or free capacity:
-  jobs of lower precedence shrink (resize.py) or are evicted (preemptor.py).
-- 3. Without anything to decide, grow attempts into idle capacity. If nothing grows either, move a
-  few jobs so that a long-pending job fits (rebalance.py).
-- 4. Record ranking, filtered clusters, sequences and time, so that the decision can be repeated.
+1. Withdraw placements without a claim in time, placements of held jobs, and placements on lost
+   clusters. Carry out operators' requests (move_away.py). Start divided gangs that are claimed in
+   all clusters (division.py).
+2. Take the candidates in order (turns.py). Place a candidate that fits and delays no reservation.
+   Otherwise skip its class, and reserve capacity for the first such candidate. Or free capacity:
+   jobs of lower precedence shrink (resize.py) or are evicted (preemptor.py).
+3. Without anything to decide, grow attempts into idle capacity. If nothing grows either, move a few
+   jobs so that a long-pending job fits (rebalance.py).
+4. Record ranking, filtered clusters, sequences and time, so that the decision can be repeated.
 
 Placements are charged to the draft while the rest is decided, and released at its end (draft.py).
 Only the log changes knowledge, so deciding twice gives equal plans.

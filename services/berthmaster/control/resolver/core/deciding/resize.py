@@ -1,24 +1,30 @@
-"""Which attempts go on with fewer pods so that a waiting job may begin, and which get more.
+"""Resizing of elastic jobs: which attempts shrink for a pending job, and which grow.
+
+``Shrinker.search`` finds the attempts to shrink for one job, ``grown`` yields attempts to grow.
+
+Example: a job of 2 GPUs does not fit. An elastic job of the same queue runs 6 pods of 1 GPU with a
+minimum of 4 and a lower priority. It shrinks to 4 pods, and the freed GPUs are reserved for the
+pending job. Once nothing else is decided and GPUs are idle for ``grow_after_s``, it grows again.
 
 Rules of this file:
 
-- Before anybody is ended, those shrink that can: at the least cost, as few of them as do, and none
-  below the least that its request names, nor its queue below what it keeps in any case
-  (lib/engine/queueing/preemption.py says who may lose for whom). Pods beyond those that a job
-  wished for are lent: whoever waits and may run gets their room back.
-- Pods go in the order of their indices, the highest first: so does an Indexed Job let go of them.
-- The room is kept for the job that it is made for, and is its alone, as when others are ended.
-- An attempt grows into what is idle, when nothing else is decided: beside all room that is kept,
-  within its queue's limits, in a cluster that nobody who waits could use and may, and only when
-  nothing has begun there and its own number has not changed for ``grow_after_s``. First to what
-  was wished for, then to the most that its request names.
-- New pods that did not come are tried again ever later, since room is kept for them meanwhile.
-- Whose pods are to stand to each other in some way shrinks and does not grow.
-- What a cluster's Kueue governs changes only if that Kueue lets it. It shrinks by right for those
-  that Kueue governs too, and so frees quota; anybody gets what is lent. It grows into quota for
-  which nobody waits there, ours or not: whether it is let in is Kueue's to say. Nobody else is kept
-  from quota that was freed, so the room on nodes is kept for a while only.
-- One change of an attempt at a time: until its executor has told what stands, no other is decided.
+- Attempts shrink before any job is evicted: at the least cost, as few as possible, none below its
+  minimum, and no queue below its floor (lib/engine/queueing/preemption.py). Pods above the
+  requested number are borrowed: any pending job that may run gets their capacity.
+- Pods with the highest indices end first, like in an Indexed Job.
+- Freed capacity is reserved for the beneficiary alone, as after an eviction.
+- An attempt grows into idle capacity when nothing else is decided: beside all reservations, within
+  its queue's limits, and in a cluster that no pending job could use. Nothing may have started
+  there, and its size must be unchanged, for ``grow_after_s``. It grows to the requested number
+  first, then to its maximum.
+- Pods that did not start are tried again with growing pauses, because capacity is reserved
+  meanwhile.
+- Jobs with a topology shrink and never grow.
+- Under a cluster's Kueue, a size changes only if that Kueue allows it. Shrinking frees quota for
+  jobs of that Kueue by precedence, and for any job if borrowed. Growing uses quota that no job
+  waits for, and Kueue decides on the admission. Others may take freed quota, so the reservation on
+  the nodes ends after a while.
+- An attempt has one pending resize at a time, until its executor reports the result.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -65,7 +71,9 @@ from berthmaster.lib.messages.placement import PodBinding, Reservation, ResizeOr
 from berthmaster.lib.messages.workload import JobRequest, PodSet
 
 MOST_DOUBLINGS: Final = 6  # of the time until it is tried again to have more pods
-KEPT_S: Final = 60.0  # room that quota which is about to be free may not do for, beside ``grace_s``
+# For worker queues: quota is not reserved, so the reservation on nodes ends after ``grace_s`` and
+# this time
+KEPT_S: Final = 60.0
 USUAL_GRACE_S: Final = 30.0  # a cluster's own
 MOST_SHRUNK: Final = 64  # attempts, for one job
 MOST_LOOKS: Final = 8  # in one draft: a look takes milliseconds
@@ -75,14 +83,14 @@ Found = TypeVar("Found")
 
 
 class Resize(NamedTuple):
-    """One order, and all pods that the attempt shall have."""
+    """One order, and all pods of the attempt afterwards."""
 
     order: ResizeOrder
     pods: tuple[PodBinding, ...]
 
 
 class Shrinking(NamedTuple):
-    """The orders for one job, and the room that will be its."""
+    """Orders for one job, and the capacity reserved for it."""
 
     resizes: tuple[Resize, ...]
     reservation: Reservation
@@ -92,10 +100,11 @@ class _Loser(NamedTuple):
     """An attempt that may go on with fewer pods. The least goes first."""
 
     lost_gpu_s: float
-    before: int  # its submission's sequence, negated
+    before: int  # negated sequence of the submission
     key: Key
     right: _Right
-    sizes: tuple[tuple[PodBinding, ...], ...]  # what it keeps, the most first; [0] = all it has
+    # Pods kept in each size, largest first; [0] = all present pods
+    sizes: tuple[tuple[PodBinding, ...], ...]
 
 
 class _Found(NamedTuple):
@@ -106,18 +115,19 @@ class _Found(NamedTuple):
 
 
 class Shrinker:
-    """In one draft, beside the room that it keeps and has given."""
+    """The search for attempts to shrink in one draft, beside reservations and placements."""
 
     def __init__(self, cycle: Cycle, accounts: Callable[[], Accounts]) -> None:
-        """``accounts``: as they will be when all have gone that were told to."""
+        """``accounts``: usage after all ordered evictions."""
         self._cycle = cycle
         self._know = cycle.know
         self._accounts = accounts
         self._looks = 0
 
     def search(self, turn: Turn, asked: JobRequest, shape: Shape) -> Shrinking | None:
-        """Whom to shrink for a job that does not fit; None if nobody may be, or it would not
-        help."""
+        """Return the attempts to shrink for a job that does not fit; None if none may, or none
+        helps.
+        """
         know = self._know
         clusters = know.derived.elastic.clusters()
         setting = know.queues.get(turn.line.queue)
@@ -151,7 +161,7 @@ class Shrinker:
         losers = self._losers(cluster, job, via)[:MOST_SHRUNK]
         if not losers:
             return None
-        if via == "worker":  # the queues of others are not asked
+        if via == "worker":  # quota of other queues is not checked
             asked = msgspec.structs.replace(asked, clusters=(cluster,))
             shape = shape_of(asked)
         sizes = [len(loser.sizes) - 1 for loser in losers]  # as few pods as each may have
@@ -189,8 +199,7 @@ class Shrinker:
 
     @contextmanager
     def _without_quota(self, cluster: str, left: Iterable[tuple[_Loser, int]]) -> Iterator[None]:
-        """While it is looked, what these pods have of the quota of the cluster's own queues is
-        free."""
+        """During the search, treat the quota of these pods in the cluster's queues as free."""
         gone = []
         for loser, size in left:
             workload = self._know.open[loser.key]
@@ -209,8 +218,9 @@ class Shrinker:
         return [report.labels for report in reports if report is not None]
 
     def _losers(self, cluster: str, job: Beneficiary, via: Via) -> list[_Loser]:
-        """Those that may shrink, the cheapest first; together they take no queue below what it
-        keeps."""
+        """Return the attempts that may shrink, cheapest first. Together they take no queue below
+        its floor.
+        """
         know, policy = self._know, self._cycle.policy
         candidates = []
         for name in know.derived.elastic.among(cluster):
@@ -236,9 +246,9 @@ class Shrinker:
         accounts: Accounts,
     ) -> _Loser | None:
         know, request = self._know, workload.request
-        assert request is not None  # or it were not elastic
+        assert request is not None  # elastic jobs have a request
         path = know.derived.path(request.queue)
-        # Between what we govern and what Kueue does nobody has a right, but to what is lent.
+        # Between managed queues and Kueue's queues, only borrowed capacity is returned.
         alike = workload.target.via == via
         by = right_over(job, path, workload.priority) if alike else None
         name: _Right = ""
@@ -299,8 +309,9 @@ class Shrinker:
 
 
 def grown(cycle: Cycle) -> Iterator[tuple[Resize, tuple[Holding, ...]]]:
-    """Attempts that get more pods, one after another, each with the room of its new ones; whoever
-    asks charges it before asking for the next."""
+    """Yield attempts to grow, each with the holdings of its new pods. The caller charges each
+    before the next.
+    """
     know, now_s = cycle.know, cycle.now_s
     elastic = know.derived.elastic
     due = []
@@ -334,12 +345,12 @@ def grown(cycle: Cycle) -> Iterator[tuple[Resize, tuple[Holding, ...]]]:
 
 
 def quiet_at_s(cycle: Cycle, workload: Workload) -> float:
-    """From when on it may grow, if it can at all; infinity if it cannot."""
+    """Return the time from which the attempt may grow; infinity if it cannot."""
     return grows_at_s(workload, cycle.policy.grow_after_s)
 
 
 def grows_at_s(workload: Workload, grow_after_s: float) -> float:
-    """When its number has stayed as it is for long enough; infinity if it has all that it may."""
+    """Return when the size has been constant long enough; infinity at the maximum size."""
     request = workload.request
     if request is None or not may_resize(workload) or not grow_after_s:
         return float("inf")
@@ -360,15 +371,18 @@ def _is_quiet(cycle: Cycle, cluster: str) -> bool:
 
 
 def _is_full(why: str, via: Via) -> bool:
-    """Whether more room is all that a request lacks in a cluster, by why it is out there. ``via``:
-    of the request or of who would take what it waits for; quota of the cluster's own is a matter
-    of those alone that go by way of it."""
+    """Return whether the cluster lacks only capacity for the request.
+
+    ``via``: of the request, or of the attempt that would grow. Quota of a cluster's Kueue concerns
+    only requests that use it.
+    """
     return why == BUSY or (via == "worker" and why.startswith(NO_QUOTA))
 
 
 def _is_wanted(cycle: Cycle, cluster: str, via: Via) -> bool:
-    """Whether somebody waits who may run and could there, were there room. ``via``: of who would
-    take it."""
+    """Return whether a pending job could use the cluster if it had capacity. ``via``: of the
+    growing attempt.
+    """
     know = cycle.know
     for line in know.derived.lines.lines():
         if right_of(know, line).refusal:
@@ -382,7 +396,7 @@ def _is_wanted(cycle: Cycle, cluster: str, via: Via) -> bool:
 def _more(cycle: Cycle, workload: Workload) -> tuple[Resize, tuple[Holding, ...]] | None:
     """As many more pods as there is room for and its queue may have."""
     request = workload.request
-    assert request is not None  # or it were not elastic
+    assert request is not None  # elastic jobs have a request
     has, wished = counts_of(workload.pods), _wished(workload)
     high = {pods.name: most(pods) for pods in request.pod_sets}
     if any(has.get(pods, count) < count for pods, count in wished.items()):
@@ -415,7 +429,7 @@ def _more(cycle: Cycle, workload: Workload) -> tuple[Resize, tuple[Holding, ...]
 def _new_pods(
     request: JobRequest, low: Mapping[str, int], high: Mapping[str, int]
 ) -> JobRequest | None:
-    """A request for those pods alone that come in addition; None if there are none."""
+    """Return a request for the additional pods only; None if there are none."""
     sets: list[PodSet] = [
         msgspec.structs.replace(
             pods, count=high[pods.name] - low[pods.name], min_count=None, max_count=None
@@ -427,11 +441,12 @@ def _new_pods(
 
 
 def _allowed(cycle: Cycle, workload: Workload, more: JobRequest) -> JobRequest | None:
-    """So many more pods as its queue, and all above it, may have beside what it has, in places that
-    they may have; None if they may not."""
+    """Return the additional pods within the quota of the queue and its parents; None
+    without quota.
+    """
     know = cycle.know
     held = know.derived.ledger.gpu_milli_of_job(more.queue, workload.key)  # no part is elastic
-    ask = know.derived.ask(more)._replace(jobs=0, held_milli=held)  # it runs already
+    ask = know.derived.ask(more)._replace(jobs=0, held_milli=held)  # already running
     allowed = know.derived.right(more.queue, ask)
     if allowed.refusal or allowed.barred:
         return None
@@ -439,8 +454,7 @@ def _allowed(cycle: Cycle, workload: Workload, more: JobRequest) -> JobRequest |
 
 
 def most_that(low: int, high: int, find: Callable[[int], Found | None]) -> Found | None:
-    """What is found for the greatest of these numbers for which anything is, where there is
-    something for every smaller one too."""
+    """Return the result for the largest number that has one, by bisection."""
     found = find(high) if low <= high else None
     if found is not None or low >= high:
         return found
@@ -460,7 +474,7 @@ def most_that(low: int, high: int, find: Callable[[int], Found | None]) -> Found
 def sizes_between(
     request: JobRequest, low: Mapping[str, int], high: Mapping[str, int]
 ) -> Iterator[dict[str, int]]:
-    """All sizes from below the high one down to the low one."""
+    """Yield all sizes below ``high`` down to ``low``."""
     of = steps(request, low, high)
     for step in reversed(range(of)):
         yield at_step(low, high, step, of)
@@ -468,7 +482,7 @@ def sizes_between(
 
 def _wished(workload: Workload) -> dict[str, int]:
     asked = workload.wished or workload.request
-    assert asked is not None  # or it were not elastic
+    assert asked is not None  # elastic jobs have a request
     return {pods.name: pods.count for pods in asked.pod_sets}
 
 
@@ -477,7 +491,7 @@ def _queue(workload: Workload) -> str:
 
 
 def _first_of(pods: Sequence[PodBinding], counts: Mapping[str, int]) -> tuple[PodBinding, ...]:
-    """Those of the lowest indices, so many of each pod set."""
+    """Return the pods with the lowest indices, ``counts`` of each pod set."""
     return tuple(each for each in pods if index_of(each.pod) < counts.get(set_of(each.pod), 0))
 
 
@@ -486,7 +500,7 @@ def _first(sizes: Sequence[int], number: int) -> list[int]:
 
 
 def _fewest(most_: int, will_do: Callable[[int], bool]) -> int | None:
-    """The least number from 1 on that will do, where every greater one does too; None if none."""
+    """Return the smallest sufficient number from 1 on, by bisection; None if none suffices."""
     if most_ < 1 or not will_do(most_):
         return None
     low, high = 0, most_

@@ -1,16 +1,24 @@
-"""Whose turn it is: the queues' accounts as they stand in a draft, and the heads of their lines.
+"""The next job of a decision: usage of the queues in a draft, and the first jobs of their classes.
 
-The rules of order among queues are lib/engine/queueing/queues.py's; inside a queue the line whose
-first has the least order goes first. Where queues have parents (lib/engine/queueing/tree.py), the
-turn goes to a top queue, then to one of its children, and so on: at each step by the same rules. A
-queue's place depends on its own account and first job alone, so placing a job moves one queue of
-each step and no other. Lines that are known not to fit take their turns too: a job that waits is
-first in its queue, and may get a reservation (reservations.py). A job with a reservation has a turn
-of its own: others of its line, which must leave that capacity alone, may have come before it.
+``Turns.next`` returns the next candidate as a ``Turn``. The caller answers with ``placed``,
+``skipped`` or ``passed``.
 
-What goes on in room that is kept for it alone, as parts of a divided job and jobs that move do,
-goes before all others of its queue: that it may have so much was decided before, and nobody comes
-in between.
+Example: queue a is guaranteed 4 GPUs and uses 2, queue b has used 10 without a guarantee. Both have
+pending jobs of 2 GPUs. a's job is next by its guarantee. After ``placed``, a uses its 4 GPUs, so
+its next job borrows, and the lower dominant share goes first.
+
+Rules of this file:
+
+- lib/engine/queueing/queues.py has the order among queues. Inside a queue, the job class whose
+  first job has the smallest order goes first.
+- With parents (lib/engine/queueing/tree.py) a top queue is selected, then one of its children, and
+  so on, by the same rules at each level.
+- The position of a queue depends only on its own usage and first job, so placing a job moves one
+  queue at each level.
+- Blocked classes get turns too: their first job may get a reservation (reservations.py).
+- A job with a reservation has a turn of its own, since other jobs of its class may go before.
+- Jobs that continue on capacity reserved for them alone, such as parts of divided jobs and moving
+  jobs, go before all other jobs of their queue. An earlier decision gave them this capacity.
 """
 
 import heapq
@@ -52,36 +60,36 @@ Rank = tuple[tuple[tuple[bool, int], ...], int]
 
 
 class Turn(NamedTuple):
-    """One job that is to be decided about next."""
+    """The next job to decide about."""
 
     line: Line
     key: Key
     right: Right
     blocked: bool  # known not to fit
-    accounts: "_Accounts"  # of its queue and of those above it
-    places: list[tuple[Place, str]]  # of its queue and of those above it, from the top
+    accounts: "_Accounts"  # of the queue and its parents
+    places: list[tuple[Place, str]]  # of the queue and its parents, top first
     priority: int  # negated
     held_milli: int  # GPU milli that other parts of the same job are charged with
     ask_of: Callable[[JobRequest], Ask]
 
     @property
     def levels(self) -> tuple[Level, ...]:
-        """By what right each of the queues would have it, its own first."""
+        """Return the precedence of each queue for the job, its own queue first."""
         return tuple(Level(queue, Tier(at[2]), -at[1]) for at, queue in reversed(self.places))
 
     @property
     def rank(self) -> Rank:
-        """Who has a lesser one goes before it."""
+        """Return the rank; a smaller rank goes first."""
         return tuple((at[0], at[1]) for at, _ in self.places), self.priority
 
     def right_to(self, request: JobRequest, models: Models) -> Right:
-        """Whether its queue may have this, which need not be all that the job wishes for."""
+        """Return whether the queue may run this request, possibly smaller than the job's."""
         ask = self.ask_of(request)
         return self.accounts.right(ask._replace(held_milli=self.held_milli), models)
 
 
 class _Accounts:
-    """A queue and those above it, as they stand in a draft."""
+    """Usage of a queue and its parents in a draft."""
 
     __slots__ = ("_path", "_queues")
 
@@ -90,7 +98,7 @@ class _Accounts:
         self._path: Path = tuple(each.share for each in self._queues.values())
 
     def right(self, ask: Ask, models: Models) -> Right:
-        """Whether all of them may have one more job."""
+        """Return whether all of them may run one more job."""
         return right_along(self._path, self._used, self._running, ask, models)
 
     def _used(self, queue: str) -> Mapping[str, int]:
@@ -101,7 +109,7 @@ class _Accounts:
 
 
 class _Queue:
-    """One queue in a draft: with jobs of its own, or with queues below it."""
+    """One queue in a draft, with jobs or with child queues."""
 
     __slots__ = (
         "above",
@@ -126,20 +134,20 @@ class _Queue:
         *,
         is_remnant: bool = False,
     ) -> None:
-        """``above``: None of the top alone, which is on nobody's path."""
+        """``above``: None only for the root, which is in no path."""
         self.share = share
         self.used: Amounts = dict(used)
         self.running = running
-        self.has = has  # its dominant share, by its weight
+        self.has = has  # dominant share divided by weight
         self.above = above
         self.heads: list[tuple[Order, int, Key, Line]] = []
         self.below: list[tuple[Place, _Queue]] = []
-        self.is_remnant = is_remnant  # a parent's own jobs, from before it was one
+        self.is_remnant = is_remnant  # jobs of a parent queue, from before it had children
         self.path: tuple[_Queue, ...] = (self, *above.path) if above is not None else ()
         self.accounts = _Accounts(self.path)
 
     def first(self) -> tuple[Order, Line]:
-        """The job that it has to offer."""
+        """Return the next job of the queue."""
         leaf = self
         while leaf.below:
             leaf = leaf.below[0][1]
@@ -148,7 +156,7 @@ class _Queue:
 
 
 class Turns:
-    """All queues with somebody waiting, in order."""
+    """All queues with pending jobs, in order."""
 
     def __init__(
         self,
@@ -158,7 +166,7 @@ class Turns:
         holders: Iterable[Key] = (),
         moving: Container[Key] = (),
     ) -> None:
-        """``holders``: for whom room is kept; ``moving``: those of them who go on in it."""
+        """``holders``: jobs with a reservation. ``moving``: those that continue on it."""
         self._know = know
         self._tree = know.derived.tree
         self._growth = know.derived.growth
@@ -186,7 +194,7 @@ class Turns:
     def _waiting(
         self, name: str, lines: Mapping[LineId, Line], behind: Mapping[Line, list[Key]]
     ) -> _Queue:
-        """A queue with the first jobs of its lines."""
+        """Return a queue with the first jobs of its classes."""
         ledger, share = self._know.derived.ledger, self._tree.share(name)
         above, is_remnant = self._above(name), name in self._tree.children
         if is_remnant:
@@ -204,7 +212,7 @@ class Turns:
         return queue
 
     def _order(self, order: Order, key: Key) -> Order:
-        """Where it stands in its queue."""
+        """Return the position of a job in its queue."""
         return (_AHEAD, *order[1:]) if key in self._moving else order
 
     def _above(self, name: str) -> _Queue:
@@ -212,7 +220,7 @@ class Turns:
         return self._parent(parents[0]) if parents else self._top
 
     def _parent(self, name: str) -> _Queue:
-        """A queue with others below it."""
+        """Return a queue with children."""
         found = self._inner.get(name)
         if found is None:
             ledger, share = self._know.derived.ledger, self._tree.share(name)
@@ -223,7 +231,7 @@ class Turns:
         return found
 
     def _behind(self, holders: Iterable[Key]) -> dict[Line, list[Key]]:
-        """Those who are not the first of their lines."""
+        """Return jobs that are not the first of their class."""
         found: dict[Line, list[Key]] = {}
         for key in holders:
             line = self._know.derived.lines.line_of(key)
@@ -232,7 +240,7 @@ class Turns:
         return found
 
     def next(self) -> Turn | None:
-        """Who is to be decided about; the same one until it is placed or passed over."""
+        """Return the next candidate; the same one until it is placed or skipped."""
         if not self._top.below:
             return None
         queue, places = self._top, []
@@ -258,14 +266,14 @@ class Turns:
         )
 
     def _held_milli(self, line: Line, key: Key) -> int:
-        """What the other parts of its job are charged with, if it is a part of one."""
+        """Return the charge of the other parts of the job, for a part."""
         if line.ask.jobs:
             return 0
         job = job_of(key, self._know.open[key].request or line.request)
         return self._know.derived.ledger.gpu_milli_of_job(line.queue, job) + self._parts_milli[job]
 
     def placed(self, amounts: Amounts) -> None:
-        """The one whose turn it was has a place now."""
+        """Note that the candidate is placed."""
         queue = self._leaf()
         _, _, key, line = queue.heads[0]
         if not line.ask.jobs:
@@ -275,20 +283,21 @@ class Turns:
             used, more = each.used, {}
             for resource, amount in amounts.items():
                 used[resource] = more[resource] = used.get(resource, 0) + amount
-            each.has = max(each.has, self._share(each.share, more))  # of the rest it has no less
+            # Monotonic, since the rest of the draft adds usage
+            each.has = max(each.has, self._share(each.share, more))
             each.running += line.ask.jobs
         self._leave(queue)
 
     def skipped(self) -> None:
-        """The one whose turn it was does not fit, but others of its line may have more right."""
+        """Skip the candidate. Other jobs of its class may have more rights."""
         self._leave(self._leaf())
 
     def _leave(self, queue: _Queue) -> None:
-        """The first of a queue has had its turn; the next of its line has one."""
+        """End the turn of a queue's first job; the next of its class follows."""
         _, number, key, line = queue.heads[0]
         self._done.add(key)
         first = line.first()
-        if first is None or first[1] != key:  # it had a turn of its own, behind the first
+        if first is None or first[1] != key:  # its turn was its own, behind the first
             heapq.heappop(queue.heads)
         else:
             while first is not None and first[1] in self._done:
@@ -302,25 +311,25 @@ class Turns:
         self._moved(queue)
 
     def passed(self) -> None:
-        """The one whose turn it was does not fit, nor does anybody in its line."""
+        """Skip the candidate and its whole class."""
         queue = self._leaf()
         heapq.heappop(queue.heads)
         self._moved(queue)
 
     def close(self) -> None:
-        """Those who have had their turn wait on until the log says that they have a place."""
+        """Return placed jobs to their classes, until the log has the placements."""
         for line, entries in self._taken.items():
             line.push(entries)
 
     def _leaf(self) -> _Queue:
-        """The queue whose turn it is."""
+        """Return the queue of the next candidate."""
         queue = self._top
         while queue.below:
             queue = queue.below[0][1]
         return queue
 
     def _moved(self, queue: _Queue) -> None:
-        while queue.heads and queue.heads[0][2] in self._done:  # it had two turns
+        while queue.heads and queue.heads[0][2] in self._done:  # had two turns
             heapq.heappop(queue.heads)
         for each in queue.path:
             assert each.above is not None  # only the top has nothing above
@@ -330,7 +339,7 @@ class Turns:
                 heapq.heappop(each.above.below)
 
     def _place(self, queue: _Queue) -> Place:
-        """Where a queue stands with the job that is its first: the least goes first."""
+        """Return the position of a queue by its first job; the smallest goes first."""
         order, line = queue.first()
         share = queue.share
         by = Tier.BORROWED
@@ -350,18 +359,18 @@ def rank_of(know: Knowledge, line: Line, key: Key) -> Rank:
 
 
 def rank_as(know: Knowledge, queue: str, ask: Ask, order: int) -> Rank:
-    """The rank of whoever asks for this of a queue. ``order``: its priority, negated."""
+    """Return the rank of a request in a queue. ``order``: negated priority."""
     levels = reversed(know.derived.levels(queue, ask))
     return tuple((by is not Tier.GUARANTEED, -priority) for _, by, priority in levels), order
 
 
 def right_of(know: Knowledge, line: Line) -> Right:
-    """Whether a line's queue may have one more of its jobs, as its account stands in the log."""
+    """Return whether a class's queue may run one more of its jobs, by the log."""
     return know.derived.right(line.queue, know.derived.ask_in(line))
 
 
 def right_elsewhere(know: Knowledge, workload: Workload, request: JobRequest) -> Right:
-    """Whether a job's queue may have it in another place than the one that it has now."""
+    """Return whether a job's queue may run it in another place."""
     ask = know.derived.ask(least_request(request))
     if request.part is not None:
         ask = ask._replace(held_milli=know.derived.ledger.gpu_milli_beside(workload.key))
@@ -377,8 +386,9 @@ def _refusing(know: Knowledge, right: Right, request: JobRequest) -> Right:
 
 
 def within_right(know: Knowledge, right: Right, request: JobRequest) -> JobRequest | None:
-    """The request without GPU models of which its queue has all that it may, and without places
-    where its parts of GPUs cost more than the queue may have; None if nothing is left of it."""
+    """Return the request without GPU models beyond the queue's quota, and without nodes with too
+    costly fractions; None if nothing is left.
+    """
     narrowed = _without_models(know, right, request)
     if narrowed is None or not right.left:
         return narrowed
@@ -401,7 +411,7 @@ def _without_models(know: Knowledge, right: Right, request: JobRequest) -> JobRe
 
 
 def shortlist_of(cycle: Cycle, request: JobRequest, right: Right) -> Shortlist:
-    """Where it might go, for people: clusters that are out for the sake of its queue say so."""
+    """Return the shortlist for explanations, with clusters excluded by the queue's quota."""
     narrowed = within_right(cycle.know, right, request)
     wide = cycle.shortlist(request)
     if narrowed is request or narrowed is None:

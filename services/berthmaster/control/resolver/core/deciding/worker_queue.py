@@ -1,9 +1,12 @@
-"""Queues that go by way of a cluster's own Kueue: how their jobs are made there, and whether it
-would let a request in.
+"""Queues governed by a cluster's own Kueue: target of the jobs, and whether Kueue would admit a
+request.
 
-Kueue decides; this only keeps us from sending what must wait there for long. What it would say is
-lib/kueue/quota.py's to work out; placements of ours that it has not let in yet are charged, since
-its report does not know them.
+Example: a ClusterQueue has a quota of 8 GPUs, and its report shows 4 in use. A placement of 2 GPUs
+is not admitted yet, so 2 GPUs are left for the next request.
+
+Kueue decides. This estimate keeps jobs away from queues where they would wait long.
+lib/kueue/quota.py computes the quota. Placements that Kueue has not admitted are charged here,
+because its report lacks them.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -25,11 +28,11 @@ Pending = Iterable[tuple[Target, JobRequest]]
 
 
 class Freed(NamedTuple):
-    """Pods that are taken to have left a cluster's own queue."""
+    """Pods assumed to have left a cluster's own queue."""
 
     target: Target
     request: JobRequest  # of so many
-    nodes: Sequence[Mapping[str, str]]  # labels of those that they are on
+    nodes: Sequence[Mapping[str, str]]  # labels of their nodes
 
 
 def target_in(setting: QueueSetting | None, cluster: str) -> Target:
@@ -39,8 +42,8 @@ def target_in(setting: QueueSetting | None, cluster: str) -> Target:
     place = setting.places.get(cluster) or setting.places.get(ANYWHERE) or QueuePlace()
     if setting.via == "direct":
         return Target(namespace=place.namespace, service_account=place.service_account)
-    # What was submitted before its queue went by way of the hub is still ours to place: there is
-    # no hub's job for it, and the worker's LocalQueue has the same name.
+    # A job submitted before its queue changed to the hub is still placed here: no hub job exists
+    # for it, and the worker's LocalQueue has the same name.
     return Target(
         via="worker",
         namespace=place.namespace,
@@ -59,16 +62,16 @@ def target_of(workload: Workload, setting: QueueSetting | None, cluster: str) ->
 class InLine(NamedTuple):
     """Where a request would stand in a cluster's own queue."""
 
-    ahead: int  # jobs that wait in its ClusterQueue
-    admitted: int  # that it has let in
-    borrows: bool  # it does not fit into what is left of the queue's own quota
+    ahead: int  # pending jobs in its ClusterQueue
+    admitted: int  # admitted jobs
+    borrows: bool  # exceeds the rest of the queue's own quota
 
 
 class Said(NamedTuple):
-    """What a cluster's own queueing says of a request."""
+    """State of a cluster's own queue for a request."""
 
-    out: str = ""  # why it would not let it in now, or ""
-    in_line: InLine | None = None  # None = that is not known
+    out: str = ""  # why Kueue would not admit it now, or ""
+    in_line: InLine | None = None  # position in the queue; None = unknown
 
 
 def asked(
@@ -79,9 +82,10 @@ def asked(
     devices: Devices,
     freed: Iterable[Freed] = (),
 ) -> Said:
-    """``pending``: placements of ours there that it has not let in yet; ``devices``: how its nodes'
-    GPUs are asked for; ``freed``: what is taken to have gone that its report counts. The report may
-    know some of those that wait, so the larger number counts."""
+    """``pending``: placements in the cluster that Kueue has not admitted. ``devices``: resource
+    names of its GPUs. ``freed``: pods assumed to have left. The report may include some pending
+    ones, so the larger number counts.
+    """
     if target.via != "worker":
         return Said()
     if request.deadline_s is not None:
@@ -109,7 +113,7 @@ def asked(
 
 
 def _less(cluster: Cluster, freed: Iterable[Freed], devices: Devices) -> list[QueueReport]:
-    """Its queues without what is taken to have gone."""
+    """Return the queues' reports without the freed pods."""
     left = dict(cluster.queues)
     for target, request, nodes in freed:
         found = queue_of(left.values(), target.namespace, target.local_queue)
@@ -120,8 +124,9 @@ def _less(cluster: Cluster, freed: Iterable[Freed], devices: Devices) -> list[Qu
 
 
 def others_wait(cluster: Cluster, target: Target) -> bool:
-    """Whether anybody waits, of ours or not, for quota of the queue that a target leads to, or of
-    those that lend it theirs."""
+    """Return whether any job waits for quota of the target's queue, or of queues that
+    lend to it.
+    """
     found = queue_of(cluster.queues.values(), target.namespace, target.local_queue)
     if found is None:
         return False
@@ -130,7 +135,7 @@ def others_wait(cluster: Cluster, target: Target) -> bool:
 
 
 def _root(report: QueueReport) -> str:
-    """The cohort above all that it is in; its own name if it is in none."""
+    """Return the top cohort of a queue, or its own name without a cohort."""
     above = {each.cohort: each.parent for each in report.cohorts}
     name = report.cohort
     for _ in above:  # reports of different moments may make a circle

@@ -1,5 +1,5 @@
-"""What the resolver knows: the fold of its messages, and beside it what is derived for speed.
+"""The resolver's knowledge: the fold of its messages, and derived data for speed.
 
-May live here: Knowledge and Derived, what is expected of jobs, what a snapshot keeps.
-Must not: deciding; nothing here is changed by anything but a message.
+This package holds Knowledge, Derived, expectations and the content of snapshots. Only a message
+changes anything here, and decisions belong elsewhere.
 """

@@ -1,9 +1,9 @@
-"""What follows from what is known, kept for speed: lines of those who wait, indexes, counters.
+"""Data derived from the knowledge for speed: job classes, indexes and counters.
 
-All of it could be worked out anew from ``Knowledge`` and the settings; nothing of it is told or
-stored. Messages change it in step with what is known (``follow``), and whoever decides or answers
-brings it up to date for the time at which it looks (``refresh``). That may find that a cluster is
-open again, or put jobs into another order; it says nothing new about the world.
+Everything here can be rebuilt from ``Knowledge`` and the settings, and nothing is published or
+stored. Messages update it with the knowledge (``follow``), and each decision or answer updates it
+to its time (``refresh``). Then a cluster may be open again, or jobs change order, without new
+information.
 """
 
 from collections.abc import Mapping
@@ -34,8 +34,9 @@ _ASKS_KEPT: Final = 4096
 
 
 class Derived(FleetDerived):
-    """Beside what is known of log and operators; its base class, beside what is known of the fleet.
-    ``queues`` and ``open_``: what is known, to be read here."""
+    """Derived data of log and operators' settings, beside the fleet's in the base class. ``queues``
+    and ``open_`` are read here.
+    """
 
     def __init__(
         self,
@@ -51,10 +52,10 @@ class Derived(FleetDerived):
         self.lines = Lines()
         self.sets = JobSets()
         self.due_order = DueOrder(expectations)
-        self._tree: QueueTree | None = None  # None: queues were set since it was made
+        self._tree: QueueTree | None = None  # None: rebuild after changes of queues
         self.unclaimed: dict[Key, float] = {}  # placed -> when, oldest first
         self.held: dict[str, set[Key]] = {}  # cluster -> claimed and not ended
-        # Cluster -> not let in by its own queue, or not with all pods that it is to have.
+        # Cluster -> workloads not admitted by its own queue, or not with all future pods.
         self.unadmitted: dict[str, dict[Key, None]] = {}
         self.movable = Movable()
         self.elastic = Elastic()
@@ -62,35 +63,35 @@ class Derived(FleetDerived):
         self.placed_at_s: dict[str, float] = {}  # cluster -> of the newest placement heard of
         self.leaving: dict[Key, None] = {}  # told to make room, and not ended
         self.parts: dict[Key, None] = {}  # of divided jobs, and not ended
-        self.asked: dict[Key, None] = {}  # live, and a person holds it or wants it gone
+        self.asked: dict[Key, None] = {}  # live workloads with a hold or an eviction request
         self.resting: dict[Key, float] = {}  # failed, and tried again then
-        self._rested: dict[Key, float] = {}  # waits in its line since then
-        self._as_of_s = 0.0  # it was brought up to date last
-        self.to_cancel: set[Key] = set()  # waits again, and a person had wished it cancelled
-        self.deadlines: dict[Key, float] = {}  # claimed, with one of its own -> when it is over
+        self._rested: dict[Key, float] = {}  # end of the back-off of pending workloads
+        self._as_of_s = 0.0  # time of the last update
+        self.to_cancel: set[Key] = set()  # requeued workloads with a cancel request
+        self.deadlines: dict[Key, float] = {}  # deadline of claimed workloads with one
         self.ends_told = 0  # rises with each event by which attempts end earlier than was known
-        self.ends_until_s = float("inf")  # when time alone changes which ends are to come
-        self.open_clusters: frozenset[str] = frozenset()  # that took placements at the last look
-        # What jobs with parts of GPUs are charged, by the shape and the number of a line, with the
-        # layout of the fleet that it was worked out for.
+        self.ends_until_s = float("inf")  # next time at which the set of future ends changes
+        self.open_clusters: frozenset[str] = frozenset()  # clusters open at the last update
+        # Charges of jobs with GPU fractions by shape and number of a class, valid for one layout of
+        # the fleet.
         self._asks: dict[tuple[bytes, int], tuple[int, Ask]] = {}
 
     # Queues
 
     @property
     def tree(self) -> QueueTree:
-        """The queues that operators have set."""
+        """Return the tree of queues."""
         return self._tree or self._grow()
 
     def _grow(self) -> QueueTree:
-        """Made once for all queues that were set since; the ledger counts by it."""
+        """Build the tree once for all changes of queues. The ledger groups by it."""
         if self._tree is None:
             self._tree = QueueTree(self._queues)
             self.ledger.regroup(self._tree.parents)
         return self._tree
 
     def share(self, queue: str) -> QueueShare:
-        """What operators set of a queue, as far as order and limits go."""
+        """Return a queue's settings for order and limits."""
         return self.tree.share(queue)
 
     def path(self, queue: str) -> Path:
@@ -98,13 +99,13 @@ class Derived(FleetDerived):
         return self.tree.path(queue)
 
     def ask(self, request: JobRequest) -> Ask:
-        """What a request is charged with at least, on the nodes that there are."""
+        """Return the minimum charge of a request on present nodes."""
         if not any(map(wants_fraction, request.pod_sets)):
             return ask_of(request)
         return ask_of(request, self._charges(request, shape_of(request)).__getitem__)
 
     def ask_in(self, line: Line) -> Ask:
-        """What the least of each job of a line is charged with, on the nodes that there are."""
+        """Return the minimum charge of the smallest size of a class's jobs."""
         if not line.has_fractions:
             return line.ask
         fleet = self._fleet
@@ -122,13 +123,13 @@ class Derived(FleetDerived):
         return known[1]
 
     def within(self, request: JobRequest, left: Mapping[str, int]) -> JobRequest | None:
-        """The request without places that charge more than is left; None if there are no others."""
+        """Return the request without nodes that charge more than ``left``; None if none remain."""
         charges = self._charges(request, shape_of(request))
         ask = ask_of(request, charges.__getitem__)
         return affordable(request, ask, charges, left, self.ledger.models())
 
     def _charges(self, request: JobRequest, shape: Shape) -> list[Charges]:
-        """What nodes charge for parts of GPUs, by pod set."""
+        """Return the nodes' charges of GPU fractions by pod set."""
         fleet = self._fleet
         fleet.arrange()
         return [
@@ -137,13 +138,14 @@ class Derived(FleetDerived):
         ]
 
     def levels(self, queue: str, ask: Ask) -> tuple[Level, ...]:
-        """By what right a queue and those above it would have a job."""
+        """Return the precedence of a queue and its parents for a job."""
         tree = self.tree
         return tree.levels(queue, self.ledger.used_together, ask, self.ledger.models())
 
     def right(self, queue: str, ask: Ask, *, but_for: Key | None = None) -> Right:
-        """Whether a queue, and all above it, may have one more job that asks for this. ``but_for``:
-        as if this one held nothing."""
+        """Return whether a queue and its parents may run one more such job. ``but_for``: as if this
+        placement held nothing.
+        """
         path, ledger = self.path(queue), self.ledger
         used, running = ledger.but_for(but_for)
         return right_along(path, used, running, ask, ledger.models())
@@ -161,7 +163,7 @@ class Derived(FleetDerived):
                         self._wait(self._open[name])
 
     def frozen(self, name: Key, cluster: str | None) -> None:
-        """Nothing more is decided about it."""
+        """Exclude a frozen workload from decisions."""
         if (workload := self._open.get(name)) is not None:
             self._stand_in_line(workload, State.QUEUED, waits=False)
         self.lines.remove(name)
@@ -184,7 +186,7 @@ class Derived(FleetDerived):
             self.held.get(cluster, set()).discard(name)
 
     def suspend(self, workload: Workload, *, suspended: bool) -> None:
-        """It waits in no line for now, or in its line again."""
+        """Remove a backed off workload from its class, or return it."""
         if workload.cancel_requested or not _takes_turns(workload):
             return
         waits = not suspended and workload.key not in self.resting
@@ -195,7 +197,7 @@ class Derived(FleetDerived):
     def follow(
         self, workload: Workload, before: State, attempt_cluster: str, *, frozen: bool
     ) -> None:
-        """A workload changed. ``attempt_cluster``: where it stood before."""
+        """Update after a change of a workload. ``attempt_cluster``: its cluster before."""
         name, state, request = workload.key, workload.state, workload.request
         self._follow_admission(workload, attempt_cluster)
         if before in HELD or state in HELD:
@@ -224,7 +226,7 @@ class Derived(FleetDerived):
         waits = not frozen and not workload.cancel_requested and _takes_turns(workload)
         if state is State.QUEUED and workload.cancel_requested:
             self.to_cancel.add(name)
-        if waits and workload.retry_at_s and not rested:  # refresh() says when that is over
+        if waits and workload.retry_at_s and not rested:  # refresh() ends the back-off
             self.resting[name] = workload.retry_at_s
             waits = False
         if not waits:
@@ -247,7 +249,7 @@ class Derived(FleetDerived):
             self.held.setdefault(workload.cluster, set()).add(name)
 
     def _stand_in_line(self, workload: Workload, before: State, *, waits: bool) -> None:
-        """It, and those of its set whose turn it is now, or no more."""
+        """Update the classes for a workload, and for the jobs of its set."""
         moved = self.sets.follow(workload, waits=waits)
         if workload.key not in moved.enter and before in (State.QUEUED, State.NEW):
             self.lines.remove(workload.key)
@@ -284,14 +286,15 @@ class Derived(FleetDerived):
     # As of a time
 
     def look_at_ends(self, now_s: float) -> None:
-        """Notice that a stated end has passed on which a reservation counts."""
+        """Note that a stated end has passed that a reservation counts on."""
         if now_s >= self.ends_until_s:
             self.ends_told += 1
             self.ends_until_s = float("inf")
 
     def _end_rests(self, now_s: float) -> None:
-        """Those that failed and have waited long enough wait in their lines again; not yet, where
-        the clock was put back, since whoever repeats what is decided now sees no other time."""
+        """Return jobs after their back-off to their classes. After a step back of the clock they
+        wait, since a repeated decision sees only one time.
+        """
         over = [name for name, at_s in self.resting.items() if at_s <= now_s]
         for name in over:
             self._rested[name] = self.resting.pop(name)
@@ -326,7 +329,7 @@ class Derived(FleetDerived):
         self._as_of_s = now_s
         self._grow()
         if not open_clusters <= self.open_clusters:
-            self.growth += 1  # one that was closed may take what did not fit then
+            self.growth += 1  # a reopened cluster may fit what did not before
         self.open_clusters = open_clusters
         order = self.due_order
         gpus = gpus_of(self.ledger.totals(open_clusters))
@@ -340,11 +343,11 @@ class Derived(FleetDerived):
 
 
 def _takes_turns(workload: Workload) -> bool:
-    """Whether it waits for a place, and for nothing else."""
+    """Return whether the workload waits for a placement and for nothing else."""
     return workload.state is State.QUEUED and not workload.depends and workload.hold is None
 
 
 def gpus_of(totals: Mapping[str, int]) -> float:
-    """Whole GPUs of a fleet; where there are none, what its CPU is worth."""
+    """Return the GPUs of a fleet; without GPUs the worth of its CPUs."""
     milli = sum(amount for name, amount in totals.items() if name.startswith(MODEL))
     return milli / 1000 if milli else totals.get(CPU, 0) / CPU_MILLI_A_GPU

@@ -1,5 +1,6 @@
-"""Attempts whose number of pods may be changed, by cluster: kept for speed. On most days there is
-none, and whoever looks for one knows at once."""
+"""Attempts with a variable number of pods, by cluster. Usually there are none, and a search is over
+at once.
+"""
 
 from collections.abc import Iterable
 
@@ -10,8 +11,9 @@ from berthmaster.lib.messages.workload import JobRequest
 
 
 def may_resize(workload: Workload) -> bool:
-    """Whether a decision may change it now: one that runs, that no Kueue governs or one that lets
-    it, that is on no way out and has no other change before it."""
+    """Return whether a decision may resize the attempt: running, allowed by its Kueue if any, not
+    leaving, and without a pending resize.
+    """
     request = workload.request
     return (
         workload.state is State.RUNNING
@@ -24,8 +26,9 @@ def may_resize(workload: Workload) -> bool:
 
 
 def _kueue_lets(workload: Workload, request: JobRequest) -> bool:
-    """Whether its worker's Kueue lets its number change, which it does of plain Jobs alone,
-    whatever an executor says."""
+    """Return whether the worker's Kueue allows a resize: of plain Jobs only, whatever the executor
+    reports.
+    """
     return workload.target.via == "worker" and workload.resizable and len(request.pod_sets) == 1
 
 
@@ -44,7 +47,7 @@ class Elastic:
             self._here.setdefault(workload.cluster, {})[name] = None
 
     def drop(self, name: Key) -> None:
-        """It may not be changed (any more)."""
+        """Remove an attempt."""
         cluster = self._where.pop(name, None)
         if cluster is not None:
             del self._here[cluster][name]
@@ -52,11 +55,9 @@ class Elastic:
                 del self._here[cluster]
 
     def clusters(self) -> list[str]:
-        """Those with any."""
         return sorted(self._here)
 
     def among(self, cluster: str) -> Iterable[Key]:
-        """Those in a cluster, in their order."""
         return sorted(self._here.get(cluster, ()))
 
     def names(self) -> Iterable[Key]:

@@ -1,8 +1,8 @@
-"""What the resolver knows: the fold of the log, the facts and the operators' settings.
+"""The resolver's knowledge: the fold of log, facts and operators' settings.
 
-All of it follows from the messages alone, up to one sequence per stream, and nothing but a message
-changes it: deciding and answering read. What is derived (derived.py) follows from the rest and
-never decides anything by itself: a state that is restored or folded anew decides the same.
+Messages alone determine the knowledge, up to one sequence per stream. Decisions and answers only
+read. Derived data (derived.py) follows from the rest, so a restored or refolded state decides the
+same.
 """
 
 import itertools
@@ -64,7 +64,7 @@ _TELLS_OF_ENDS = Progressed | Checkpointed | EvictionRequested
 
 
 class Knowledge:
-    """Everything that decisions depend on; beside it, in ``derived``, what follows from that."""
+    """All inputs of decisions, with derived data in ``derived``."""
 
     def __init__(self, cell: str) -> None:
         self.cell = cell
@@ -76,16 +76,17 @@ class Knowledge:
         self.frozen = self.workloads.frozen
         self.suspended: frozenset[Key] = frozenset()  # see lifecycle.refusals
         self.retried: frozenset[Key] = frozenset()
-        self.reservations: dict[Key, Reservation] = {}  # told by the newest decision that told any
+        self.reservations: dict[Key, Reservation] = {}  # of the newest decision with reservations
         self.recent_evictions = RecentEvictions()
-        self.told_mix = Sampled()  # by the newest decision that told any
+        self.told_mix = Sampled()  # of the newest decision with a mix
         self.told_pressure = Told()
         self.told_lives = ToldLives()
         self._newer_lives: Lives | None = None  # than were told, for the next decision to tell
         self.expectations = Expectations()
         self.given: Given | None = None
         self.fleet = Fleet()
-        self._unseen: dict[tuple[str, str], dict[Key, None]] = {}  # nodes unknown; who is there
+        # Unknown nodes, with the workloads there
+        self._unseen: dict[tuple[str, str], dict[Key, None]] = {}
         self.queues: dict[str, QueueSetting] = {}
         self.runtimes: dict[str, RuntimeSetting] = dict(BUILT_IN)  # for trials of requests
         self.derived = Derived(self.fleet, self.queues, self.open, self.expectations)
@@ -99,8 +100,9 @@ class Knowledge:
     def take_event(
         self, event: WorkloadEvent, sequence: int, stored_at_s: float, *, void: bool = False
     ) -> Verdict | None:
-        """Fold one event; None if it is of a workload that ended or is frozen. ``void``: see
-        ``lifecycle.fold.offer``."""
+        """Fold one event; None if its workload has ended or is frozen. ``void``: see
+        ``lifecycle.fold.offer``.
+        """
         self.workloads_sequence = max(self.workloads_sequence, sequence)
         self.view.heard_s = max(self.view.heard_s, stored_at_s)
         name = key(event.tenant, event.id)
@@ -139,21 +141,24 @@ class Knowledge:
         return verdict
 
     def sampled(self) -> Sampled:
-        """The sample that scores are made for: told by decisions, so that whoever began when much
-        of the log was purged decides by what others had learned, until it has seen more."""
+        """Return the sample for scores. Decisions report it, so that a resolver starting on a
+        purged log uses the earlier sample until it has seen more.
+        """
         if self.given is not None:
             return self.given.mix
         own, told = self.view.mix.newest, self.told_mix
         return own if own.pods > told.pods else told
 
     def expect(self, learned: Learned) -> None:
-        """Go on from what another had learned of jobs' durations."""
+        """Continue with another resolver's learned durations."""
         self.expectations = Expectations(learned)
         self.derived.due_order = DueOrder(self.expectations)
 
     @property
     def presses(self) -> bool:
-        """Whether it is worked out anew which nodes are scarce: a decision has to tell it then."""
+        """Return whether the scarcity of nodes is due for a new calculation, which the decision
+        reports.
+        """
         if self.given is not None:
             return self.given.presses
         self.fleet.arrange()
@@ -161,7 +166,7 @@ class Knowledge:
         return is_due(told.pressure, self.sampled(), told.placed, len(self.fleet.names))
 
     def lay_out(self) -> None:
-        """What follows from which nodes there are, for whoever looks next."""
+        """Prepare data that depends on the set of nodes."""
         self.view.lay_out(self.sampled())
         self.derived.movable.lay_out(self.fleet)
 
@@ -172,8 +177,7 @@ class Knowledge:
         return self.view.pressure(self.sampled(), told) if self.presses else told
 
     def repeat(self, decision: Decision) -> None:
-        """A decision is to be repeated: with what it told that it was made with, or what those
-        before it did."""
+        """Prepare to repeat a decision, with its reported inputs or those reported before."""
         mix, pressure = decision.mix, decision.pressure
         self.given = Given(
             mix=self.told_mix if mix is None else sampled_from(mix),
@@ -191,8 +195,9 @@ class Knowledge:
             self.clusters.left_unclaimed(name, at_s)
 
     def snapshot(self, policy: Policy, now_s: float, *, renew: bool) -> ClusterSnapshot:
-        """All clusters as of now, and what is derived brought up to date. ``renew``: guesses of how
-        long jobs take as well, which is for whoever decides."""
+        """Return all clusters as of now, after updating derived data. ``renew``: also renew learned
+        durations, for decisions.
+        """
         snapshot = snapshot_of(
             self.view,
             policy,
@@ -229,7 +234,7 @@ class Knowledge:
         return self._newer_lives or self.told_lives.lives
 
     def _lives(self, policy: Policy, now_s: float) -> Lives:
-        """The same, made anew if enough has ended since and there is a queue in which it counts."""
+        """Return the tables, renewed after enough endings if a queue uses them."""
         counts = policy.order == "due" and any(q.preempts_equals for q in self.queues.values())
         seen = self.expectations.lives
         if self.given is None and counts and is_lives_due(seen, self.lives):
@@ -241,7 +246,7 @@ class Knowledge:
         return self.lives
 
     def tells(self) -> tuple[ToldOutlook | None, tuple[Expected, ...]]:
-        """Of a decision that is made now: the outlook, and guesses that were not told yet."""
+        """Return the outlook and unreported guesses for a new decision."""
         order, given = self.derived.due_order, self.given
         if order.seen is not None and given is not None and given.outlook is not None:
             return given.outlook, given.expected
@@ -255,15 +260,16 @@ class Knowledge:
         self.told_pressure = told._replace(placed=told.placed + placed)
 
     def _is_ours(self, event: Submitted | Carried) -> bool:
-        """Whether this cell's decider places it."""
+        """Return whether this cell's resolver places the workload."""
         cell = event.cell if isinstance(event, Submitted) else event.workload.cell
         if cell != self.cell:
             self.elsewhere.add(key(event.tenant, event.id))
         return cell == self.cell
 
     def freeze(self, tenant: str, workload_id: str, sequence: int, why: str) -> None:
-        """An event of it cannot be understood: nothing more is decided about it by this reader. A
-        live placement keeps its room; waiting ends."""
+        """Freeze a workload after an undecodable event. A live placement keeps its capacity; a
+        pending workload leaves its class.
+        """
         self.workloads_sequence = max(self.workloads_sequence, sequence)
         name = key(tenant, workload_id)
         self.workloads.freeze(tenant, workload_id, sequence, why)
@@ -271,8 +277,7 @@ class Knowledge:
         self.derived.frozen(name, workload.cluster if workload is not None else None)
 
     def suspend(self, names: frozenset[Key], retried: frozenset[Key]) -> None:
-        """Nothing is decided about these for now; about all others again, but nobody makes or
-        leaves room for the ``retried``."""
+        """Set the backed off workloads. The ``retried`` get neither preemption nor reservations."""
         before, self.suspended, self.retried = self.suspended, names, retried
         for name in sorted(before ^ names):
             if name in self.open and name not in self.frozen:
@@ -305,7 +310,8 @@ class Knowledge:
             if decision.outlook is not None:
                 on_told = self.derived.due_order.told
                 self.expectations.take_told(decision, self.open, on_told)
-            # Its decider may have read claims that the log keeps no more: their jobs have ended.
+            # The other resolver may have read claims that the log no longer keeps, of jobs that
+            # have ended.
             self.clusters.claim_but_for(decision.unclaimed)
             for retraction in decision.withdrawals:
                 if retraction.reason == UNCLAIMED:
@@ -313,7 +319,7 @@ class Knowledge:
             self._follow_tries(decision)
 
     def _follow_tries(self, decision: Decision) -> None:
-        """Who is doubted and was given something has time to claim it before it gets more."""
+        """A cluster on probation gets time to claim before more placements."""
         if not self.clusters.unclaimed:
             return
         avoid_s = Policy.from_record(decision.settings).avoid_s
@@ -322,7 +328,7 @@ class Knowledge:
                 self.clusters.left_unclaimed(name, decision.now_s)
 
     def _count_evicted(self, name: Key, at_s: float) -> None:
-        """Against the budgets, of the fleet and of its queue."""
+        """Count an eviction against the budgets of the fleet and its queue."""
         workload = self.open.get(name)
         request = workload.request if workload is not None else None
         self.recent_evictions.add(at_s, request.queue if request is not None else "")
@@ -341,7 +347,7 @@ class Knowledge:
         *,
         was_live: bool,
     ) -> None:
-        """What follows for the fleet from a workload that changed, and for what is derived."""
+        """Update fleet and derived data after a change of a workload."""
         name, state, derived = workload.key, workload.state, self.derived
         derived.changes += was_live or workload.live
         if was_live and not workload.live:
@@ -354,14 +360,14 @@ class Knowledge:
             self._follow_division(workload)
         claimed = state in HELD and before not in HELD
         if claimed and workload.cluster in self.clusters.unclaimed:
-            self.clusters.left_unclaimed(workload.cluster, None)  # it claims again
+            self.clusters.left_unclaimed(workload.cluster, None)  # the cluster claims again
             derived.growth += 1
         derived.follow(workload, before, attempt_cluster, frozen=name in self.frozen)
         if State.DIVIDED in (before, state):
             self.parts.follow(workload, before)
 
     def _follow_division(self, workload: Workload) -> None:
-        """It is divided from now on, or is no more."""
+        """Start or end the charge of a divided job."""
         ledger = self.derived.ledger
         if workload.state is State.DIVIDED:
             if workload.request is not None:
@@ -384,21 +390,21 @@ class Knowledge:
         derived = self.derived
         derived.ledger.hold(workload.key, workload.request, workload.cluster, workload.pods)
         if counted and held_before != {(h.node, h.gpus) for h in holdings}:
-            derived.growth += 1  # pods run elsewhere than placed: those places are free
+            derived.growth += 1  # pods run elsewhere than placed, so those nodes are free
 
     # Facts
 
     def take_fact(self, fact: FleetFact, sequence: int, stored_at_s: float) -> None:
         """Take over the newest value of something in the fleet."""
         self.view.take_fact(fact, sequence, stored_at_s)
-        if isinstance(fact, NodeReport):  # now it can be said which of its GPUs they are charged to
+        if isinstance(fact, NodeReport):  # the GPUs of placements on it are now known
             for name in self._unseen.pop((fact.cluster, fact.node), ()):
                 workload = self.open.get(name)
                 if workload is not None and workload.live:
                     self._hold(workload, counted=False)
 
     def take_control(self, fact: ControlFact, sequence: int) -> None:
-        """Take over what an operator set."""
+        """Apply an operator's setting."""
         known = self.queues.get(fact.queue) if isinstance(fact, QueueSetting) else None
         self.view.take_control(fact, sequence)
         if isinstance(fact, RuntimeSetting):
@@ -410,9 +416,11 @@ class Knowledge:
 def holdings_of(
     fleet: Fleet, request: JobRequest, cluster: str, bindings: tuple[PodBinding, ...]
 ) -> list[Holding]:
-    """What the pods of a placement take, in their order. A binding of no known pod set takes
-    nothing. Pods of which it is not said which GPUs they have are charged to others than the rest
-    of them; what such a pod takes of a node that is not known yet has no GPUs."""
+    """Return the holdings of a placement's pods in order.
+
+    A binding of an unknown pod set takes nothing. Pods with unknown GPUs are charged to other GPUs
+    than the rest. On an unknown node such a pod gets no GPUs.
+    """
     by_pod: dict[str, PodSet] = {p.name: p for p in request.pod_sets}
     asked = [(binding, by_pod.get(binding.pod.rpartition("-")[0])) for binding in bindings]
     out: dict[str, Holding] = {}

@@ -1,7 +1,7 @@
-"""Attempts that may be ended to make room, by cluster, queue and priority: kept for speed.
+"""Attempts that may be preempted, by cluster, queue and priority. Kept for speed.
 
-It follows from what is known of each workload alone. Whoever looks for room asks here first whether
-there is anybody at all, which on most days there is not.
+Each workload alone determines its entry. Every search for victims asks here first whether any
+exist, usually none.
 """
 
 from collections import Counter
@@ -25,8 +25,9 @@ class _Entry(NamedTuple):
 
 
 def is_movable(workload: Workload) -> bool:
-    """Whether a decision may end its attempt: one that was claimed, that Kueue does not govern, and
-    whose people allow it."""
+    """Return whether a decision may end the attempt: claimed, not governed by Kueue, and
+    preemptible.
+    """
     request = workload.request
     return (
         workload.state in HELD
@@ -42,7 +43,7 @@ class Movable:
     def __init__(self) -> None:
         self._entries: dict[Key, _Entry] = {}
         self._priorities: dict[str, Counter[int]] = {}  # by queue
-        self._here: dict[str, HeldParts] = {}  # cluster -> what they hold there
+        self._here: dict[str, HeldParts] = {}  # cluster -> their capacity there
         self._jobs: dict[str, Counter[str]] = {}  # cluster -> queue -> how many
         self._milli: dict[str, Counter[str]] = {}  # cluster -> queue -> GPU milli
 
@@ -71,7 +72,7 @@ class Movable:
         self._milli.setdefault(entry.cluster, Counter())[entry.queue] += milli
 
     def drop(self, name: Key) -> None:
-        """It may not be ended (any more)."""
+        """Remove an attempt."""
         entry = self._entries.pop(name, None)
         if entry is None:
             return
@@ -91,24 +92,23 @@ class Movable:
             del self._here[entry.cluster], self._jobs[entry.cluster], self._milli[entry.cluster]
 
     def queues(self) -> dict[str, int]:
-        """Queues with any, and the least priority among them."""
+        """Return the queues with such attempts, and the lowest priority of each."""
         return {queue: min(priorities) for queue, priorities in self._priorities.items()}
 
     def milli(self, cluster: str, queues: frozenset[str]) -> int:
-        """GPU milli that these queues' hold in a cluster."""
+        """Return the GPU milli of these queues' attempts in a cluster."""
         return sum(n for queue, n in self._milli.get(cluster, {}).items() if queue in queues)
 
     def any_of(self, cluster: str, queues: frozenset[str]) -> bool:
-        """Whether there is one of these queues in a cluster."""
         return not queues.isdisjoint(self._jobs.get(cluster, ()))
 
     def lay_out(self, fleet: Fleet) -> None:
-        """Find the nodes of all that they hold, so that nobody who looks for room has to."""
+        """Find the nodes of all attempts in advance, so that a search is fast."""
         for cluster, here in self._here.items():
             here.lay_out(fleet, cluster)
 
     def here(self, cluster: str) -> HeldParts:
-        """What all of them hold in a cluster."""
+        """Return the capacity of all attempts in a cluster."""
         return self._here.get(cluster) or HeldParts()
 
 

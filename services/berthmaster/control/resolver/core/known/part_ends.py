@@ -1,4 +1,4 @@
-"""How a part of a divided job ended, as its job must know it."""
+"""The end of a part of a divided job, for its job."""
 
 import msgspec
 
@@ -13,5 +13,5 @@ class PartEnd(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     exit_code: int | None = None
     fault: Fault = ""
     node: str = ""
-    blamed: bool = False  # it was evicted, and that counts
-    checkpoint: Checkpoint | None = None  # that it told last
+    blamed: bool = False  # evicted, and counted
+    checkpoint: Checkpoint | None = None  # last reported checkpoint

@@ -1,7 +1,7 @@
-"""Parts of divided jobs, and how those ended that the jobs wait for.
+"""Parts of divided jobs, and the ends that their jobs wait for.
 
-A part is a workload of its own: of one that has ended nothing is known any more, so what its job
-must know of it is kept here until the job's attempt is over.
+A part is a workload of its own and is forgotten at its end. So its result is kept here until the
+job's attempt is over.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -22,13 +22,15 @@ class Parts:
         self.numbers: dict[Key, int] = {}  # of jobs: of the newest division with parts
 
     def heard(self, event: WorkloadEvent) -> None:
-        """An event of the log, of whatever workload. How often a job was divided its parts tell,
-        also those that a recovered log has without it: the ids of parts are used up when the job
-        is submitted again."""
+        """Note an event of any workload, to count divisions.
+
+        Parts tell the number of divisions, even if a recovered log lost the job's events: the ids
+        of parts stay used when the job is submitted again.
+        """
         if (found := division_of(event.id)) is None:
             return
         name = key(event.tenant, found[0])
-        # An ending of one that is not open is what is left of its story.
+        # The ending of a part that is not open is a tombstone.
         begins_or_is_left = isinstance(event, Carried) or (
             isinstance(event, Ending) and key(event.tenant, event.id) not in self._open
         )
@@ -36,7 +38,7 @@ class Parts:
             self.numbers[name] = max(found[1], self.numbers.get(name, 0))
 
     def next_number(self, job: Workload) -> int:
-        """Of a division that is made now."""
+        """Return the number of a new division."""
         return max(job.attempt, self.numbers.get(job.key, 0)) + 1
 
     def __contains__(self, name: Key) -> bool:
@@ -44,11 +46,10 @@ class Parts:
 
     @property
     def jobs(self) -> Iterable[Key]:
-        """Those that are divided now."""
         return self._ends.keys()
 
     def follow(self, workload: Workload, before: State) -> None:
-        """A workload changed, which may be such a job."""
+        """Update after a change of a workload."""
         is_divided = workload.state is State.DIVIDED
         if is_divided and workload.key not in self._ends:
             self._ends[workload.key] = {}
@@ -63,7 +64,7 @@ class Parts:
         """A part or a job has, if the event says so. ``part``: as it stood before; None: it is not
         open, so an ending is a tombstone, and anything else says nothing."""
         if isinstance(event, Ending):
-            self.numbers.pop(name, None)  # of a job, whose id does not come again
+            self.numbers.pop(name, None)  # ids of ended jobs never return
         job = self._jobs.get(name)
         if job is None or event.id in self._ends[job]:
             return
@@ -86,12 +87,12 @@ class Parts:
         self._ends[job][event.id] = PartEnd(**end)  # type: ignore[arg-type]
 
     def job_of(self, part: Workload) -> Workload | None:
-        """The divided job that has this part now; None: it has been left behind."""
+        """Return the divided job of a part; None if the part was left behind."""
         job = self._jobs.get(part.key)
         return self._open[job] if job is not None else None
 
     def of(self, job: Workload) -> list[Workload | PartEnd]:
-        """All parts in their order. What is nowhere any more was lost with a log."""
+        """Return all parts in order. A missing part was lost with a log."""
         ends = self._ends.get(job.key, {})
         lost = State.CANCELLED
         return [
@@ -104,7 +105,7 @@ class Parts:
     # For a snapshot
 
     def state(self) -> dict[Key, list[PartEnd]]:
-        """What ``restore`` needs."""
+        """Return the data for ``restore``."""
         return {job: list(ends.values()) for job, ends in self._ends.items() if ends}
 
     def restore(self, state: Mapping[Key, Iterable[PartEnd]]) -> None:
@@ -114,5 +115,4 @@ class Parts:
 
 
 def open_parts(parts: Iterable[Workload | PartEnd]) -> Iterator[Workload]:
-    """Those that have not ended."""
     return (each for each in parts if isinstance(each, Workload))

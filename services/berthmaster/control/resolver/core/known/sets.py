@@ -1,9 +1,10 @@
-"""Sets of jobs of which only so many may have a place at once. Pure.
+"""Sets of jobs with a limit on placed jobs. Pure.
 
-Who of a set is in a line follows from who is open and how he stands, and from nothing that happened
-before: those that have a place count, and of those that wait the best, by priority and submission,
-fill what is left. So a decider that starts anew, or repeats decisions, has the same ones in line.
-Others wait outside every line, and cost those who decide nothing.
+Example: a set has ``set_at_most: 2`` and five jobs. One is placed, so the best pending job by
+priority and submission is in its class, and three wait outside.
+
+The state of open jobs alone determines the members in line, so a restarted resolver, or a repeated
+decision, has the same ones. Jobs outside cost nothing in decisions.
 """
 
 from bisect import bisect_left, insort
@@ -13,11 +14,11 @@ from berthmaster.lib.lifecycle.states import State
 from berthmaster.lib.lifecycle.workload import Key, Workload
 
 SetKey = tuple[str, str]  # tenant, set
-_Order = tuple[int, int, Key]  # -priority, submission, who
+_Order = tuple[int, int, Key]  # -priority, submission, key
 
 
 class Moved(NamedTuple):
-    """Who may wait in a line now, and who no more."""
+    """Jobs that enter or leave their classes."""
 
     enter: list[Key]
     leave: list[Key]
@@ -75,7 +76,9 @@ class JobSets:
         return wanted
 
     def outside(self, workload: Workload) -> int:
-        """How many of its set have a place, if it waits until fewer do; 0: it does not."""
+        """Return the number of placed jobs of the set, if the job waits for fewer; 0 if it does not
+        wait.
+        """
         request = workload.request
         if request is None or request.set_at_most is None:
             return 0

@@ -1,4 +1,4 @@
-"""What the resolver knows, to be kept: whoever starts from it reads the log from there on only."""
+"""Snapshots of the knowledge. A resolver that starts from one reads only the rest of the log."""
 
 import msgspec
 
@@ -36,14 +36,14 @@ class Snapshot(msgspec.Struct, kw_only=True, tag="resolver.snapshot.v11"):
 
 
 def snapshot_of(know: Knowledge) -> Snapshot:
-    """What ``restore`` needs. Facts are not in it: their streams keep them."""
+    """Return the data for ``restore``. Facts stay in their streams."""
     return Snapshot(
         cell=know.cell,
         sequence=know.workloads_sequence,
         chain_number=know.chain.number,
         chain_sequence=know.chain.sequence,
         open=[
-            *(know.open[name] for name in know.derived.unclaimed),  # in the order of their commit
+            *(know.open[name] for name in know.derived.unclaimed),  # in order of their commits
             *(w for name, w in know.open.items() if name not in know.derived.unclaimed),
         ],
         mix=know.view.mix.state(),

@@ -1,4 +1,4 @@
-"""What decisions told, as later ones are made with it."""
+"""Values reported by decisions, as inputs of later ones."""
 
 from typing import NamedTuple
 
@@ -11,28 +11,29 @@ from berthmaster.lib.messages.placement import Expected, Lives, Pressure, ToldOu
 
 
 class Given(msgspec.Struct, frozen=True, kw_only=True):
-    """What a decision told that it was made with: when it is repeated, it counts in place of what
-    follows here, as that follows from more than the log keeps."""
+    """Inputs that a decision reports. A repeated decision uses these values, because they depend on
+    more than the log keeps.
+    """
 
     mix: Sampled
     pressure: Pressure
-    presses: bool  # it told the pressure
+    presses: bool  # the decision reports the scarcity
     outlook: ToldOutlook | None = None
     expected: tuple[Expected, ...] = ()
     lives: Lives
-    tells_lives: bool  # it told them
+    tells_lives: bool  # the decision reports the tables
 
 
 class ToldLives(NamedTuple):
-    """What was learned of how long jobs go on, by the newest decision that told it."""
+    """Learned durations of the newest decision that reports any."""
 
     lives: Lives = NO_LIVES
-    by: int = 0  # its number
+    by: int = 0  # number of that decision
 
 
 class Told(NamedTuple):
-    """Which nodes are scarce, by the newest decision that told any."""
+    """Scarcity of nodes of the newest decision that reports any."""
 
     pressure: Pressure = NO_PRESSURE
-    by: int = 0  # its number
-    placed: int = 0  # pods by it and since
+    by: int = 0  # number of that decision
+    placed: int = 0  # pods placed by it and since

@@ -1,1 +1,1 @@
-"""What is told: events of the log, events for people who use kubectl, and answers to why."""
+"""Output for readers: events of the log, Kubernetes events, and answers to ``why``."""

@@ -1,6 +1,6 @@
-"""Why there, or why not yet: what the hub, the worker and our own ranking say of one workload.
+"""Answers to ``why`` for workloads of a hub: from hub, worker and ranking.
 
-Kueue's order and quota are told in its own words and never guessed at.
+Kueue's order and quota are quoted from Kueue, never guessed.
 """
 
 from collections import Counter
@@ -38,7 +38,7 @@ from berthmaster.lib.messages.placement import Choice, Decision
 
 
 class About(NamedTuple):
-    """What answers are made of."""
+    """Inputs of an answer."""
 
     view: WorkloadView
     memo: Memo
@@ -47,12 +47,12 @@ class About(NamedTuple):
     policy: HubPolicy
     decisions: Mapping[int, Decision]
     hub_trouble: str  # why nothing new is heard of the hub, or ""
-    kueue_silence: str  # that the hub's Kueue does nothing, in words, or ""
+    kueue_silence: str  # why the hub's Kueue counts as silent, or ""
     now_s: float
 
 
 def why(about: About) -> WhyReply:
-    """The answer for a workload that is open on the bus."""
+    """Return the answer for an open workload."""
     know, view = about.know, about.view
     bus = view.bus
     assert bus is not None
@@ -153,7 +153,7 @@ def _standing(about: About, view: WorkloadView, bus: Workload) -> str:
 
 
 def _sender(about: About, bus: Workload) -> str:
-    """Whoever chose the cluster of the open attempt."""
+    """Return the party that chose the cluster of the open attempt."""
     decision = about.decisions.get(bus.decision)
     choice = _choice_of(decision, bus) if decision is not None else None
     mode = decision.settings.get("mode") if decision is not None else about.policy.mode
@@ -169,7 +169,7 @@ def _claimed(bus: Workload) -> str:
 
 
 def _ours(about: About, view: WorkloadView) -> str:
-    """Where it would go in mode dispatch."""
+    """Describe the cluster that mode dispatch would choose."""
     shortlist = shortlist_for(about.know, view, about.policy, about.now_s)
     if not shortlist.candidates:
         return "; in mode dispatch it would wait"
@@ -178,7 +178,7 @@ def _ours(about: About, view: WorkloadView) -> str:
 
 
 def _silence(about: About, names: Sequence[str]) -> str:
-    """Which of these clusters have spoken once and do so no more: how it stands there is old."""
+    """Describe silent clusters among ``names``: their state is outdated."""
     since = ((name, about.know.view.clusters.peek(name).alive_at_s) for name in names)
     silent = [
         f"{name} is silent for {about.now_s - at_s:.0f} s"
@@ -219,5 +219,5 @@ def _choice_of(decision: Decision, workload: Workload) -> Choice | None:
 
 
 def _group(text: str) -> str:
-    """Reasons that differ in a detail only count together."""
+    """Reduce a reason to its common part."""
     return text.split(" (", maxsplit=1)[0].split(":", maxsplit=1)[0]

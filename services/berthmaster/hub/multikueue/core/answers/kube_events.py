@@ -1,6 +1,7 @@
-"""Events on Workloads, for people who use kubectl: where they go and why, or what is in the way.
+"""Kubernetes events on Workloads, for `kubectl describe`: the target and its reasons, or the
+obstacle.
 
-Each is told once until it changes; none is told for what is well by itself within a second.
+An event repeats only after a change. Conditions that pass within a second have no event.
 """
 
 from collections.abc import Iterator
@@ -35,7 +36,7 @@ def of(
     policy: HubPolicy,
     now_s: float,
 ) -> Iterator[KubeEvent]:
-    """What is to be told of one workload now."""
+    """Yield the present events of one workload."""
     hub, bus, rules = view.hub, view.bus, view.rules
     if hub is None or bus is None or rules is None:
         return

@@ -1,4 +1,4 @@
-"""What the reconciler says in the log: each step that is an event, in its words."""
+"""Log events written by the reconciler, one function for each step."""
 
 from berthmaster.hub.multikueue.core.deciding.steps import Admit, Claim, End, Evict, Run
 from berthmaster.hub.multikueue.core.known.requests import origin_of, read_request
@@ -17,7 +17,7 @@ from berthmaster.lib.messages.workload import (
 
 
 def submitted(view: WorkloadView, hub_id: str, by: str, now_s: float) -> Submitted:
-    """A Workload that people made on the hub becomes known."""
+    """Return the event that makes a user's Workload on the hub known."""
     hub, rules = view.hub, view.rules
     assert hub is not None
     assert rules is not None

@@ -1,1 +1,1 @@
-"""What follows from what is known: the next step of each workload, and where it goes."""
+"""Decisions: the next step of each workload, and its cluster."""

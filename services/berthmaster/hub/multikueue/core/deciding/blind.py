@@ -1,17 +1,18 @@
-"""While the bus is away: what waits for a nomination is sent by what was known last.
+"""Degraded mode without the bus: Workloads are nominated by the last known state.
 
-A cluster is asked all that it is asked otherwise (selectors, labels, cordons, LocalQueue, models,
-resources), as everything stood when the bus was last heard. Those that were heard of then go first,
-those that had been silent before come after them; one of which nothing was ever known is not sent
-anything. Where no cluster is left a Workload stands still, and an event on it says why: a job in
-the wrong place is worse than one that waits. For the same reason nothing is moved: copies are
-reported over the bus, and nobody sees now whether they are gone.
+Example: when the bus falls silent, w1 has 2 free GPUs and w2 has 1. Of three jobs of one GPU two go
+to w1 and one to w2, because earlier nominations count as used.
 
-Nothing is decided and nothing is told: replicas that do this side by side know the same, what they
-write is guarded by the resource version, and when the bus is back the log follows what Kueue did.
+Rules of this file:
 
-For example, when the bus falls silent w1 has 2 free GPUs and w2 has 1: of three jobs of one GPU two
-go to w1 and one to w2, since what was sent there blindly takes room as well.
+- All filters apply (selectors, labels, cordons, LocalQueue, model, resources), on the state at the
+  last message. Clusters that were heard at that time go first, then silent ones. An unknown cluster
+  gets nothing.
+- Without a cluster a Workload stays pending, with a Kubernetes event: waiting is better than a
+  wrong cluster.
+- Nothing moves, because copies are reported over the bus, and their removal is invisible now.
+- Nothing is decided and nothing goes to the log. Replicas that run side by side know the same, and
+  the resource version guards their writes. Later the log follows Kueue's actions.
 """
 
 from collections.abc import Iterator
@@ -50,24 +51,24 @@ WORDS = "nominated while NATS was silent, by what was known before"
 
 
 class _Waiting(NamedTuple):
-    """A Workload that may be nominated and is not."""
+    """A Workload without a nomination that may get one."""
 
     at: ObjectKey
     workload: KueueWorkload
     rules: Rules
     view: WorkloadView
     bus: Workload  # as on the bus, or as it would be there; without its attempt
-    begun: frozenset[str]  # clusters where it may be already: those of its copies, or its attempt
+    begun: frozenset[str]  # clusters of its copies or its attempt, where it may have started
 
 
 class Blind:
-    """What was done while the bus is away."""
+    """Actions while the bus is away."""
 
     def __init__(self) -> None:
-        self.standing: dict[Key, str] = {}  # for whom there is no cluster, and why
-        self._look_at_s: dict[str, float] = {}  # uid -> when to look at it
+        self.standing: dict[Key, str] = {}  # reason of each Workload without a cluster
+        self._look_at_s: dict[str, float] = {}  # uid -> time of the next check
         self._under_way: dict[str, Key] = {}
-        self._sent: dict[Key, tuple[Workload, str]] = {}  # and to which cluster
+        self._sent: dict[Key, tuple[Workload, str]] = {}  # nominated Workloads, with their cluster
         self._told: dict[str, str] = {}  # uid -> the last event's note
         self._number = 0
 
@@ -88,7 +89,7 @@ class Blind:
     def look(
         self, hub: Hub, know: BusState, policy: HubPolicy, now_s: float
     ) -> list[Nominate | KubeEvent]:
-        """The next nominations, and what people are told."""
+        """Return the next nominations and Kubernetes events."""
         due = sorted(
             self._due(hub, know, policy, now_s),
             key=lambda one: (one.bus.submitted_sequence or float("inf"), one.at),
@@ -175,7 +176,7 @@ def _uid(name: Key, hub: Hub) -> str:
 
 
 def _waiting(at: ObjectKey, workload: KueueWorkload, hub: Hub, know: BusState) -> _Waiting | None:
-    """The Workload, if it may be nominated, has no nomination, and the log does not forbid it."""
+    """Return a Workload that may be nominated, is not, and is not excluded by the log."""
     rules, name = hub.rules(workload), hub.name_of(at)
     if rules is None or rules.problem or name is None or workload.nominated:
         return None
@@ -192,7 +193,9 @@ def _waiting(at: ObjectKey, workload: KueueWorkload, hub: Hub, know: BusState) -
 
 
 def _begun(view: WorkloadView, workload: KueueWorkload, know: BusState) -> frozenset[str]:
-    """Where a copy may be. Kueue removes all of them when it takes the hub's quota back."""
+    """Return clusters that may have a copy. Kueue removes all copies when it releases the hub's
+    quota.
+    """
     reserved = workload.condition(QUOTA_RESERVED)
     try:
         reserved_at_s = seconds(reserved.last_transition_time if reserved is not None else None)
@@ -207,7 +210,7 @@ def _begun(view: WorkloadView, workload: KueueWorkload, know: BusState) -> froze
 
 
 def _as_queued(view: WorkloadView, workload: KueueWorkload, rules: Rules, hub_id: str) -> Workload:
-    """As on the bus; for one that the bus does not know, as it will be there."""
+    """Return the workload as on the bus; for an unknown one, as it would be there."""
     if view.bus is not None:
         return msgspec.structs.replace(view.bus, state=State.QUEUED)
     tenant, _, workload_id = view.name.partition("/")
@@ -222,8 +225,9 @@ def _as_queued(view: WorkloadView, workload: KueueWorkload, rules: Rules, hub_id
 
 
 def _known_last(know: BusState, view: WorkloadView, policy: HubPolicy) -> tuple[HubShortlist, bool]:
-    """The clusters as they stood when the bus was last heard, and whether the candidates among them
-    were heard of then; if there are none, those that had been silent before."""
+    """Return the clusters at the last message, and whether the candidates were heard then. Without
+    such candidates, return clusters that were silent.
+    """
     shortlist = shortlist_for(know, view, policy, know.heard_at_s)
     if shortlist.candidates:
         return shortlist, True
@@ -232,7 +236,7 @@ def _known_last(know: BusState, view: WorkloadView, policy: HubPolicy) -> tuple[
 
 
 def _best(one: _Waiting, shortlist: HubShortlist) -> HubCandidate | None:
-    """The best cluster; if it has begun somewhere, only there."""
+    """Return the best cluster; after a start, only that cluster."""
     found = shortlist.candidates
     if one.begun:
         found = tuple(candidate for candidate in found if candidate.ref.name in one.begun)

@@ -28,7 +28,7 @@ AGAIN_S = 10.0
 
 
 def parameters_of(check: AdmissionCheck) -> tuple[str, str]:
-    """(the ConfigMap's name, what is wrong)."""
+    """Return the name of the ConfigMap, and the error."""
     parameters = check.spec.parameters
     if parameters is None or not parameters.name:
         return "", "has no parameters: {apiGroup: core, kind: ConfigMap, name: …} is needed"
@@ -39,7 +39,7 @@ def parameters_of(check: AdmissionCheck) -> tuple[str, str]:
 
 
 def waiting(view: WorkloadView) -> str | None:
-    """The check of ours that a Workload waits for, if it may be passed now."""
+    """Return the Berthmaster check that the Workload waits for, if it may pass now."""
     hub, rules = view.hub, view.rules
     if hub is None or rules is None or not rules.own_checks:
         return None
@@ -55,7 +55,7 @@ def waiting(view: WorkloadView) -> str | None:
 
 
 def words(view: WorkloadView, shortlist: HubShortlist) -> str:
-    """What a passed check says; "" while it must not pass."""
+    """Return the message of a passed check; "" while it must not pass."""
     if view.hub is not None and view.hub.cluster_name:
         return f"{view.hub.cluster_name} has it"
     if not shortlist.candidates:
@@ -81,7 +81,7 @@ class Checks:
         """A condition was written, or not."""
         check = self._under_way.pop(ref, None)
         if check is not None:
-            self._not_before_s[check] = now_s + AGAIN_S  # what was written comes back by itself
+            self._not_before_s[check] = now_s + AGAIN_S  # the watch brings the written object back
             self.moved = True
 
     def look(self, hub: Hub, now_s: float) -> list[Instruction]:

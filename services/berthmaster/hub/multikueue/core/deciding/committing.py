@@ -72,7 +72,7 @@ class Chosen(NamedTuple):
     shortlist: HubShortlist
     note: str
     follows: str = ""  # why an earlier decision or Kueue had chosen already
-    evicts: VictimSet | None = None  # the jobs that are evicted there
+    evicts: VictimSet | None = None  # victims in that cluster
 
 
 class _Draft:
@@ -102,7 +102,7 @@ class _Draft:
 
     @property
     def full(self) -> bool:
-        """Whether the commit has reached its limit of events or bytes."""
+        """Return whether the commit has reached its limit of events or bytes."""
         policy = self._policy
         return len(self.events) >= policy.commit_limit or self._bytes >= policy.commit_bytes
 
@@ -110,7 +110,7 @@ class _Draft:
 def choose(
     know: BusState, want: ToPlace, policy: HubPolicy, now_s: float, preemptor: HubPreemptor
 ) -> Chosen | None:
-    """Return the cluster for one Workload, or None if no cluster has a place."""
+    """Return the cluster for one Workload; None without capacity."""
     shortlist = shortlist_for(know, want.view, policy, now_s)
     if want.place.at:
         return Chosen(want.place.at, shortlist, want.place.why, want.place.why)
@@ -143,9 +143,9 @@ def decide(
     hub: Hub,
     held: Rooms,
 ) -> tuple[Commit | None, list[ToPlace]]:
-    """Return the commit (None without entries), and the Workloads that found no place.
+    """Return the commit (None without entries), and the Workloads without a cluster.
 
-    ``cramped``: Workloads that wait for room in a worker. ``leavers``: Workloads that may move.
+    ``cramped``: Workloads that wait for capacity in a worker. ``leavers``: Workloads that may move.
     """
     number = know.chain.number + 1
     made = _Draft(policy)

@@ -1,17 +1,21 @@
-"""What a hub asks of each cluster before a Workload may go there, and how soon it could begin.
+"""Filters of a hub for each cluster, and an estimate of the start there.
 
-Order of the questions (the first that says no is the reason told): does Kueue reach the cluster; do
-its labels match the queue's selectors; does it have the queue, and is that open; can the quota ever
-grant it; can its nodes ever hold it. Being busy keeps no cluster out, since Kueue makes the copy
-wait there; but a better ``tier`` goes first, and within a tier ``headroom`` counts: the lesser of
-free GPUs, TPUs or other pieces and quota left (CPU cores for what asks for none), both less what is
-on its way there. They are counted by the resource that is asked for: AMD's are no room for
-nvidia.com/gpu. Of nodes
-only those count that have the labels of the flavors which Kueue would give the pods: quota of a
-flavor whose labels no node has is quota for nodes that are yet to come.
+Example: a cluster has 6 free GPUs and quota for 4 more, and a job of 1 GPU is on its way there. Its
+headroom is 3: a job of 2 GPUs fits now, a job of 4 waits for quota.
 
-For example a cluster with 6 free GPUs, quota for 4 more and a job of 1 GPU on its way has headroom
-3: a job of 2 GPUs fits now there, one of 4 waits for quota.
+Filters in order; the first failing one is the reported reason:
+
+- Kueue reaches the cluster.
+- Its labels match the queue's selectors.
+- It has the queue, which is open.
+- Its quota can ever admit the Workload.
+- Its nodes can ever hold the Workload.
+
+A busy cluster stays a candidate, because Kueue queues the copy there. A better ``tier`` goes first.
+Within a tier ``headroom`` counts: the minimum of free capacity and free quota, less Workloads on
+their way. Its unit is the requested resource (GPUs, TPUs, other units, or CPU cores), and AMD's
+GPUs do not count for nvidia.com/gpu. Only nodes with the labels of the flavors that Kueue would
+assign count. Quota of a flavor without nodes is quota for future nodes.
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -57,41 +61,41 @@ from berthmaster.lib.messages.workload import JobRequest, PodSet
 
 NOT_LISTED: Final = "not in the MultiKueueConfig"
 NO_REPORT: Final = "reports no queues"
-TOLD_KINDS: Final = frozenset({"JobSet", "RayJob"})  # of which a profile says whether it has them
-CPU: Final = "cpu"  # what room is counted in where no GPU is asked for
+TOLD_KINDS: Final = frozenset({"JobSet", "RayJob"})  # kinds with a known availability in profiles
+CPU: Final = "cpu"  # unit of capacity without requested GPUs
 
 
 class Asked(NamedTuple):
-    """What is looked for, and for whom."""
+    """The request, and its Workload."""
 
     name: Key
     namespace: str
     local_queue: str
     request: JobRequest
     asks: tuple[Ask, ...]  # of a worker's quota
-    required: Required = ()  # of its nodes, beside what the engine looks for
-    shares: frozenset[str] = frozenset()  # by which nodes hand out parts of GPUs
-    kind: str = ""  # of the object that the Workload is of, such as RayJob
+    required: Required = ()  # requirements on nodes besides the engine's
+    shares: frozenset[str] = frozenset()  # resources of GPU fractions on nodes
+    kind: str = ""  # kind of the Workload's owner, such as RayJob
 
 
 class Standing(NamedTuple):
     """How a cluster stands to a Workload."""
 
-    out: str = ""  # why it cannot be sent there, or ""
+    out: str = ""  # why it cannot go there, or ""
     tier: float = UNKNOWN
     headroom: float = UNKNOWN
     in_line: tuple[int, int, bool] | None = None
-    note: str = ""  # why its nodes are yet to come
+    note: str = ""  # why its nodes are future ones
     last: str = ""  # why it goes behind all others, or ""
 
 
 class Shortfall(NamedTuple):
-    """What is missing on a cluster's nodes so that a job could begin there."""
+    """Missing capacity of a cluster's nodes for a start."""
 
-    pods: int  # of its largest set, for which there is no room
+    pods: int  # pods of the largest set without capacity
     largest: PodSet
-    resource: str  # as which that asks for its devices
-    uniform: bool  # every node with GPUs would do for it
+    resource: str  # requested resource of its devices
+    uniform: bool  # every node with GPUs suits
     spare_cpu_milli: int  # on each of these, at least
     spare_memory_mib: int
 
@@ -118,7 +122,7 @@ class HubGate(Gate):
             self._refs.setdefault(ref.name, ref)
         self._asks = asked.asks
         self._standings: dict[str, Standing] = {}
-        self._labels: dict[str, list[Labels]] = {}  # of its flavors, by cluster
+        self._labels: dict[str, list[Labels]] = {}  # labels of its flavors, by cluster
         self._demoted = know.demoted(policy, snapshot.now_s)
 
     def why_not(self, cluster: str) -> str:
@@ -134,15 +138,15 @@ class HubGate(Gate):
         return self._standing(cluster).headroom
 
     def note(self, cluster: str) -> str:
-        """Which nodes it lacks, if that is why it does not fit now, or ""."""
+        """Return the nodes that the cluster lacks, if that prevents a fit now, or ""."""
         return self._standing(cluster).note
 
     def last(self, cluster: str) -> str:
-        """Why it goes behind all others, or ""."""
+        """Return why the cluster goes behind all others, or ""."""
         return self._standing(cluster).last
 
     def shut(self, cluster: str) -> str:
-        """Why it is out whatever it reports, or ""."""
+        """Return why the cluster is closed whatever it reports, or ""."""
         ref = self._refs.get(cluster)
         if ref is None:
             return NOT_LISTED
@@ -161,7 +165,9 @@ class HubGate(Gate):
         return standing
 
     def why_never(self, cluster: str) -> str:
-        """What ``why_not`` says. It needs no other Workload's placement, and costs less."""
+        """Return the reason of ``why_not`` without other Workloads' placements, which
+        is cheaper.
+        """
         report = self._open_queue(cluster)
         if isinstance(report, str):
             return report
@@ -179,7 +185,7 @@ class HubGate(Gate):
         return standing
 
     def _open_queue(self, name: str) -> QueueReport | str:
-        """Return the ClusterQueue that the Workload would wait in there, or why it has none."""
+        """Return the ClusterQueue of the Workload there, or why it has none."""
         if shut := self.shut(name):
             return shut
         cluster, asked = self._know.view.clusters.peek(name), self._asked
@@ -194,7 +200,7 @@ class HubGate(Gate):
         return closed(*found) or found[0]
 
     def _unable(self, cluster: Cluster, report: QueueReport, never: str) -> str:
-        """Return why its quota (``never``) or its nodes can never hold the Workload, or ""."""
+        """Return why quota (``never``) or nodes can never hold the Workload, or ""."""
         if never:
             return never
         unsuited = self._none_suits.get(cluster.name, "")
@@ -203,7 +209,7 @@ class HubGate(Gate):
         return self._missing(cluster, report)[0]
 
     def _judge(self, cluster: Cluster, report: QueueReport) -> Standing:
-        """With a queue that is open."""
+        """Compute the standing of a cluster with an open queue."""
         name, request = cluster.name, self._asked.request
         policy, now_s = self._policy, self._snapshot.now_s
         way = self._know.on_the_way.to(name, now_s, policy.settle_s, but=self._asked.name)
@@ -236,11 +242,12 @@ class HubGate(Gate):
             note=note,
         )
 
-    # What room could be made
+    # Capacity by preemption
 
     def shortfall(self, cluster: str, ahead: Callable[[Workload], bool]) -> Shortfall | None:
-        """None of what asks for no GPUs, and where no node would do. ``ahead``: who of
-        those on their way there takes room before it."""
+        """Return the missing capacity; None for requests without GPUs, or without a suitable node.
+        ``ahead``: Workloads on their way that use capacity first.
+        """
         request, know = self._asked.request, self._know
         fleet = know.view.fleet
         largest = max(request.pod_sets, key=lambda pods: pods.gpus * pods.gpu_milli)
@@ -289,8 +296,9 @@ class HubGate(Gate):
         gone: Iterable[tuple[str, str, Sequence[Gone]]],
         ahead: Callable[[Workload], bool],
     ) -> bool:
-        """Whether its queue there would let it in at once if these had gone: of each its namespace,
-        its LocalQueue and its pod sets."""
+        """Return whether the queue would admit the Workload at once without ``gone``: namespace,
+        LocalQueue and pod sets of each.
+        """
         asked, know = self._asked, self._know
         seen = know.view.clusters.peek(cluster)
         reports = dict(seen.queues)
@@ -307,8 +315,9 @@ class HubGate(Gate):
         return quotas.answer(found[0].queue, self._asks).now
 
     def _charged(self, cluster: Cluster, unreserved: Sequence[Workload]) -> Quotas:
-        """Return what its queues have, as ``_quotas`` does. A decision for a burst asks hundreds of
-        times, with one more placement each time: then only that one is charged."""
+        """Return the free quota, like ``_quotas``. A burst asks hundreds of times with one more
+        placement each, so only the new placement is charged.
+        """
         known = self._know.charged.get(cluster.name)
         same = known is not None and known.snapshot is self._snapshot
         if known is not None and same and _begins_with(unreserved, known.workloads):
@@ -323,7 +332,7 @@ class HubGate(Gate):
     def _quotas(
         self, cluster: Cluster, reports: Collection[QueueReport], unreserved: Iterable[Workload]
     ) -> Quotas:
-        """What its queues have, less what was sent there and has no quota reserved yet."""
+        """Return the free quota, less placements without a quota reservation."""
         quotas = Quotas(reports, _counted_as(cluster))
         self._charge(quotas, reports, unreserved)
         return quotas
@@ -344,7 +353,7 @@ class HubGate(Gate):
                 quotas.charge(leads_to[0].queue, asks_of(request))
 
     def _missing(self, cluster: Cluster, report: QueueReport) -> tuple[str, str]:
-        """(what neither its nodes nor its queue has, what its nodes alone do not have)."""
+        """Return what nodes and queue lack, and what only the nodes lack."""
         fleet, lacking, counted_as = self._know.view.fleet, "", _counted_as(cluster)
         for resource, count in self._asked.required:
             name = counted_as.get(resource, resource)
@@ -361,8 +370,9 @@ class HubGate(Gate):
         return "", lacking
 
     def _may_come(self, cluster: Cluster, report: QueueReport, unsuited: str) -> bool:
-        """Whether nodes that suit may be yet to come: the quota grants what no node has. For what
-        asks for certain nodes, a flavor's labels must say that it has them."""
+        """Return whether suitable nodes may come: the quota grants what no node has. For requests
+        with node requirements, a flavor's labels must promise such nodes.
+        """
         if any(p.gpu_models or p.node_labels for p in self._asked.request.pod_sets):
             asks = (
                 ask for ask in counted(self._asks, _counted_as(cluster)) if of_all_pods(ask.pods)
@@ -372,7 +382,7 @@ class HubGate(Gate):
 
     @cached_property
     def _cards(self) -> list[tuple[Suitable, Scorecard]]:
-        """Of each pod set, which nodes suit it, and its card."""
+        """Return suitable nodes and scorecard of each pod set."""
         know, request = self._know, self._asked.request
         if not len(know.view.fleet.names):
             return []
@@ -384,15 +394,16 @@ class HubGate(Gate):
 
     @cached_property
     def _none_suits(self) -> dict[str, str]:
-        """Cluster -> why none of its nodes will ever do for one of the pod sets."""
+        """Return the reason by cluster where no node can ever suit some pod set."""
         why: dict[str, str] = {}
         for suitable, _ in self._cards:
             why = suitable.why_not | why
         return why
 
     def _room(self, cluster: str, labels: Sequence[Labels]) -> "_Room":
-        """What its nodes have for the request. ``labels``: for each pod set, by which labels the
-        flavors that it would get mean nodes; empty where it would get none now."""
+        """Return the nodes' capacity for the request. ``labels``: node labels of the flavors that
+        each pod set would get; empty = none now.
+        """
         view, sets = self._know.view, self._asked.request.pod_sets
         fleet = view.fleet
         slots = fleet.slots_of(cluster)
@@ -428,30 +439,31 @@ class HubGate(Gate):
 
 
 class _Room(NamedTuple):
-    """What the nodes of a cluster have for a request."""
+    """Capacity of a cluster's nodes for a request."""
 
     free: dict[str, float]  # resource -> GPUs, pieces or CPU cores, of the set with the most of it
     fits: bool = False
     holds: bool = False  # would fit if nothing ran there
-    lacks: str = ""  # what labels no node has
+    lacks: str = ""  # labels without a node
 
 
 def _begins_with(workloads: Sequence[Workload], first: Sequence[Workload]) -> bool:
-    """Whether these are the same objects, and perhaps more behind them."""
+    """Return whether ``first`` is a prefix of ``workloads``, by identity."""
     if len(workloads) < len(first):
         return False
     return all(one is other for one, other in zip(workloads, first, strict=False))
 
 
 def _counted_as(cluster: Cluster) -> Mapping[str, str]:
-    """Without claimed devices: of a Workload that claims some only the hub's Kueue knows how many,
-    by its own name for them."""
+    """Return the names without claimed devices: only the hub's Kueue counts those, by its own
+    names.
+    """
     found = cluster.counted_as
     return {name: found[name] for name in found if how_of(name) is not How.CLASS} if found else {}
 
 
 def _labels_of(report: QueueReport, flavors: Mapping[str, str]) -> Labels:
-    """Kueue gives the pods the labels of all flavors that they get."""
+    """Return the labels of all flavors that the pods get from Kueue."""
     names = set(flavors.values())
     return frozenset(
         pair
@@ -467,7 +479,7 @@ def _without_nodes(labels: Labels) -> str:
 
 
 def _capacity_milli(fleet: Fleet, suitable: Suitable, part: slice) -> NDArray[np.int64]:
-    """Of each node, what its healthy GPUs that will do come to."""
+    """Return the milli of each node's suitable healthy GPUs."""
     arrays = fleet.arrays
     if suitable.gpus is None:
         return arrays.capacity_milli[part]
@@ -490,7 +502,7 @@ def _free(
     resource: str,
     usable: NDArray[np.bool_],
 ) -> float:
-    """What the usable nodes have free of a resource for such pods: GPUs, pieces or CPU cores."""
+    """Return the free amount of a resource on usable nodes: GPUs, units or CPU cores."""
     arrays = fleet.arrays
     if resource == CPU:
         return float(np.maximum(arrays.cpu[part], 0)[usable].sum()) / 1000
@@ -501,7 +513,7 @@ def _free(
 
 
 def _free_milli(fleet: Fleet, suitable: Suitable, pods: PodSet, part: slice) -> NDArray[np.int64]:
-    """Of each node, GPU milli that are free for such pods."""
+    """Return the free GPU milli of each node for such pods."""
     arrays, in_parts = fleet.arrays, pods.gpu_milli < WHOLE
     if suitable.gpus is None:
         return arrays.milli[part] if in_parts else arrays.whole[part] * WHOLE

@@ -36,7 +36,7 @@ from berthmaster.lib.kueue.names import CHECK_CONTROLLER
 from berthmaster.lib.kueue.workloads import KueueWorkload
 from berthmaster.lib.lifecycle.states import HELD
 
-RESTART_S: Final = 60.0  # that a job needs to be at work again
+RESTART_S: Final = 60.0  # time from a restart to useful work
 NO_CHECK: Final = (
     f"it stays: its ClusterQueue has no AdmissionCheck of {CHECK_CONTROLLER}, by which Kueue is "
     "told to move it; add one, or have Kueue evict it"
@@ -44,7 +44,7 @@ NO_CHECK: Final = (
 
 
 def own_check(hub: KueueWorkload, rules: Rules | None) -> str:
-    """Return the check of ours by which a Workload is evicted; "" without one."""
+    """Return the Berthmaster check that evicts a Workload; "" without one."""
     names = rules.own_checks if rules is not None else ()
     return next((name for name in names if hub.check(name) is not None), "")
 
@@ -52,8 +52,9 @@ def own_check(hub: KueueWorkload, rules: Rules | None) -> str:
 def decide_eviction(
     know: BusState, view: WorkloadView, policy: HubPolicy, now_s: float
 ) -> Eviction | Stay | None:
-    """Return the eviction of a Workload, or why it stays; None without a request, or once the
-    eviction is in the log."""
+    """Return the eviction of a Workload, or why it stays; None without a request, or once the log
+    has the eviction.
+    """
     bus, hub = view.bus, view.hub
     if bus is None or hub is None or bus.state not in HELD or bus.leaving or bus.cancel_requested:
         return None

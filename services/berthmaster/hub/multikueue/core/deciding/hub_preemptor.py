@@ -1,28 +1,28 @@
-"""The search for Workloads that Kueue evicts, by a check of ours, for one that waits for capacity.
+"""The search for Workloads that Kueue evicts, by a Berthmaster check, for a pending one.
 
 ``HubPreemptor`` returns a ``VictimSet`` in one worker cluster. lib/engine/queueing/preemption.py
-has the rules; which queue may evict from which the hub's ClusterQueues say.
+has the rules, and the hub's ClusterQueues define the precedence.
 
-The hub's Kueue owns order and quota, and does not see the capacity of the workers. So a Workload
-may hold quota and wait in a worker behind jobs that it has precedence over.
+The hub's Kueue owns order and quota and does not see the capacity of workers. So a Workload may
+hold quota and wait in a worker behind jobs of lower precedence.
 
 Example: Workload train has priority 100 and needs a pod of 8 GPUs in rome, which is full. Its
-ClusterQueue says ``withinClusterQueue: LowerPriority``. Two Workloads of that queue with priority
-0 and 4 GPUs each run on one node of rome. Both are evicted.
+ClusterQueue says ``withinClusterQueue: LowerPriority``. Two Workloads of that queue with priority 0
+and 4 GPUs each run on one node of rome. Both are evicted.
 
 Rules of this file:
 
-- Within a ClusterQueue ``withinClusterQueue`` admits lower priorities as victims. In the cohort
-  ``reclaimWithinCohort`` admits queues beyond their own quota while the other stays within its own,
-  and ``borrowWithinCohort`` lower priorities. No queue falls below its own quota, and equal
-  priorities never evict each other. So no job is evicted for one that it would evict in turn.
-- A Workload must hold quota on the hub: what the hub is short of, its Kueue sees to. Where only
-  quota of the worker is missing, and Kueue preempts there, nothing is evicted.
-- The cheapest set of the first clusters is evicted. The nodes of a Workload's pods are not always
-  known. So a pod of a victim frees as many pods as surely fit where it was.
-- The order is part of the decision that sends the Workload there, or of a later one if it waits
-  there already. Until the victims are gone the Workload is not sent on and nothing more is evicted
-  for it. Workloads that Kueue would serve before it come first.
+- Within a ClusterQueue ``withinClusterQueue`` allows victims of lower priority. In the cohort
+  ``reclaimWithinCohort`` allows victims in queues beyond their own quota, while the beneficiary's
+  queue stays within its own. ``borrowWithinCohort`` allows lower priorities. No queue falls below
+  its own quota, and equal priorities never evict each other. So no two jobs can evict each other.
+- The beneficiary holds quota on the hub: the hub's Kueue handles missing quota. If only a worker's
+  quota is missing, and Kueue preempts there, nothing is evicted.
+- The cheapest set of the first clusters is evicted. The nodes of a victim's pods are not always
+  known, so a pod frees as many pods as surely fit in its place.
+- The eviction is part of the decision that sends the beneficiary there, or of a later one. Until
+  the victims are gone, the beneficiary stays and gets no further evictions. Workloads that Kueue
+  would serve earlier go first.
 """
 
 from collections import Counter
@@ -80,14 +80,14 @@ _Takes = tuple[str, str, Sequence[Gone]]  # of a worker's quota: see gate.admits
 
 
 class VictimSet(NamedTuple):
-    """The Workloads that are evicted for one in a cluster."""
+    """Workloads evicted for another in a cluster."""
 
     cluster: str
     victims: tuple["_Goes", ...]
 
     @property
     def cost(self) -> float:
-        """The GPU seconds that are lost."""
+        """Return the lost GPU seconds."""
         return cost_of([each.victim for each in self.victims])
 
 
@@ -95,7 +95,7 @@ class _Goes(NamedTuple):
     victim: Victim
     right: RightName
     floors: Floors
-    pods: int  # of the beneficiary's largest set that surely fit where it was
+    pods: int  # pods of the beneficiary's largest set that surely fit in its place
 
 
 class _Freed(NamedTuple):
@@ -104,7 +104,7 @@ class _Freed(NamedTuple):
 
 
 class _Waiting(NamedTuple):
-    """A Workload that waits, and what its ClusterQueue lets it do."""
+    """A pending Workload, and the rights of its ClusterQueue."""
 
     view: WorkloadView
     bus: Workload
@@ -112,7 +112,7 @@ class _Waiting(NamedTuple):
     job: Beneficiary
     priority: int
     reclaims_any: bool
-    threshold: int | None  # the highest priority of a victim if it borrows
+    threshold: int | None  # maximum priority of a victim while borrowing
 
 
 def waits_for_room(view: WorkloadView) -> bool:
@@ -137,7 +137,7 @@ class HubPreemptor:
         self._policy = policy
         self._now_s = now_s
         self._searches = 0
-        self._going: set[Key] = set()  # by this decision
+        self._going: set[Key] = set()  # victims of this decision
         self._used: Accounts | None = None
         self._shares: dict[str, QueueShare] = {}
 
@@ -173,7 +173,7 @@ class HubPreemptor:
         cluster, claimed = view.bus.cluster, view.bus.state is State.CLAIMED
         found = next((c for c in shortlist.candidates if c.ref.name == cluster), None)
         if claimed and (found is None or found.tier != NO_QUOTA):
-            return None  # its copy waits for something else than what is known here
+            return None  # its copy waits for an unknown reason
         if shortlist.gate is None:
             return None
         self._searches += 1
@@ -190,8 +190,9 @@ class HubPreemptor:
         return name in self._going
 
     def _candidate(self, view: WorkloadView) -> _Waiting | None:
-        """Return the Workload with its rights; None without a right, or beyond the searches of a
-        commit."""
+        """Return the Workload with its rights; None without rights, or beyond the searches of a
+        commit.
+        """
         bus, hub, rules = view.bus, view.hub, view.rules
         if bus is None or hub is None or rules is None or bus.request is None:
             return None
@@ -238,7 +239,7 @@ class HubPreemptor:
         short = gate.shortfall(cluster, ahead)
         lacks = short.pods if short is not None else 0
         if who.bus.state is State.ADMITTED and who.view.copy is not None:
-            lacks = who.view.copy.unscheduled  # the others of it have their nodes
+            lacks = who.view.copy.unscheduled  # its other pods have nodes
         if short is None or not (lacks or short_of_quota):
             return None
         may = self._may_go(cluster, who, short)
@@ -263,7 +264,7 @@ class HubPreemptor:
         return VictimSet(cluster, tuple(taken)) if self._within_budgets(taken) else None
 
     def _ahead(self, who: _Waiting) -> Callable[[Workload], bool]:
-        """Return which Workloads Kueue serves before it: by priority, then by age."""
+        """Return a test for Workloads that Kueue serves earlier: by priority, then by age."""
 
         def ahead(other: Workload) -> bool:
             mine, its = who.bus, other
@@ -292,7 +293,7 @@ class HubPreemptor:
         return bool(view.bus.leaving) or taken_back or view.name in self._going
 
     def _may_go(self, cluster: str, who: _Waiting, short: Shortfall) -> list[_Goes]:
-        """Return the cheapest victims, as many as their queues can lose."""
+        """Return the cheapest victims within the floors of their queues."""
         goers = []
         for (queue, priority), names in self._rooms.begun(cluster).items():
             right = self._right(queue, priority, who)
@@ -313,7 +314,7 @@ class HubPreemptor:
     def _goes(
         self, name: Key, queue: str, right: tuple[RightName, Floors], short: Shortfall
     ) -> _Goes | None:
-        """Return a victim; None if that frees no pod, or it may not be evicted now."""
+        """Return a victim; None if it frees no pod, or must not be evicted now."""
         bus, know = self._know.open[name], self._know
         hub = self._hub.workload(name, bus.origin.uid if bus.origin is not None else "")
         rules = self._hub.rules(hub) if hub is not None else None
@@ -339,7 +340,7 @@ class HubPreemptor:
         return found
 
     def _right(self, name: str, priority: int, who: _Waiting) -> tuple[RightName, Floors] | None:
-        """Return the right to evict from this ClusterQueue and priority; None without one."""
+        """Return the precedence over this ClusterQueue and priority; None without."""
         own = who.queue
         rules = own.spec.preemption
         assert rules is not None  # checked by _waiting
@@ -373,7 +374,7 @@ class HubPreemptor:
                 return False
         return True
 
-    # What is known
+    # Known state
 
     def _report(self, cluster: str, who: _Waiting) -> QueueReport | None:
         hub = who.view.hub
@@ -385,7 +386,7 @@ class HubPreemptor:
         return view_of(name, self._know, self._hub)
 
     def _accounts(self) -> Accounts:
-        """Return the quota that each ClusterQueue holds, less what is being evicted."""
+        """Return the quota of each ClusterQueue, less ordered evictions."""
         if self._used is None:
             self._used = Accounts(self._rooms.used())
             for queue, amounts in self._rooms.on_their_way_out():
@@ -410,7 +411,7 @@ class HubPreemptor:
 
 
 def _takes(view: WorkloadView) -> _Takes | None:
-    """Return what a Workload holds of its worker's quota."""
+    """Return the worker quota of a Workload."""
     bus, hub = view.bus, view.hub
     if bus is None or hub is None or bus.request is None:
         return None

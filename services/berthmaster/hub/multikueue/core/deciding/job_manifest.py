@@ -1,9 +1,9 @@
-"""The Job that a request becomes on the hub when its queue goes by way of MultiKueue. Pure.
+"""The Job on the hub for a request of a queue that uses MultiKueue. Pure.
 
-It is suspended and managed by MultiKueue, so nothing of it ever runs on the hub. Its labels say
-whose it is; its pods carry none of ours: in the worker they count as used by others, which is what
-whoever places jobs there directly must see. What it
-claims are templates of the worker's namespace, where nobody here can look for anything else.
+The Job is suspended and managed by MultiKueue, so no pod runs on the hub. Its labels name tenant
+and workload. Its pods carry no labels of Berthmaster: the worker counts their usage as unmanaged,
+as placements made there directly must see. ResourceClaimTemplates are those of the worker's
+namespace, which nothing on the hub can check.
 """
 
 from collections.abc import Iterable
@@ -32,7 +32,7 @@ _REQUIRED: Final = "requiredDuringSchedulingIgnoredDuringExecution"
 
 
 def unmakeable(workload: Workload) -> str:
-    """Why no such Job can be made, or "" if it can."""
+    """Return why the Job cannot be created, or ""."""
     request = workload.request
     if request is None or not request.run.image:
         return "run.image is missing: a real cluster needs an image to run"
@@ -54,8 +54,9 @@ def place_of(queue: str, setting: QueueSetting | None) -> QueuePlace:
 def manifest(
     workload: Workload, setting: QueueSetting | None, nodes: Iterable[NodeReport]
 ) -> tuple[str, dict[str, Any]]:
-    """(namespace, the Job). Only for what is makeable. ``nodes``: the fleet's, whose labels name
-    GPU models."""
+    """Return namespace and manifest of a makeable Job. ``nodes``: the fleet's, for labels of GPU
+    models.
+    """
     request = workload.request
     assert request is not None
     place = place_of(request.queue, setting)
@@ -99,7 +100,7 @@ def _pod(
         terms = [{"matchExpressions": of_tpus}]
     if terms:
         affinity["nodeAffinity"] = {_REQUIRED: {"nodeSelectorTerms": terms}}
-    if makes_slice(pods):  # whichever pool: its pods find each other by what Job controllers write
+    if makes_slice(pods):  # any pool: Job controllers write the addresses
         mine = {"labelSelector": {"matchLabels": {JOB_NAME: job}}}
         affinity["podAffinity"] = {_REQUIRED: [{"topologyKey": tpu.POOL_LABEL} | mine]}
     if affinity:

@@ -1,4 +1,4 @@
-"""When a cluster that was nominated is left for the next one: not admitted, or never to be."""
+"""Conditions to leave a nominated cluster for the next one: no admission in time, or never."""
 
 from berthmaster.hub.multikueue.core.deciding.shortlist import (
     better_again,
@@ -24,7 +24,7 @@ def in_vain(view: WorkloadView, memo: Memo, know: BusState, policy: HubPolicy, n
     if not hub.active:
         return ""  # Kueue ends its attempt
     if view.heard_since_s > now_s:
-        return ""  # nobody would follow: neither the old copy goes nor a new one comes
+        return ""  # nothing would follow: no old copy is removed, and no new one created
     if forbidden(hub, rules.check) or bus.cluster not in view.nominated:
         return ""
     if view.copy is not None and view.copy.blocked_by:
@@ -51,7 +51,7 @@ def another(view: WorkloadView, memo: Memo, know: BusState, policy: HubPolicy, n
     here = view.bus.cluster if view.bus is not None else ""
     alive = tuple(candidate for candidate in shortlist.candidates if not candidate.last)
     if not alive and shortlist.candidates:
-        return ""  # where Kueue seems to be dead it would wait no better
+        return ""  # a cluster with a dead Kueue is no better
     shortlist = shortlist._replace(candidates=alive)
     found = next_best(shortlist, {*memo.tried, here}, policy, now_s - since_s)
     if found is None:

@@ -1,18 +1,22 @@
-"""One nomination at a time: a copy that was sent before is gone before the next cluster is named.
+"""One nomination at a time: earlier copies are gone before the next cluster is nominated.
 
-Kueue makes a copy in every nominated cluster, starts the job in the one that was admitted first,
-and compares those times in whole seconds: of two that admit within one second it starts the job in
-both and may name the wrong one. So to move is to clear the nomination, to wait until the copies are
-gone, and to nominate anew. What is waited for, and for how long at most::
+Kueue creates a copy in every nominated cluster, starts the job in the first one that admits, and
+compares times in whole seconds. With two admissions within a second Kueue starts the job in both
+and may name the wrong cluster. So a move clears the nomination, waits until the copies are gone,
+and nominates again. Waits and their limits::
 
-    a worker still reports a copy       until it reports that it is gone; 60 s
+    a worker still reports a copy       until its report of the removal; 60 s
     … and is silent, or out of reach    15 s: Kueue could start no job there either
-    no cluster has reported a copy      as long as the hub takes now for a Workload (hub_pace.py):
-                                        2 s from the clearing, 60 s at most, or until the hub has
-                                        served a nomination that came later
+    no cluster has reported a copy      the hub's present time for a Workload (hub_pace.py): 2 s
+    from
+                                        the clearing, 60 s at most, or until the hub has served a
+                                        later nomination
 
-A copy that was admitted while its nomination was taken back is given the nomination again: Kueue's
-webhook takes a cluster's name only where that was nominated, and its job may run already.
+Example: w1 was nominated and reported a copy. The nomination is cleared at 10 s. At 11 s the
+inventory of w1 reports the copy gone, and w2 is nominated.
+
+A copy admitted while its nomination was cleared gets the nomination back. Kueue's webhook accepts
+only a nominated cluster, and the job may run already.
 """
 
 from collections.abc import Iterable
@@ -23,20 +27,20 @@ from berthmaster.hub.multikueue.settings import HubPolicy
 from berthmaster.lib.lifecycle.states import State
 from berthmaster.lib.messages.fleet import CopyReport
 
-PACE_S: Final = 1.0  # the hub's pace changes: it is asked again after so long
+PACE_S: Final = 1.0  # the hub's pace changes, so check again
 GONE_S: Final = 60.0
 LOST_S: Final = 15.0
 
 
 class Lingering(NamedTuple):
-    """What has to go before the next nomination."""
+    """Copies to remove before the next nomination."""
 
     why: str
     until_s: float
 
 
 def strayed(view: WorkloadView, policy: HubPolicy, now_s: float) -> CopyReport | None:
-    """A copy that was admitted in a cluster that is not nominated (any more), and is heard of."""
+    """Return a copy admitted in a cluster that is no longer nominated, if still reported."""
     hub = view.hub
     assert hub is not None
     admitted = [copy for _, copy in sorted(view.copies.items()) if copy.running]
@@ -49,7 +53,9 @@ def strayed(view: WorkloadView, policy: HubPolicy, now_s: float) -> CopyReport |
 def lingering(
     view: WorkloadView, memo: Memo, policy: HubPolicy, now_s: float, target: str = ""
 ) -> Lingering | None:
-    """What to wait for before ``target``, or any cluster, is nominated; None if nothing is."""
+    """Return what to wait for before a nomination of ``target``, or of any cluster; None if
+    nothing.
+    """
     there = [name for name in sorted(view.copies) if name != target]
     if there:
         if memo.lingering_since_s is None:
@@ -70,11 +76,12 @@ def lingering(
 
 
 def cleared_at_s(view: WorkloadView, memo: Memo) -> float:
-    """When the hub's Kueue could see, at the earliest, that the last nomination was taken back;
-    infinite while it sees nothing, minus infinity if none was."""
+    """Return the earliest time at which the hub's Kueue could see the cleared nomination; infinite
+    while it sees nothing, minus infinity without one.
+    """
     if memo.cleared_at_s is not None:
         at_s = memo.cleared_at_s
-    else:  # it may have been by another life of this process
+    else:  # may be from an earlier process run
         bus = view.bus
         ended = bus is not None and bus.attempt and bus.state is State.QUEUED
         at_s = bus.changed_at_s if bus is not None and ended else float("-inf")
@@ -87,7 +94,7 @@ def _limit_s(view: WorkloadView, clusters: Iterable[str], policy: HubPolicy, now
 
 
 def _out_of_reach(view: WorkloadView, cluster: str, policy: HubPolicy, now_s: float) -> bool:
-    """Whether nobody is there to say that a copy is gone, or Kueue cannot remove it."""
+    """Return whether no report of a removed copy can come, or Kueue cannot remove the copy."""
     if now_s - view.alive_at_s.get(cluster, float("-inf")) > policy.stale_after_s:
         return True
     rules = view.rules

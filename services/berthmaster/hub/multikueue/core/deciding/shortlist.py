@@ -1,12 +1,10 @@
-"""One Workload against the clusters of its MultiKueueConfig: who could take it, the best first, and
-why not the rest.
+"""One Workload against the clusters of its MultiKueueConfig: candidates, best first, and reasons
+for the others.
 
-Filters, parts of the score and profiles are the engine's, the same as for requests
-on NATS; what a hub asks of a cluster beside that is gate.py's. Clusters with the same score go in
-the configuration's order. *Unknown* clusters are those that say nothing, or nothing of their
-queues: they are no candidates, and yet Kueue may reach them, so they are the last resort when
-nobody else is known. Clusters whose Kueue does not look at copies go behind all others, whatever
-their score (known/attention.py).
+Filters, components and profiles are the engine's. gate.py adds the hub's filters. Clusters with
+equal scores keep the order of the configuration. Clusters that report nothing, or no queues, are
+*unknown*: Kueue may reach them all the same, so they are the last resort without other candidates.
+Clusters whose Kueue ignores copies go behind all others (known/attention.py).
 """
 
 from collections.abc import Collection, Mapping
@@ -38,7 +36,7 @@ from berthmaster.lib.engine.fleetview.shortlist import (
 from berthmaster.lib.messages.placement import RankedCluster
 from berthmaster.lib.messages.workload import JobRequest
 
-MOST_AGE_S: Final = 1e9  # that a record tells
+MOST_AGE_S: Final = 1e9  # maximum age in a record
 UNKNOWN_FOR: Final = (SILENT, UNSCORED, NO_REPORT)  # of such a cluster nothing is known
 NO_RANKING: Final = "nothing is known of its clusters: next in the configuration's order"
 TIER_WORDS: Final = (
@@ -50,12 +48,12 @@ TIER_WORDS: Final = (
 
 
 class HubCandidate(NamedTuple):
-    """A cluster that could take it."""
+    """A cluster that fits."""
 
     ref: ClusterRef
     tier: int  # one of lib/engine/fleetview/components.py's
-    headroom: float  # GPUs, or CPU cores for what asks for none
-    note: str = ""  # which nodes are yet to come
+    headroom: float  # GPUs, or CPU cores for requests without GPUs
+    note: str = ""  # future nodes, described
     last: str = ""  # why it goes behind all others
 
     @property
@@ -70,10 +68,10 @@ class HubShortlist(NamedTuple):
     """The clusters of a configuration, seen with one Workload's eyes."""
 
     candidates: tuple[HubCandidate, ...]  # best first
-    filtered: dict[str, str]  # cluster -> why it is out
-    unknown: tuple[ClusterRef, ...]  # of those, the ones of which nothing is known
-    fleet: Shortlist | None  # all that was found out; None where no rules hold
-    gate: HubGate | None = None  # by which it was found out: as of this moment
+    filtered: dict[str, str]  # reason by cluster that is out
+    unknown: tuple[ClusterRef, ...]  # clusters without any report
+    fleet: Shortlist | None  # full result; None without rules
+    gate: HubGate | None = None  # gate of this result
 
     @property
     def weighting(self) -> Weighting | None:
@@ -82,7 +80,7 @@ class HubShortlist(NamedTuple):
 
 
 class _Asking(NamedTuple):
-    """One Workload's request, and what a hub asks of clusters for it."""
+    """The request of one Workload, and the hub's inputs for clusters."""
 
     rules: Rules
     request: JobRequest
@@ -113,7 +111,7 @@ def _asking(know: BusState, view: WorkloadView, policy: HubPolicy, now_s: float)
 def shortlist_for(
     know: BusState, view: WorkloadView, policy: HubPolicy, now_s: float
 ) -> HubShortlist:
-    """The clusters as one Workload sees them."""
+    """Return the clusters for one Workload."""
     asking = _asking(know, view, policy, now_s)
     if asking is None:
         return HubShortlist((), {}, (), None)
@@ -158,8 +156,11 @@ def shortlist_for(
 def why_out(
     know: BusState, view: WorkloadView, policy: HubPolicy, now_s: float, cluster: str
 ) -> str:
-    """Return why one cluster is no candidate, as a shortlist says it; "" if it is one, or unknown.
-    For the thousands of looks at Workloads that only wait: a shortlist weighs every cluster."""
+    """Return why one cluster is no candidate, like a shortlist; "" if it is one, or unknown.
+
+    For thousands of checks of Workloads that only wait, because a full shortlist ranks every
+    cluster.
+    """
     asking = _asking(know, view, policy, now_s)
     if asking is None:
         return ""
@@ -176,7 +177,7 @@ def why_out(
 
 
 def _unheard(know: BusState, cluster: str, policy: HubPolicy, now_s: float) -> str:
-    """Why a cluster is out that has neither nodes nor queues."""
+    """Return why a cluster without nodes and queues is out."""
     seen = know.view.clusters.view(
         cluster, now_s, stale_after_s=policy.stale_after_s, avoid_s=policy.avoid_s
     )
@@ -186,7 +187,7 @@ def _unheard(know: BusState, cluster: str, policy: HubPolicy, now_s: float) -> s
 def ranking(
     shortlist: HubShortlist, chosen: str, know: BusState, policy: HubPolicy, now_s: float
 ) -> tuple[RankedCluster, ...]:
-    """As a record keeps it: the chosen one first, with the score that it has, then the best."""
+    """Return the ranking for a record: the chosen cluster with its score, then the best."""
     found = shortlist.fleet
     if found is None:
         return ()
@@ -201,7 +202,7 @@ def ranking(
 
 
 def kept_place(shortlist: HubShortlist, view: WorkloadView) -> HubCandidate | None:
-    """The cluster in which room is kept for one that was moved, if it could still take it."""
+    """Return the cluster with a reservation for a moved Workload, if it still fits."""
     to = view.bus.leads_to if view.bus is not None else ""
     return next((each for each in shortlist.candidates if each.ref.name == to), None)
 
@@ -209,7 +210,7 @@ def kept_place(shortlist: HubShortlist, view: WorkloadView) -> HubCandidate | No
 def next_best(
     shortlist: HubShortlist, tried: Collection[str], policy: HubPolicy, silent_for_s: float
 ) -> tuple[str, str] | None:
-    """(the best cluster that was not tried yet, a note); None if there is none."""
+    """Return the best cluster not tried yet with a note, or None."""
     for candidate in shortlist.candidates:
         if candidate.ref.name not in tried:
             return candidate.ref.name, candidate.words

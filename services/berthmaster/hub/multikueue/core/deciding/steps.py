@@ -1,34 +1,37 @@
-"""What is next for one workload: at most one step, from what log and hub say now.
+"""The next step of one workload: at most one, from the present state of log and hub.
+
+``next_step`` checks the table below from top to bottom and returns the first step that applies.
+Example: a Workload is on the bus, holds quota and has no nomination. The step is ``Place``. After
+``placed`` is in the log the step is ``Claim``, and after ``claimed`` it is ``Nominated`` for w1.
 
 Rules of this file:
 
-- Nothing is remembered between looks but for comfort (see Memo): whoever is killed between two
-  steps does the same next step after its start.
-- Kueue's word is followed: where ``clusterName`` says it is, there the open attempt is. An attempt
-  elsewhere ends first ("<cluster> admitted it first").
-- An attempt is a nomination: placed, claimed, then nominated. There is one at a time, see
-  one_at_a_time.py: to move is to clear it, to end the attempt, to wait until the copies are gone,
-  and to begin anew. When Kueue's own attempt ends, so does ours.
-- A nomination that is found, such as one of Kueue's own dispatcher before the mode was switched, is
-  taken over; where several are, they are cleared first.
-- A step that the contract forbids is not taken; what Kueue waits for is told, not repeated.
+- Steps need no memory but Memo, whose loss is harmless: a restarted process takes the same step.
+- Kueue decides where a job runs: the open attempt follows ``clusterName``. An attempt elsewhere
+  ends first ("<cluster> admitted it first").
+- An attempt is a nomination: placed, claimed, then nominated. There is one at a time
+  (one_at_a_time.py). A move clears the nomination, ends the attempt, waits until the copies are
+  gone and starts again. The end of Kueue's own attempt ends this one.
+- A nomination found on the hub, such as one of Kueue's own dispatcher before the mode changed, is
+  adopted. Several nominations are cleared first.
+- A step that the contract forbids is not taken, and a wait of Kueue is reported once.
 
-Steps, in the order of the questions::
+Steps, in the order of the checks::
 
-    on another hub            nothing: what is not here says nothing of what is there
+    on another hub            nothing: this hub has no information
     not on the bus            submitted
-    over on the bus           stop what still runs under a cancelled name
+    over on the bus           stop jobs that still run under a cancelled name
     gone from the hub         cancelled
     finished                  (placed, claimed) succeeded or failed
-    to be cancelled           stop it; cancelled when it is off
-    told to go                a check of ours says Retry, until Kueue has ended the attempt
-    held, or released         (told to go, evicted) switched off, or on again
+    cancel requested          stop; cancelled once inactive
+    eviction decided          a Berthmaster check says Retry, until Kueue has ended the attempt
+    held, or released         (eviction decided, evicted) deactivated, or activated
     Kueue named a cluster     (evicted elsewhere, placed, claimed) admitted, running
-    Kueue took it back        evicted
+    Kueue released the quota  evicted
     nominated by others too   left alone for a while
     admitted, not nominated   nominated there again
-    nominated                 taken over; cleared, if it is several, or to move on
-    copies of the last one    waited for
+    nominated                 adopted; cleared, if several, or to move on
+    copies of the last one    awaited
     may be nominated          placed, claimed, nominated; the next best after patience
 """
 
@@ -58,7 +61,7 @@ from berthmaster.lib.lifecycle.states import HELD, State
 from berthmaster.lib.lifecycle.workload import Workload
 from berthmaster.lib.messages.fleet import CopyReport
 
-UNKNOWN = "unknown"  # where something ran that has ended well, and nobody says where
+UNKNOWN = "unknown"  # cluster of a finished job, if no party names it
 NOT_SAID = "the hub does not say in which cluster it ran"
 GONE = "it was deleted on the hub"
 AWAITS_REPORT = "it has ended; the cluster that ran it has still to report so"
@@ -69,11 +72,11 @@ DOUBTFUL_STATES = (State.ADMITTED, State.RUNNING)
 
 
 class Submit(NamedTuple):
-    """Make it known on the bus."""
+    """Make the Workload known on the bus."""
 
 
 class Place(NamedTuple):
-    """Give it a place: where Kueue has it (``at``), or the best that was not tried yet."""
+    """Place the Workload: in the cluster that Kueue chose (``at``), or in the best untried one."""
 
     at: str = ""  # fleet name
     why: str = ""
@@ -84,23 +87,21 @@ class Claim(NamedTuple):
 
 
 class Evict(NamedTuple):
-    """End the attempt; it waits again."""
+    """End the attempt and requeue the workload."""
 
     reason: str
-    blameless: bool = False  # it says nothing of the cluster
+    blameless: bool = False  # no evidence against the cluster
 
 
 class Admit(NamedTuple):
-    """The cluster's Kueue let it in."""
+    """The cluster's Kueue admitted it."""
 
 
 class Run(NamedTuple):
-    """Its pods run."""
+    pass
 
 
 class End(NamedTuple):
-    """It is over."""
-
     state: State
     reason: str
 
@@ -112,7 +113,7 @@ class Nominated(NamedTuple):
 
 
 class Clear(NamedTuple):
-    """Take back the nomination that is there."""
+    """Clear the present nomination."""
 
     reason: str
 
@@ -121,32 +122,32 @@ class MoveOn(NamedTuple):
     """Nominated for long, or in vain: if there is another candidate, it comes next."""
 
     reason: str
-    blameless: bool = False  # it says nothing of the cluster
+    blameless: bool = False  # no evidence against the cluster
 
 
 class Stop(NamedTuple):
-    """Make Kueue stop it."""
+    pass
 
 
 class Back(NamedTuple):
-    """Have Kueue end its attempt, by a check of ours that says Retry."""
+    """Let Kueue end its attempt, by a Berthmaster check with Retry."""
 
     check: str
     reason: str
 
 
 class Hold(NamedTuple):
-    """Switch it off until it is released."""
+    """Deactivate the Workload until its release."""
 
     who: str
 
 
 class LetGoOn(NamedTuple):
-    """It was held, and is released: switch it on."""
+    """Activate a released Workload."""
 
 
 class Make(NamedTuple):
-    """Create its Job on the hub."""
+    """Create the Job on the hub."""
 
 
 class Wait(NamedTuple):
@@ -200,7 +201,9 @@ def next_step(view: WorkloadView, memo: Memo, policy: HubPolicy, now_s: float) -
 
 
 def _sent_back(view: WorkloadView, policy: HubPolicy) -> Step | None:
-    """A decision has told it to go: Kueue ends its attempt. None: it does so, or has."""
+    """Follow an eviction decision: Kueue ends the attempt. None: Kueue is doing so, or
+    has done so.
+    """
     bus, hub = view.bus, view.hub
     assert bus is not None
     assert hub is not None
@@ -220,7 +223,7 @@ def _sent_back(view: WorkloadView, policy: HubPolicy) -> Step | None:
 
 
 def _held(view: WorkloadView, policy: HubPolicy) -> Step | None:
-    """Somebody holds it, or did; None: nobody, or Kueue has still to end its attempt."""
+    """Follow a hold or a release. None: neither applies, or Kueue must still end its attempt."""
     bus, hub = view.bus, view.hub
     assert bus is not None
     assert hub is not None
@@ -241,14 +244,14 @@ def _held(view: WorkloadView, policy: HubPolicy) -> Step | None:
     if not hub.active:
         return Wait(words)
     if hub.nominated and view.rules is not None and not forbidden(hub, view.rules.check):
-        return Clear(words)  # left over from an attempt that is over
+        return Clear(words)  # left over from an ended attempt
     if not may_be_switched_off(hub):
         return Wait(f"{words}, once Kueue has ended its attempt")
     return Hold(bus.hold.who)
 
 
 def _begin_again(bus: Workload, hub: KueueWorkload, reason: str) -> Step:
-    """It was switched off so that Kueue removes a copy that can have no job."""
+    """Restart a Workload that was deactivated so that Kueue removes a copy without a job."""
     if hub.holds(QUOTA_RESERVED):
         return Wait(f"Kueue is ending its attempt: {reason}")
     if bus.state is State.PLACED:
@@ -257,13 +260,13 @@ def _begin_again(bus: Workload, hub: KueueWorkload, reason: str) -> Step:
 
 
 def _taken_back(bus: Workload, words: str = "") -> Evict:
-    """Its attempt is over, be it because it was told to go."""
+    """End an attempt that Kueue ended, possibly by an eviction decision."""
     reason = "; ".join(part for part in (bus.leaving, words) if part)
     return Evict(reason, blameless=bool(bus.leaving))
 
 
 def elsewhere_words(home: str) -> str:
-    """Why nothing is done about it here."""
+    """Return why this reconciler leaves the workload alone."""
     return (
         f"it stands on another hub, whose id is {home}: this reconciler leaves it alone; point one "
         "there again, or start this one with that id in --former-hubs if that hub is no more"
@@ -290,7 +293,7 @@ def _of_stranger(view: WorkloadView, policy: HubPolicy) -> Step:
 
 
 def _without_object(view: WorkloadView, memo: Memo, policy: HubPolicy) -> Step:
-    """On the bus, and the hub has no Workload of it."""
+    """Return the step for a workload without a Workload object on the hub."""
     bus = view.bus
     assert bus is not None
     if bus.origin is not None:
@@ -356,13 +359,14 @@ def _finished(view: WorkloadView, memo: Memo, now_s: float) -> Step:
 
 
 def _awaits_report(view: WorkloadView, memo: Memo) -> bool:
-    """Return whether another cluster than the named one may have run something that has ended, and
-    the report that settles this has still to come. ``clusterName`` alone proves nothing:
+    """Return whether another cluster may have run a job to its end, with a report still to come.
 
-    - Of copies that were admitted within a second Kueue may start the job in w1, name w1, delete
-      the job there and start it in w2. The name stays.
-    - Kueue takes the end of any copy that it reaches. w1 was away while its nomination was taken
-      back, w2 was named, and w1 comes back with an ended job.
+    ``clusterName`` alone proves nothing:
+
+    - Two copies are admitted within a second. Kueue may start the job in w1, name w1, delete the
+      job there and start it in w2. The name stays.
+    - Kueue takes the end of any copy that it reaches. w1 was away while its nomination was cleared,
+      w2 was nominated, and w1 comes back with an ended job.
     """
     bus, hub = view.bus, view.hub
     assert bus is not None
@@ -386,11 +390,11 @@ def _ran_in(view: WorkloadView, memo: Memo) -> str:
         if len(memo.ended_in) == 1:
             return next(iter(memo.ended_in))
         return named if named in memo.ended_in else UNKNOWN
-    if memo.ran_in:  # it may have ended before Kueue could note where it was admitted
+    if memo.ran_in:  # the end may precede Kueue's note of the admission
         return memo.ran_in if named in ("", memo.ran_in) else UNKNOWN
     if named:
         return UNKNOWN if memo.is_unproven else named
-    # What another life of this process took back is not known here.
+    # Nominations cleared by an earlier process run are unknown here.
     is_unproven = memo.is_unproven or (memo.cleared_at_s is None and bus.attempt > 1)
     if hub.nominated:
         only = len(hub.nominated) == 1 and not is_unproven
@@ -406,7 +410,7 @@ def _job_failed(job: HubJob | None) -> bool:
 
 
 def _cancelling(view: WorkloadView, policy: HubPolicy) -> Step:
-    """A person's wish: legal only while claimed; before that the gateway ends it by itself."""
+    """Follow a cancel request. Legal only while claimed; earlier the gateway cancels alone."""
     bus, hub = view.bus, view.hub
     assert bus is not None
     assert hub is not None
@@ -426,7 +430,7 @@ def _cancelling(view: WorkloadView, policy: HubPolicy) -> Step:
 
 
 def _named(view: WorkloadView, memo: Memo) -> Step:
-    """Kueue has chosen: what the open attempt says must follow."""
+    """Make the open attempt follow the cluster that Kueue chose."""
     bus, hub = view.bus, view.hub
     assert bus is not None
     assert hub is not None
@@ -498,8 +502,9 @@ def _unnamed(view: WorkloadView, memo: Memo, policy: HubPolicy, now_s: float) ->
 
 
 def _brought_back(view: WorkloadView, copy: CopyReport) -> Step:
-    """Its copy was admitted while its nomination was taken back: Kueue can name that cluster only
-    if it is nominated again."""
+    """Nominate a cluster again whose copy was admitted while its nomination was cleared: Kueue can
+    choose only a nominated cluster.
+    """
     bus, hub = view.bus, view.hub
     assert bus is not None
     assert hub is not None
@@ -555,7 +560,7 @@ def _nominating(view: WorkloadView, memo: Memo, policy: HubPolicy, now_s: float)
         return Wait(taken_words(bus.cluster, view.copy.blocked_by))
     if view.copy is not None and view.copy.admitted:
         return Wait(f"{bus.cluster} has admitted it, and the hub does not know yet")
-    # While the hub is away nobody can admit it, nor before its manager has come to it.
+    # No admission happens while the hub is away, or before its manager reached the Workload.
     begin_s = max(since_s, bus.claimed_at_s, view.heard_since_s, memo.patience_since_s)
     late_s = begin_s + policy.patience_s
     if now_s >= late_s:
@@ -563,8 +568,8 @@ def _nominating(view: WorkloadView, memo: Memo, policy: HubPolicy, now_s: float)
         if busy(view.copy):  # Kueue there has answered
             return MoveOn(f"no quota within {policy.patience_s:g} s: {words}")
         if view.alive_at_s.get(bus.cluster, float("-inf")) < now_s - policy.patience_s / 2:
-            return MoveOn(f"{bus.cluster} is silent: {words}")  # which says nothing of its Kueue
-        if view.copy is None and not memo.is_refused:  # the hub's Kueue holds it back, as it seems
+            return MoveOn(f"{bus.cluster} is silent: {words}")  # no evidence against its Kueue
+        if view.copy is None and not memo.is_refused:  # the hub's Kueue seems to hold it back
             return MoveOn(f"no copy heard of for {policy.patience_s:g} s", blameless=True)
         return MoveOn(f"{RAN_OUT} {policy.patience_s:g} s: {words}")
     return Wait(f"nominated to {bus.cluster}: {_remote_words(view.copy)}", late_s)

@@ -57,15 +57,16 @@ SILENT_WORDS: Final = (
 
 
 class Trap(NamedTuple):
-    """Why a nominated Workload does not move, and what helps."""
+    """A known failure state of a nominated Workload, with its remedy."""
 
     kind: str
     words: str
 
 
 def of_silent_kueue(found: Trap | None, view: WorkloadView) -> Trap | None:
-    """What it sits in while the hub's Kueue does nothing. Whatever is for Kueue to mend has this
-    cause first; what is wrong on a worker stays wrong, too."""
+    """Return the failure state while the hub's Kueue is silent. Its silence comes before anything
+    that Kueue should repair. Failures on a worker remain.
+    """
     if found is not None and found.kind not in (NO_COPY, NOT_CLEARED):
         return found
     hub = view.hub
@@ -78,7 +79,7 @@ def of_silent_kueue(found: Trap | None, view: WorkloadView) -> Trap | None:
 def find(
     view: WorkloadView, memo: Memo, know: BusState, policy: HubPolicy, now_s: float
 ) -> Trap | None:
-    """The trap that a workload sits in, if it does."""
+    """Return the failure state of a workload, or None."""
     hub, bus, rules = view.hub, view.bus, view.rules
     if hub is None or bus is None:
         return None
@@ -121,8 +122,9 @@ def _taken(copy: CopyReport) -> str:
 
 
 def _poisoned(hub: KueueWorkload) -> Trap:
-    """Quota and an eviction without the admission that both are about: what the gate
-    WorkloadRequestUseMergePatch makes of a preemption that overtakes an admission."""
+    """Return the state with quota and an eviction but no admission, which the feature gate
+    WorkloadRequestUseMergePatch creates from a preemption that overtakes an admission.
+    """
     meta, (kind, owner) = hub.metadata, hub.owner
     job = f"delete {kind} {owner}" if kind else "delete its job"
     free = """'{"metadata":{"finalizers":null}}'"""
@@ -138,8 +140,9 @@ def _poisoned(hub: KueueWorkload) -> Trap:
 def _stuck_eviction(
     view: WorkloadView, memo: Memo, know: BusState, policy: HubPolicy, now_s: float
 ) -> Trap | None:
-    """Kueue sends nothing anew while the hub's Job counts pods, and only the worker's copy, which
-    may be lost or deleted, could say that they are gone."""
+    """Return the state in which Kueue waits for a copy: the hub's Job counts pods, and only the
+    worker's copy, lost or deleted, could report them gone.
+    """
     hub, job = view.hub, view.job
     if hub is None or job is None or not (hub.holds("Evicted") and job.counts_pods):
         memo.evicting_since_s = None
@@ -163,15 +166,17 @@ def _stuck_eviction(
 
 
 def is_forgotten(view: WorkloadView, know: BusState, policy: HubPolicy, now_s: float) -> bool:
-    """Of one whose eviction is stuck: whether it surely has no copy any more. MultiKueue drops one
-    at once that it sees between the two writes by which a worker ends it; then the worker's
-    inventory has told that it is gone, and no cluster that Kueue reaches has another."""
+    """Return whether a stuck eviction surely has no copy left.
+
+    MultiKueue drops a copy that it sees between the two writes by which a worker ends it. Then the
+    worker's inventory has reported the copy gone, and no cluster in reach of Kueue has another.
+    """
     hub, bus, rules = view.hub, view.bus, view.rules
     if hub is None or bus is None or rules is None or view.copies:
         return False
     at = (bus.cluster, hub.metadata.namespace, hub.metadata.name)
     if know.gone_copies.get(at) != 0:
-        return False  # it is not gone, or has completed and would run once more
+        return False  # still there, or completed and would run again
     if bus.cluster not in {ref.name for ref in rules.clusters}:
         return False
     for ref in rules.clusters:
@@ -182,7 +187,7 @@ def is_forgotten(view: WorkloadView, know: BusState, policy: HubPolicy, now_s: f
 
 
 def _completed_in(view: WorkloadView, know: BusState) -> str:
-    """Return the cluster in which the last attempt's job has completed and is gone; "" = none."""
+    """Return the cluster in which the last attempt's job completed and is gone; "" = none."""
     hub, bus = view.hub, view.bus
     if hub is None or bus is None:
         return ""
@@ -191,7 +196,7 @@ def _completed_in(view: WorkloadView, know: BusState) -> str:
 
 
 def due_s(view: WorkloadView, memo: Memo, policy: HubPolicy) -> float:
-    """When time alone puts it into a trap; infinite = never."""
+    """Return when time alone leads to a failure state; infinite = never."""
     if memo.evicting_since_s is not None:
         return memo.evicting_since_s + policy.eviction_s
     if view.bus is not None and _is_to_start(view):
@@ -200,7 +205,7 @@ def due_s(view: WorkloadView, memo: Memo, policy: HubPolicy) -> float:
 
 
 def _is_to_start(view: WorkloadView) -> bool:
-    """Its cluster has let it in, and no pod of it runs."""
+    """Return whether the cluster admitted the Workload and no pod runs."""
     hub, bus, job = view.hub, view.bus, view.job
     if hub is None or bus is None or not hub.cluster_name or hub.holds("Finished"):
         return False
@@ -222,11 +227,11 @@ def _unscheduled(view: WorkloadView, policy: HubPolicy, now_s: float) -> Trap | 
         return Trap(UNSCHEDULED, f"{head}{words}"[:700])
     if job is not None and not (job.status is not None and job.status.active):
         return Trap(UNSCHEDULED, f"{head}: none has been made there")
-    return None  # they have nodes, and are starting
+    return None  # they have nodes and are starting
 
 
 def _hub_name(view: WorkloadView) -> str:
-    """What Kueue calls the cluster of the open attempt."""
+    """Return the hub's name of the open attempt's cluster."""
     bus, rules = view.bus, view.rules
     if bus is None or rules is None:
         return ""
@@ -239,7 +244,7 @@ def _black_hole(view: WorkloadView, know: BusState, policy: HubPolicy, now_s: fl
     assert hub is not None
     cluster = know.view.clusters.peek(bus.cluster)
     if now_s - cluster.alive_at_s > policy.stale_after_s or not cluster.queues:
-        return None  # it says nothing of anything
+        return None  # no information
     namespace, name = hub.metadata.namespace, hub.spec.queue_name
     found = know.local_queue(bus.cluster, namespace, name)
     if found is None:
@@ -264,12 +269,12 @@ def _black_hole(view: WorkloadView, know: BusState, policy: HubPolicy, now_s: fl
 
 
 def hopeless(copy: CopyReport | None) -> bool:
-    """Whether a worker's Kueue means that waiting there is in vain."""
+    """Return whether a worker's Kueue reports that waiting is useless."""
     return copy is not None and _family(copy) is Family.HOPELESS
 
 
 def busy(copy: CopyReport | None) -> bool:
-    """Whether a worker's Kueue means that it has no quota left now."""
+    """Return whether a worker's Kueue reports a lack of quota now."""
     return copy is not None and _family(copy) is Family.BUSY
 
 

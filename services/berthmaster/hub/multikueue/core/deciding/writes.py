@@ -1,4 +1,4 @@
-"""The write to the hub that a step is. Nothing is decided here; ``ref`` names it."""
+"""The write to the hub for each step, without decisions. ``ref`` identifies the write."""
 
 from collections.abc import Iterable
 from typing import Final
@@ -23,7 +23,7 @@ from berthmaster.lib.kube.objects import Object
 from berthmaster.lib.messages.control import QueueSetting
 from berthmaster.lib.messages.fleet import NodeReport
 
-AGAIN_S: Final = 5  # from an eviction that a person asked for until it is queued again
+AGAIN_S: Final = 5  # delay of the next queueing after a requested eviction
 MAX_MESSAGE_CHARS: Final = 1000
 
 
@@ -32,7 +32,7 @@ def _at(thing: Object) -> ObjectKey:
 
 
 def nominate(view: WorkloadView, ref: str, cluster: str) -> Nominate:
-    """Nominate a cluster, by its name on the hub."""
+    """Nominate a cluster by its name on the hub."""
     hub, rules = view.hub, view.rules
     assert hub is not None
     assert rules is not None
@@ -47,14 +47,14 @@ def clear(view: WorkloadView, ref: str) -> ClearNomination:
 
 
 def find_writer(view: WorkloadView, ref: str) -> FindWriter:
-    """Ask who else writes its nomination."""
+    """Find other writers of the nomination."""
     hub = view.hub
     assert hub is not None
     return FindWriter(ref, view.name, _at(hub))
 
 
 def nudge(view: WorkloadView, ref: str) -> Nudge:
-    """Have Kueue's manager take it up again."""
+    """Make Kueue's manager reconcile the Workload again."""
     hub = view.hub
     assert hub is not None
     return Nudge(ref, view.name, _at(hub), hub.metadata.uid)
@@ -68,7 +68,7 @@ def pass_check(view: WorkloadView, ref: str, check: str, message: str) -> PassCh
 
 
 def send_back(view: WorkloadView, ref: str, check: str, message: str) -> SendBack:
-    """Set a check of ours to Retry. Where no room is kept for it, others come first."""
+    """Set a Berthmaster check to Retry. Without a reservation, other Workloads go first."""
     hub, bus = view.hub, view.bus
     assert hub is not None
     assert bus is not None
@@ -89,7 +89,7 @@ def send_back(view: WorkloadView, ref: str, check: str, message: str) -> SendBac
 def make_job(
     view: WorkloadView, ref: str, setting: QueueSetting | None, nodes: Iterable[NodeReport]
 ) -> MakeJob:
-    """Create the Job of a request. Only for what is makeable."""
+    """Create the Job of a makeable request."""
     bus = view.bus
     assert bus is not None
     namespace, body = manifest(bus, setting, nodes)
@@ -97,28 +97,28 @@ def make_job(
 
 
 def hold(view: WorkloadView, ref: str, held_by: str) -> SwitchOff:
-    """Switch a Workload off until it is released."""
+    """Deactivate a Workload until its release."""
     hub = view.hub
     assert hub is not None
     return SwitchOff(ref, view.name, _at(hub), hub.metadata.uid, held_by)
 
 
 def begin_again(view: WorkloadView, ref: str, reason: str) -> SwitchOff:
-    """Switch a Workload off whose copy can have no job, until Kueue has removed that copy."""
+    """Deactivate a Workload whose copy cannot get a job, until Kueue has removed the copy."""
     hub = view.hub
     assert hub is not None
     return SwitchOff(ref, view.name, _at(hub), hub.metadata.uid, reason, hub.nominated)
 
 
 def let_go_on(view: WorkloadView, ref: str) -> SwitchOn:
-    """Switch it on again."""
+    """Activate the Workload again."""
     hub = view.hub
     assert hub is not None
     return SwitchOn(ref, view.name, _at(hub), hub.metadata.uid)
 
 
 def forget_pods(view: WorkloadView, ref: str) -> ForgetPods | None:
-    """Say that its Job has none."""
+    """Report in the Job's status that no pod is left."""
     job = view.job
     if job is None:
         return None
@@ -127,7 +127,7 @@ def forget_pods(view: WorkloadView, ref: str) -> ForgetPods | None:
 
 
 def stop(view: WorkloadView, ref: str) -> DeleteJob | SwitchOff | None:
-    """Delete a Job that we made, switch off a Workload that people made; None if it is gone."""
+    """Delete a Berthmaster Job, or deactivate a user's Workload; None if it is gone."""
     if view.ours:
         job = view.job
         return DeleteJob(ref, view.name, _at(job), job.metadata.uid) if job is not None else None

@@ -1,1 +1,1 @@
-"""What is known of the hub and of the bus, and of each workload in hand: folds, and no decision."""
+"""Knowledge of hub and bus, and of each open workload: folds without decisions."""

@@ -1,11 +1,13 @@
-"""GPUs that were on their way to a cluster and that its nodes show by now, so that they are not
-counted twice until the hub says that the job runs, which takes Kueue a second or two.
+"""GPUs on their way to a cluster that its nodes already show.
 
-Pods of jobs made with kubectl carry no name of ours, and nodes report them as other people's. What
-other people's pods take *more* of since a job was sent there is therefore taken for that job's, the
-oldest first, until it has all that it asked for. If strangers' pods come in just that moment, a
-little too much room is seen there until the job runs. Nothing is known of what came before the
-first report of a node in this life of the process: then time decides, as without this module.
+Example: a job of 4 GPUs was nominated for w1. A node of w1 then reports 4 more GPUs used by
+unmanaged pods. The job counts as arrived there, although the hub reports it running only a second
+or two later.
+
+Pods of jobs created with kubectl carry no labels of Berthmaster, so nodes report them as unmanaged.
+Growth of unmanaged usage is credited to jobs on their way, the oldest first. If other pods start in
+that second, a little too much capacity is assumed. Nothing is known before the first report of a
+node in this process run. Then time decides.
 """
 
 from collections.abc import Callable, Mapping
@@ -17,19 +19,20 @@ _Uses = tuple[float, dict[Key, float]]  # GPUs of other people's pods, and of ou
 
 
 class Arrivals:
-    """What nodes show of what is on its way."""
+    """Arrived GPUs of jobs on their way."""
 
     def __init__(self) -> None:
         self._uses: dict[tuple[str, str], _Uses] = {}  # cluster, node
         self._arrived: dict[tuple[str, Key], float] = {}  # cluster, workload -> GPUs
 
     def of(self, cluster: str, name: Key) -> float:
-        """GPUs that the cluster's nodes show of a workload on its way there."""
+        """Return the GPUs of a workload that the cluster's nodes already show."""
         return self._arrived.get((cluster, name), 0.0)
 
     def report(self, fact: NodeReport, coming: Callable[[], Mapping[Key, float]]) -> None:
-        """A node as it is now. ``coming``: what may have come there, GPUs by workload; asked only
-        where more is used than before, since most reports say nothing of that."""
+        """Apply a node report. ``coming``: returns GPUs on their way by workload, called only after
+        growth.
+        """
         now = self._uses_of(fact)
         before = self._uses.get((fact.cluster, fact.node))
         self._uses[fact.cluster, fact.node] = now
@@ -50,7 +53,7 @@ class Arrivals:
                 self._arrived[fact.cluster, name] = min(wants, seen + more)
 
     def forget(self, cluster: str, name: Key) -> None:
-        """It is not on its way there any more."""
+        """Remove a workload that is no longer on its way."""
         self._arrived.pop((cluster, name), None)
 
     def drop_node(self, cluster: str, node: str) -> None:

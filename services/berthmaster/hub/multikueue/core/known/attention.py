@@ -1,18 +1,20 @@
-"""In which clusters Kueue does not look at what it is sent: those go last, for all Workloads.
+"""Clusters whose Kueue ignores copies: such clusters go last for all Workloads.
 
-A worker whose Kueue is dead is a magnet: nothing runs there, so it looks emptiest. Facts of nodes
-and queues do not show it, copies do. Rules of this file:
+A worker with a dead Kueue runs nothing, so it looks emptiest and attracts everything. Facts of
+nodes and queues do not show this, copies do. Example: a copy in w1 has no condition after
+``neglect_s`` of heartbeats, while Kueue in w2 reacted within the last minute. Then w1 goes last.
 
-- A copy that nobody has looked at for some seconds in which its cluster was heard, while copies in
-  another were looked at within the last minute, says that Kueue is dead there, and not that the hub
-  is slow or the cluster out of reach.
-- So does one patience that ran out, unless Kueue there answered that its quota is used up, or the
-  cluster was silent altogether: once it is heard again it is as good as any.
-- Either holds for all Workloads until a copy is admitted there; after ten minutes without new
-  evidence one may try again, since nobody admits where nothing is sent.
+Rules of this file:
 
-Both are told in the log (``RAN_OUT`` and ``NEGLECTED`` begin the reasons of evictions), so that
-whoever starts anew knows them too. Times are the server's.
+- A copy that Kueue ignored for some seconds, during heartbeats of its cluster and reactions
+  elsewhere within a minute, shows a dead Kueue there, and not a slow hub or an unreachable cluster.
+- Also one patience that ran out is evidence, unless that Kueue answered that quota is used up, or
+  the cluster was silent: a returning cluster is as good as any.
+- The evidence holds for all Workloads until an admission there. After ten minutes without new
+  evidence one Workload may try again, since no admission happens without one.
+
+Reasons of evictions in the log carry the evidence (``RAN_OUT`` and ``NEGLECTED``), so a restarted
+process knows it too. Times are the server's.
 """
 
 from collections.abc import Mapping
@@ -24,34 +26,36 @@ from berthmaster.lib.messages.workload import Admitted, Evicted, WorkloadEvent
 RAN_OUT: Final = "not admitted within"
 NEGLECTED: Final = "nobody has looked at its copy"
 SAME_S: Final = 0.5  # facts of one moment are stored within
-ELSEWHERE_S: Final = 60.0  # copies looked at elsewhere so lately show that facts come through
+ELSEWHERE_S: Final = 60.0  # age of reactions elsewhere that still show a working bus
 LAST_FOR_S: Final = 600.0
-AWAY_S: Final = 5.0  # between two signs of life: it was out of reach
-BACK_S: Final = 30.0  # managers that lost their API server wait so long before they try again
+AWAY_S: Final = 5.0  # gap between heartbeats that counts as out of reach
+BACK_S: Final = 30.0  # reconnect time of managers that lost their API server
 _FIRST_HAND: Final = (RAN_OUT, NEGLECTED)
 _Copy = tuple[str, str]  # namespace, Workload
 
 
 class Attention:
     def __init__(self) -> None:
-        self._unseen: dict[str, dict[_Copy, float]] = {}  # copies nobody looked at -> since when
+        self._unseen: dict[str, dict[_Copy, float]] = {}  # ignored copies -> since when
         self._looked_at_s: dict[str, float] = {}  # at any copy there, last
         self._alive_at_s: dict[str, float] = {}  # when Kueue there wrote anything, last
         self._heard_at_s: dict[str, float] = {}  # the cluster's sign of life, last
-        self._failed_at_s: dict[str, tuple[float, str]] = {}  # evidence against it, and its words
+        # Evidence against a cluster, with its text
+        self._failed_at_s: dict[str, tuple[float, str]] = {}
 
-    # What is heard
+    # Events
 
     def sign_of_life(self, cluster: str, at_s: float) -> None:
-        """The cluster itself is there, whatever its Kueue does. What lay there while it was away
-        counts from when its Kueue had its time to come back, too."""
+        """Apply a heartbeat. After a gap, copies count from the time at which Kueue
+        could be back.
+        """
         unseen = self._unseen.get(cluster, {})
         if at_s > self._heard_at_s.get(cluster, at_s) + AWAY_S:
             unseen.update(dict.fromkeys(unseen, at_s + BACK_S))
         self._heard_at_s[cluster] = at_s
 
     def copy_reported(self, now: CopyReport, before: CopyReport | None, at_s: float) -> None:
-        """``before``: as it was reported last."""
+        """Apply a report of a copy. ``before``: the last report."""
         unseen, key = self._unseen.setdefault(now.cluster, {}), (now.namespace, now.workload)
         if not now.gone and not now.looked_at:
             unseen.setdefault(key, at_s)
@@ -65,27 +69,28 @@ class Attention:
             self._failed_at_s.pop(now.cluster, None)
 
     def queue_reported(self, now: QueueReport, before: QueueReport | None, at_s: float) -> None:
-        """Only Kueue counts what waits and what it has let in: where that changes, it lives, also
-        if it looks at a copy only when its turn has come."""
+        """Apply a report of a queue. Only Kueue changes its counts, so a change shows that Kueue
+        works.
+        """
         counts = (now.pending, now.admitted, _used(now))
         if before is not None and counts != (before.pending, before.admitted, _used(before)):
             self._alive_at_s[now.cluster] = at_s
 
     def copy_gone(self, cluster: str, namespace: str, workload: str) -> None:
-        """A relisting did not find it."""
+        """Remove a copy missing from a new listing."""
         self._unseen.get(cluster, {}).pop((namespace, workload), None)
 
     def learn(self, event: WorkloadEvent, at_s: float) -> None:
-        """An event of the log that counted."""
+        """Apply an event of the log."""
         if isinstance(event, Admitted):
             self._failed_at_s.pop(event.cluster, None)
         elif isinstance(event, Evicted) and event.reason.startswith(_FIRST_HAND):
             self._failed_at_s[event.cluster] = at_s, event.reason
 
-    # What follows
+    # Results
 
     def neglected_s(self, copy: CopyReport, now_s: float, limit_s: float) -> float:
-        """For how long nobody has looked at a copy, if that says that Kueue is dead there; or 0."""
+        """Return for how long Kueue has ignored a copy, if that shows a dead Kueue; else 0."""
         key = (copy.namespace, copy.workload)
         since_s = self._unseen.get(copy.cluster, {}).get(key)
         heard_s = self._heard_at_s.get(copy.cluster, float("-inf"))
@@ -99,7 +104,9 @@ class Attention:
     def demoted(
         self, copies: Mapping[tuple[str, str, str], CopyReport], now_s: float, limit_s: float
     ) -> dict[str, str]:
-        """The clusters that go last, and why. ``limit_s``: for which a copy may lie unseen."""
+        """Return the clusters that go last, with reasons. ``limit_s``: tolerated time of an ignored
+        copy.
+        """
         found = {
             cluster: words
             for cluster, (at_s, words) in self._failed_at_s.items()

@@ -1,7 +1,7 @@
-"""What the hub's decider knows of log, fleet and operators: the fold, up to one sequence a stream.
+"""The reconciler's knowledge of log, fleet and operators: the fold, up to one sequence per stream.
 
-Only workloads of the hub's cell are kept. What other cells placed is seen where it runs: nodes
-report pods that are ours, and those are charged as they are reported.
+Only workloads of the hub's cell are kept. Placements of other cells show up as managed pods in node
+reports, which are charged.
 """
 
 from collections import Counter, OrderedDict
@@ -44,62 +44,65 @@ from berthmaster.lib.messages.workload import (
     WorkloadEvent,
 )
 
-MAX_GONE: Final = 10_000  # copies that were told to be gone: what is stuck is looked at soon
+MAX_GONE: Final = 10_000  # limit of reported removals; stuck Workloads are checked soon
 
 
 class HubChain(Chain):
-    """The hubs' own, which several hubs share."""
+    """The decision chain shared by several hubs."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.hub = ""  # id of the hub that it was decided for
+        self.hub = ""  # id of the hub of the decision
 
 
 class Charged(NamedTuple):
-    """A worker's quotas, less what was on its way there at one moment."""
+    """Quotas of a worker, less Workloads on their way at one time."""
 
-    snapshot: ClusterSnapshot  # of that moment
+    snapshot: ClusterSnapshot  # snapshot of that time
     workloads: Sequence[Workload]  # charged, in this order
     quotas: Quotas
 
 
 class BusState:
-    """Everything of the bus that decisions depend on."""
+    """All inputs of decisions from the bus."""
 
     def __init__(self) -> None:
         self.chain = HubChain()
         self.workloads_sequence = 0
-        self.heard_at_s = 0.0  # the newest fact, by the time when it was stored
+        self.heard_at_s = 0.0  # storing time of the newest fact
         self.workloads = OpenWorkloads(_is_hubs)
         self.open = self.workloads.open
-        self._homes: dict[Key, str] = {}  # id of the hub that it was placed on
+        self._homes: dict[Key, str] = {}  # id of the hub of each placement
         self.ended = Endings()
         self.frozen = self.workloads.frozen
         self.view = FleetView.empty()
         self.copies: dict[tuple[str, str, str], CopyReport] = {}  # cluster, namespace, Workload
-        # Reported to be gone -> Jobs of theirs that had completed.
+        # Removed copy -> number of its completed Jobs.
         self.gone_copies: OrderedDict[tuple[str, str, str], int] = OrderedDict()
         self.on_the_way = OnTheWay(self.open, self.copies)
         self.recent_evictions = RecentEvictions()
-        self._goes_for: dict[Key, dict[Key, int]] = {}  # a beneficiary -> who goes, which attempt
+        # Beneficiary -> victims, with their attempts
+        self._goes_for: dict[Key, dict[Key, int]] = {}
         self.labelled = LabelledNodes()
         self.attention = Attention()
         self.names_taken = NamesTaken()
         self.verdicts: Counter[Verdict] = Counter()
-        self._news = 0  # rises with whatever clusters are seen by
+        self._news = 0  # rises with each change of cluster data
         self._demoted: tuple[tuple[object, ...], dict[str, str]] | None = None
         self._snapshot: tuple[tuple[object, ...], ClusterSnapshot] | None = None
         self._pressure, self._pressed_at = NO_PRESSURE, 0
         self.charged: dict[str, Charged] = {}  # cluster -> worked out last, by the gate
-        self._shares, self._shares_at = frozenset[str](), -1  # of which layout of the fleet
+        # Fraction resources of the fleet, and their layout
+        self._shares, self._shares_at = frozenset[str](), -1
 
     # The log
 
     def take_event(
         self, event: WorkloadEvent, sequence: int, stored_at_s: float, *, void: bool = False
     ) -> Verdict | None:
-        """Fold one event; None if it is none of this cell's, or of a frozen workload. ``void``: see
-        ``lifecycle.fold.offer``."""
+        """Fold one event; None for other cells and frozen workloads. ``void``: see
+        ``lifecycle.fold.offer``.
+        """
         self.workloads_sequence = max(self.workloads_sequence, sequence)
         name = key(event.tenant, event.id)
         applied = self.workloads.apply(event, sequence, stored_at_s, void=void)
@@ -134,7 +137,7 @@ class BusState:
             self.on_the_way.arrived(workload.cluster, name)
 
     def freeze(self, tenant: str, workload_id: str, sequence: int, why: str) -> None:
-        """An event of it cannot be understood: nothing more is done about it by this reader."""
+        """Freeze the workload of an undecodable event."""
         self.workloads_sequence = max(self.workloads_sequence, sequence)
         self.workloads.freeze(tenant, workload_id, sequence, why)
 
@@ -155,7 +158,7 @@ class BusState:
                 )
 
     def going_for(self, name: Key) -> list[Key]:
-        """Who was told to make room for it, and still has it."""
+        """Return the victims for a workload that still hold capacity."""
         told = self._goes_for.get(name, {})
         going = [goes for goes, attempt in told.items() if self._still_goes(goes, attempt)]
         if not going:
@@ -220,7 +223,7 @@ class BusState:
         self.attention.copy_gone(cluster, namespace, workload)
 
     def demoted(self, policy: HubPolicy, now_s: float) -> dict[str, str]:
-        """Clusters that go last, since Kueue there does not look at what it is sent, and why."""
+        """Return the clusters that go last because Kueue ignores copies there, with reasons."""
         key = (policy, now_s, self._news, self.workloads_sequence)
         if self._demoted is None or self._demoted[0] != key:
             found = self.attention.demoted(self.copies, now_s, policy.neglect_s)
@@ -228,12 +231,12 @@ class BusState:
         return self._demoted[1]
 
     def take_control(self, fact: ControlFact, sequence: int) -> None:
-        """Take over what an operator set."""
+        """Apply an operator's setting."""
         self._news += 1
         self.view.take_control(fact, sequence)
 
     def drop_node(self, cluster: str, node: str) -> None:
-        """The node is no more, and what was charged to it."""
+        """Remove a node and its charges."""
         self._news += 1
         self.on_the_way.node_gone(cluster, node)
         self.view.drop_node(cluster, node)
@@ -258,11 +261,12 @@ class BusState:
         else:
             self.view.fleet.release(name)
 
-    # What follows
+    # Derived data
 
     def snapshot(self, policy: HubPolicy, now_s: float) -> ClusterSnapshot:
-        """All clusters as of now; the same one as long as nothing new is known. Clusters that have
-        queues and no nodes yet are among them."""
+        """Return all clusters as of now, cached until something changes. Includes clusters with
+        queues and without nodes.
+        """
         view = self.view
         key = (policy, now_s, self._news)
         if self._snapshot is None or self._snapshot[0] != key:
@@ -278,7 +282,7 @@ class BusState:
         return self._snapshot[1]
 
     def share_names(self) -> frozenset[str]:
-        """The resources by which nodes hand out parts of GPUs."""
+        """Return the resources of GPU fractions on nodes."""
         fleet = self.view.fleet
         fleet.arrange()
         if fleet.layout != self._shares_at:
@@ -297,7 +301,7 @@ class BusState:
         return self._pressure
 
     def home_of(self, workload: Workload) -> str:
-        """The id of the hub where it stands; "" = on none yet, or nobody knows."""
+        """Return the id of the workload's hub; "" = none yet, or unknown."""
         if workload.origin is not None:
             return workload.origin.hub
         return self._homes.get(workload.key, "")
@@ -309,7 +313,7 @@ class BusState:
         return queue_of(self.view.clusters.peek(cluster).queues.values(), namespace, name)
 
     def copy_of(self, workload: Workload, namespace: str, kueue_name: str) -> CopyReport | None:
-        """The copy of a workload in the cluster of its attempt, as it stands there."""
+        """Return the copy in the cluster of the attempt."""
         return self.copies.get((workload.cluster, namespace, kueue_name))
 
 
@@ -319,5 +323,5 @@ def _is_hubs(event: Submitted | Carried) -> bool:
 
 
 def _seen_on(cluster: str, node: str) -> Key:
-    """Under which name the pods that a node reports as ours are charged."""
+    """Return the key of charges for managed pods in a node report."""
     return Key(f"seen:{cluster}:{node}")

@@ -1,10 +1,10 @@
-"""Somebody else who writes a Workload's nomination: a second dispatcher, or one of Kueue's own.
+"""Another writer of a Workload's nomination: a second dispatcher, or one of Kueue's own.
 
-Kueue itself takes a nomination away only with its own attempt, when it names a cluster or takes the
-quota back. If it is gone or another one while the attempt lasts, somebody else has written it. Two
-who each put their own word back would do so for ever, and each time Kueue makes and removes copies.
-So this one backs off, 2 s after the first time, then 4 s, … a minute, and asks the API server who
-the other one is. What a Workload goes through meanwhile says nothing of any cluster.
+Kueue removes a nomination only with its own attempt: when it chooses a cluster or releases the
+quota. Any other change during the attempt comes from another writer. Two writers would overwrite
+each other forever, and Kueue would create and remove copies each time. So this service backs off
+for 2 s, 4 s, … up to a minute, and asks the API server for the other writer. Events of that time
+are no evidence about any cluster.
 """
 
 from typing import Final
@@ -17,20 +17,20 @@ LONGEST_S: Final = 60.0
 
 
 class Contest:
-    """About one Workload, in one attempt of Kueue's."""
+    """The contest about one Workload during one Kueue attempt."""
 
     __slots__ = ("_attempt", "_version", "_wrote", "by", "times", "until_s")
 
     def __init__(self) -> None:
-        self.times = 0  # somebody else has written it
+        self.times = 0  # number of observed foreign writes
         self.until_s = 0.0  # left alone until then
         self.by: tuple[str, ...] = ()  # field managers; () = not known
-        self._wrote: tuple[str, ...] | None = None  # our last word, as far as it stands
+        self._wrote: tuple[str, ...] | None = None  # this service's last write that still stands
         self._version = 0
         self._attempt = ""
 
     def over(self) -> None:
-        """Kueue's attempt has ended, or it has named a cluster."""
+        """End the contest: Kueue's attempt ended, or Kueue chose a cluster."""
         self.times, self.until_s, self.by, self._wrote = 0, 0.0, (), None
 
     def wrote(self, workload: KueueWorkload) -> None:
@@ -44,7 +44,7 @@ class Contest:
         contract allows a nomination."""
         mine, version = self._wrote, _version(workload)
         if mine is None or version <= self._version:
-            return False  # what the mirror shows may be older than our word
+            return False  # the mirror may be behind this service's write
         if _attempt(workload) != self._attempt:
             self.over()
             return False
@@ -57,7 +57,7 @@ class Contest:
 
     @property
     def words(self) -> str:
-        """For people; "" where nobody else was seen."""
+        """Describe the contest; "" without another writer."""
         if not self.times:
             return ""
         who = ", ".join(self.by) if self.by else "somebody whom managedFields do not name"

@@ -1,8 +1,8 @@
-"""What a hub's API server says: Workloads, their jobs, and which clusters each may be sent to.
+"""Objects of a hub's API server: Workloads, their jobs, and the clusters allowed to each.
 
-Objects come in as they change and are kept as they are; what follows from queues, checks and
-configurations is worked out once a LocalQueue and forgotten when any of those changes. A wrong
-object spoils what leads through it and nothing else: the reason stands in ``Rules.problem``.
+Objects are stored as received. The rules of each LocalQueue are derived from queues, checks and
+configurations, and cached until any of these changes. An invalid object affects only what depends
+on it. ``Rules.problem`` has the error.
 """
 
 from collections.abc import Iterable, Mapping
@@ -33,7 +33,7 @@ class ClusterRef(NamedTuple):
 
 
 class Rules(NamedTuple):
-    """What holds for all Workloads of a LocalQueue."""
+    """Rules common to all Workloads of a LocalQueue."""
 
     cluster_queue: str
     check: str  # MultiKueue's
@@ -42,19 +42,20 @@ class Rules(NamedTuple):
     selectors: tuple[Selector, ...]  # over clusters' labels; all must match
     own_checks: tuple[str, ...]  # checks of ours
     problem: str = ""  # why nothing can be sent at all
-    stopped: str = ""  # which queue of the hub somebody has stopped, and how
+    stopped: str = ""  # stopped queue of the hub, with its policy
 
 
 class Hub:
     def __init__(self, tenants: Mapping[str, str], former: Iterable[str] = ()) -> None:
-        """``former``: ids of hubs that are no more, of whose objects none will come back."""
+        """``former``: ids of hubs that no longer exist, whose objects never return."""
         self._tenants = tenants
         self._former = frozenset(former)
-        self.id = ""  # of its cluster; "" until it is known
-        self.complete = False  # every kind was listed: what is not here, is not there
-        self.trouble = ""  # why nothing new is heard of it; "" = all is heard
-        self.heard_since_s = float("-inf")  # without a break; infinite while it is not heard
-        self.kueue_since_s = float("-inf")  # its Kueue is at work; infinite while it is not
+        self.id = ""  # id of its cluster; "" = unknown yet
+        self.complete = False  # every kind was listed, so missing objects do not exist
+        self.trouble = ""  # why updates are missing; "" = up to date
+        # Start of uninterrupted updates; infinite without updates
+        self.heard_since_s = float("-inf")
+        self.kueue_since_s = float("-inf")  # start of Kueue's activity; infinite while silent
         self.kueue_writes = 0  # seen of Kueue's own hand; ours and people's are none
         self.workloads: dict[ObjectKey, KueueWorkload] = {}
         self.jobs: dict[ObjectKey, HubJob] = {}
@@ -63,9 +64,10 @@ class Hub:
         self.checks: dict[str, AdmissionCheck] = {}
         self.configs: dict[str, MultiKueueConfig] = {}
         self.clusters: dict[str, MultiKueueCluster] = {}
-        self.parameters: dict[str, Selector | str] = {}  # of our checks; a text = what is wrong
+        # Parameters of Berthmaster checks; a text = the error
+        self.parameters: dict[str, Selector | str] = {}
         self.workload_of: dict[Key, ObjectKey] = {}
-        self.job_of: dict[Key, ObjectKey] = {}  # jobs that we made
+        self.job_of: dict[Key, ObjectKey] = {}  # jobs created by Berthmaster
         self.lives = Lives()
         self.seen_jobs: set[Key] = set()  # of ours, in this life of the process
         self._names: dict[ObjectKey, Key] = {}
@@ -73,22 +75,23 @@ class Hub:
         self._rules: dict[ObjectKey, Rules | None] = {}
 
     def is_mine(self, home: str) -> bool:
-        """Whether what stands on the hub of this id is told of here, also by its absence;
-        "" = a workload that stands on no hub yet."""
+        """Return whether this service is responsible for objects of the hub with this id. "" = a
+        workload without a hub yet.
+        """
         return home in ("", self.id) or home in self._former
 
     def hears(self, trouble: str, now_s: float) -> None:
-        """Whether what is mirrored is what there is."""
+        """Note whether the mirror is up to date."""
         if trouble:
             self.heard_since_s = float("inf")
         elif self.trouble:
             self.heard_since_s = now_s
         self.trouble = trouble
 
-    # What changed
+    # Changes
 
     def put(self, thing: Object) -> set[Key]:
-        """An object as it is now. The workloads that it concerns; all, if more than that."""
+        """Store an object. Return the affected workloads, possibly all."""
         at = key_of(thing.metadata)
         match thing:
             case KueueWorkload():
@@ -105,7 +108,7 @@ class Hub:
                 return self._put_rule(at, thing)
 
     def _put_rule(self, at: ObjectKey, thing: Object) -> set[Key]:
-        """What rules are made of. Kueue writes statuses all the time, which change no rule."""
+        """Store an object that rules depend on. Kueue's frequent status updates change no rule."""
         before: Object | None
         match thing:
             case LocalQueue():
@@ -164,7 +167,7 @@ class Hub:
         return self._all()
 
     def set_parameters(self, check: str, found: Selector | str) -> set[Key]:
-        """What the parameters of a check of ours say, or what is wrong with them."""
+        """Store the parameters of a Berthmaster check, or the error."""
         if self.parameters.get(check) == found:
             return set()
         self.parameters[check] = found
@@ -194,13 +197,13 @@ class Hub:
         found = (self._names.get(at) for at in self._owned.get(job, ()))
         return {name for name in found if name is not None}
 
-    # Whose a Workload is
+    # Names of Workloads
 
     def _name_workload(self, at: ObjectKey, workload: KueueWorkload) -> set[Key]:
         kind, owner = workload.owner
         job = self.jobs.get((at[0], owner)) if kind == "Job" else None
         if kind == "Job" and job is None:
-            return set()  # its job says whose it is: that comes, or both go
+            return set()  # its job gives the name: that arrives later, or both go
         name = labelled(job) if job is not None else None
         if name is None:
             meta = workload.metadata
@@ -226,11 +229,11 @@ class Hub:
         return touched
 
     def name_of(self, at: ObjectKey) -> Key | None:
-        """What a Workload is called on the bus."""
+        """Return the name of a Workload on the bus."""
         return self._names.get(at)
 
     def workload(self, name: Key, uid: str = "") -> KueueWorkload | None:
-        """The Workload that a name on the bus stands for, if it is there (with this uid)."""
+        """Return the Workload of a name on the bus, if present (with this uid)."""
         at = self.workload_of.get(name)
         if at is None or self._names.get(at) != name:
             return None
@@ -240,7 +243,7 @@ class Hub:
         return found if not uid or found.metadata.uid == uid else None
 
     def job(self, name: Key) -> HubJob | None:
-        """The job that we made for a workload, or the one that its Workload was made for."""
+        """Return Berthmaster's job of a workload, or the job that owns its Workload."""
         at = self.job_of.get(name)
         if at is None:
             workload = self.workload(name)
@@ -249,14 +252,14 @@ class Hub:
             at = (workload.metadata.namespace, workload.owner[1])
         return self.jobs.get(at)
 
-    # Where it may go
+    # Allowed clusters
 
     def rules(self, workload: KueueWorkload) -> Rules | None:
-        """What holds for it; None if it is none of MultiKueue's."""
+        """Return the rules of a Workload; None without MultiKueue."""
         return self.rules_at((workload.metadata.namespace, workload.spec.queue_name))
 
     def rules_at(self, local_queue: ObjectKey) -> Rules | None:
-        """What holds for all Workloads of a LocalQueue."""
+        """Return the rules of a LocalQueue."""
         if local_queue not in self._rules:
             self._rules[local_queue] = self._rules_of(local_queue)
         return self._rules[local_queue]
@@ -331,7 +334,7 @@ class Hub:
 
 
 def labelled(job: HubJob) -> Key | None:
-    """Whose a job is that we made."""
+    """Return the workload of a job created by Berthmaster."""
     labels, annotations = job.metadata.labels, job.metadata.annotations
     if not labels.get(TENANT) or not labels.get(WORKLOAD):
         return None
@@ -341,7 +344,7 @@ def labelled(job: HubJob) -> Key | None:
 
 
 def _written(thing: Object | None) -> object:
-    """What of an object only Kueue writes; Workloads themselves are its own, too."""
+    """Return the parts of an object that only Kueue writes."""
     match thing:
         case KueueWorkload(status=None):
             return ()
@@ -356,7 +359,7 @@ def _written(thing: Object | None) -> object:
 
 
 def _meaning(thing: Object) -> tuple[object, ...]:
-    """What of an object rules depend on."""
+    """Return the parts of an object that rules depend on."""
     match thing:
         case LocalQueue() | ClusterQueue():
             return thing.spec, thing.metadata.annotations
@@ -371,7 +374,7 @@ def _meaning(thing: Object) -> tuple[object, ...]:
 
 
 def _stopped(queue: ClusterQueue, local: LocalQueue) -> str:
-    """The ClusterQueue first: it shows on its LocalQueue too."""
+    """Describe the stop. The ClusterQueue comes first, because its LocalQueue shows it too."""
     if queue.held:
         return f"ClusterQueue {queue.metadata.name} of the hub is stopped (stopPolicy {queue.held})"
     if local.held:
@@ -380,7 +383,7 @@ def _stopped(queue: ClusterQueue, local: LocalQueue) -> str:
 
 
 def _config_name(check: AdmissionCheck) -> tuple[str, str]:
-    """(MultiKueueConfig, what is wrong)."""
+    """Return the name of the MultiKueueConfig, and the error."""
     name = check.metadata.name
     parameters = check.spec.parameters
     if parameters is None or not parameters.name:

@@ -1,9 +1,9 @@
-"""Whether the hub's Kueue is at work, as far as what it writes shows it.
+"""Whether the hub's Kueue works, by its writes.
 
-Kueue says nothing of itself on a hub. But while something waits for its hand it writes soon: a
-Workload for a new Job, a word about quota, a copy where a cluster is nominated. If much time passes
-without a single write while something waits, its manager does not run, or does not get through.
-Whatever waits for somebody else (a worker's quota, a worker that is away) proves nothing here.
+Kueue publishes no state of itself on a hub. But while something waits for Kueue, it writes soon: a
+Workload for a new Job, a condition about quota, a copy for a nomination. A long time without any
+write, while something waits, means that its manager is down or cut off. Waits for others, such as a
+worker's quota, prove nothing.
 """
 
 from typing import Final
@@ -22,18 +22,17 @@ class HubKueue:
     """One hub's manager, seen from outside."""
 
     def __init__(self) -> None:
-        self.waiting = 0  # for its hand
-        self.silent_since_s = float("inf")  # infinite while it is at work, or nothing waits
-        self.back_at_s = float("-inf")  # when it last broke a silence
-        self._writes = -1  # of its own, as the mirror counts them
+        self.waiting = 0  # number of objects that wait for Kueue
+        self.silent_since_s = float("inf")  # infinite while it works, or nothing waits
+        self.back_at_s = float("-inf")  # end of the last silence
+        self._writes = -1  # number of Kueue's writes in the mirror
         self._wrote_at_s = float("-inf")
         self._waits_since_s = float("inf")
         self._looked_at_s = float("-inf")
-        self._moved = False  # it has written since that look
+        self._moved = False  # Kueue wrote since the last check
 
     @property
     def silent(self) -> bool:
-        """Whether it is taken for dead."""
         return self.silent_since_s < float("inf")
 
     @property
@@ -43,7 +42,7 @@ class HubKueue:
         return self._looked_at_s + EVERY_S if is_due else float("inf")
 
     def look(self, hub: Hub, know: BusState, policy: HubPolicy, now_s: float) -> bool:
-        """Whether what is thought of it has changed."""
+        """Check Kueue. Return whether the result changed."""
         if hub.kueue_writes != self._writes:
             self._writes, self._wrote_at_s = hub.kueue_writes, now_s
             self._waits_since_s = float("inf")
@@ -67,15 +66,15 @@ class HubKueue:
 
     @property
     def since_s(self) -> float:
-        """Since when it is at work, as far as is known; infinite while it is not."""
+        """Return the start of Kueue's activity; infinite while silent."""
         return float("inf") if self.silent else self.back_at_s
 
     def silent_s(self, now_s: float) -> float:
-        """For how long it has been silent; 0 while it is not."""
+        """Return the duration of the silence; 0 while it works."""
         return now_s - self.silent_since_s if self.silent else 0.0
 
     def words(self, now_s: float) -> str:
-        """What people are told of it, or ""."""
+        """Describe the silence, or ""."""
         if not self.silent:
             return ""
         wait = "waits" if self.waiting == 1 else "wait"
@@ -108,11 +107,11 @@ def _waits(
     if workload.holds(FINISHED) or workload.deleting or not workload.active or rules.problem:
         return False
     if workload.condition(QUOTA_RESERVED) is None:
-        return True  # whatever is wrong with its queue, Kueue says so here
+        return True  # Kueue reports here, whatever the error of its queue
     if forbidden(workload, rules.check) or held_back(workload, rules.check, ()):
         return False
     if not workload.nominated:
-        return False  # in dispatch we nominate, and AllAtOnce asks no nomination of anybody
+        return False  # dispatch mode nominates, and AllAtOnce needs no nomination
     meta = workload.metadata
     clusters = [ref for ref in rules.clusters if ref.hub_name in workload.nominated]
     copies = [know.copies.get((ref.name, meta.namespace, meta.name)) for ref in clusters]

@@ -30,13 +30,13 @@ from berthmaster.hub.multikueue.core.known.workload_view import WorkloadView
 from berthmaster.lib.lifecycle.states import State
 from berthmaster.lib.lifecycle.workload import Key
 
-A_WORKLOAD_S: Final = 1.0  # that the hub takes for one, at most
+A_WORKLOAD_S: Final = 1.0  # maximum time of the hub for one Workload
 HELD_S: Final = 10.0  # nominated without a copy for so long: the hub's manager may hold it back
 MOST_DOUBLINGS: Final = 6
-CLEAR_S: Final = 2.0  # that an idle hub takes to remove a copy, at most
+CLEAR_S: Final = 2.0  # maximum time of an idle hub to remove a copy
 LONGEST_CLEAR_S: Final = 60.0
-LATELY_S: Final = 60.0  # for so long a delay counts that was measured
-ORDER_S: Final = 1.0  # writes that are farther apart are seen in their order
+LATELY_S: Final = 60.0  # validity of a measured delay
+ORDER_S: Final = 1.0  # distance of writes that are seen in order
 _Nominated = tuple[str, int]  # cluster, attempt
 
 
@@ -53,22 +53,22 @@ class _Waiting:
 
     def __init__(self, nominated: _Nominated, since_s: float, until_s: float) -> None:
         self.nominated = nominated
-        self.since_s = since_s  # when it was seen nominated, or was nudged last
-        self.until_s = until_s  # when the hub has surely had time for it
-        self.served_at_s: float | None = None  # when its copy was first heard of
-        self.nudges = 0  # writes of ours that were to move it up
-        self.passed_at_s = float("inf")  # when one that was nominated later had its copy
-        self.passed_in: set[str] = set()  # clusters of those, since it was nudged last
+        self.since_s = since_s  # time of the nomination, or of the last wake-up write
+        self.until_s = until_s  # time at which the hub has surely handled it
+        self.served_at_s: float | None = None  # first report of its copy
+        self.nudges = 0  # number of wake-up writes
+        self.passed_at_s = float("inf")  # time at which a later nomination got its copy
+        self.passed_in: set[str] = set()  # clusters of those, since the last wake-up write
 
 
 class HubPace:
-    """Of one hub, as this life of the process has seen it. Losing it costs time, never truth."""
+    """The pace of one hub in this process run. Losing it costs time only."""
 
     def __init__(self) -> None:
         self._waiting: dict[Key, _Waiting] = {}
         self._unserved: dict[Key, None] = {}  # the oldest first
-        self._served_at_s = float("-inf")  # when one had its copy last
-        self._newest_served_s = float("-inf")  # of those that had one: the last nomination's time
+        self._served_at_s = float("-inf")  # time of the last copy
+        self._newest_served_s = float("-inf")  # latest nomination with a copy
         self._delays: deque[tuple[float, float]] = deque()  # when served, after how long; falling
 
     def since_s(self, view: WorkloadView, now_s: float) -> float:
@@ -93,7 +93,9 @@ class HubPace:
         return min(one.until_s, one.passed_at_s)
 
     def is_held(self, name: Key, now_s: float) -> bool:
-        """Whether the hub's manager seems to hold it back: others passed it, or none is served."""
+        """Return whether the hub's manager holds the Workload back: later ones passed it, or none
+        is served.
+        """
         one = self._waiting.get(name)
         if one is None or one.served_at_s is not None:
             return False
@@ -102,7 +104,7 @@ class HubPace:
         return now_s >= one.since_s + limit_s and (idle or bool(one.passed_in))
 
     def nudged(self, name: Key, now_s: float) -> None:
-        """It was written: it stands at the end of the hub's usual line now."""
+        """Note a wake-up write, which moves the Workload to the end of the hub's queue."""
         one = self._waiting.get(name)
         if one is None or one.served_at_s is not None:
             return
@@ -113,8 +115,9 @@ class HubPace:
         one.passed_in.clear()
 
     def is_refused(self, name: Key) -> bool:
-        """Whether the hub makes copies elsewhere, for later nominations too, and none of this one
-        although it was written: then its cluster takes no copies. Else the hub is only slow."""
+        """Return whether the cluster takes no copies: the hub creates copies elsewhere, for later
+        nominations too, and none of this one despite a write. Otherwise the hub is only slow.
+        """
         one = self._waiting.get(name)
         if one is None or one.served_at_s is not None or not one.nudges:
             return False
@@ -123,7 +126,7 @@ class HubPace:
     def clears_until_s(self, cleared_at_s: float, now_s: float) -> float:
         """Until when the hub may not have seen that a nomination was taken back then."""
         if self._newest_served_s > cleared_at_s + ORDER_S:
-            return cleared_at_s  # it has served later news
+            return cleared_at_s  # it has served later changes
         while self._delays and self._delays[0][0] < now_s - LATELY_S:
             self._delays.popleft()
         slowest_s = self._delays[0][1] if self._delays else 0.0
@@ -131,7 +134,7 @@ class HubPace:
         return cleared_at_s + min(LONGEST_CLEAR_S, max(CLEAR_S, slowest_s, line_s))
 
     def over(self, name: Key) -> None:
-        """It is not nominated, or no more."""
+        """Remove a Workload without a nomination."""
         self._waiting.pop(name, None)
         self._unserved.pop(name, None)
 

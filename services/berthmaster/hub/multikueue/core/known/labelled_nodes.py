@@ -18,7 +18,7 @@ class LabelledNodes:
         self._known: dict[tuple[range, Labels], NDArray[np.bool_]] = {}
 
     def of(self, fleet: Fleet, slots: range, labels: Labels) -> NDArray[np.bool_]:
-        """Of the nodes in these slots, which have all of the labels. The fleet must be arranged."""
+        """Return which nodes in these slots have all labels. The fleet must be arranged."""
         if fleet.layout != self._layout or len(self._known) >= MOST_KEPT:
             self._layout = fleet.layout
             self._known.clear()

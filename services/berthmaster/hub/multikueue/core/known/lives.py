@@ -1,11 +1,11 @@
 """Ended or deleted Workloads that the log does not contain yet.
 
-A Workload may begin, end and be deleted while the log cannot be written. An ended Workload counts
-as missing in two cases. Otherwise it is history from before this service.
+A Workload may begin, end and be deleted while the log is not writable. An ended Workload counts as
+missing in two cases. Other ended Workloads predate this service.
 
 - This process saw the Workload before its end.
-- The Workload ended after the last event that the previous process wrote, or up to UNSURE_S before
-  that event, since the process may have been killed before it wrote the end.
+- The Workload ended after the last event of the previous process, or up to UNSURE_S before, since
+  that process may have been killed before writing the end.
 """
 
 from collections import OrderedDict
@@ -33,7 +33,8 @@ class Lives:
 
     def lost(self, name: Key, workload: KueueWorkload, *, is_open: bool) -> None:
         """Keep a Workload that was deleted before the log contained its end. ``is_open``: the log
-        contains its beginning."""
+        contains its beginning.
+        """
         finished = workload.holds(FINISHED)
         if not (finished if is_open else self.is_unwritten(name, workload)):
             return

@@ -25,17 +25,17 @@ def taken_words(cluster: str, blocked_by: str) -> str:
 
 class NamesTaken:
     def __init__(self) -> None:
-        self._found: dict[Key, dict[str, tuple[float, str]]] = {}  # -> cluster -> when, which words
+        self._found: dict[Key, dict[str, tuple[float, str]]] = {}  # -> cluster -> time, text
 
     def learn(self, event: WorkloadEvent, at_s: float) -> None:
-        """Take over an event of the log that counted."""
+        """Apply an event of the log."""
         if isinstance(event, Evicted) and event.reason.startswith(NAME_TAKEN):
             words = event.reason.removeprefix(f"{NAME_TAKEN}: {event.cluster} ")
             name = key(event.tenant, event.id)
             self._found.setdefault(name, {})[event.cluster] = (at_s, words)
 
     def forget(self, name: Key) -> None:
-        """Drop a workload that is over."""
+        """Drop an ended workload."""
         self._found.pop(name, None)
 
     def why_not(self, name: Key, cluster: str, now_s: float) -> str:

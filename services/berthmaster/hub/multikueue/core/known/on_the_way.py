@@ -1,11 +1,12 @@
-"""What was sent to a cluster and is not surely seen there yet: it takes room that nodes and queues
-still report as free.
+"""Workloads on their way to a cluster: their capacity still looks free in reports.
+
+Example: w1 reports 8 free GPUs. A Workload of 2 GPUs was nominated there a second ago, so 6 are
+left for the next.
 
 A workload is on its way from its placement until it runs and nodes had time to report it, or until
-it was admitted for so long that its pods are bound, or wait for nodes. What a decision that is
-being made has placed is on its way too, for those behind it in line: see ``draft``. So is one that
-was told to go there, from then until it is placed again or over, for an hour at most: its room is
-kept.
+its admission is old enough that its pods are bound or wait for nodes. Placements of a decision in
+progress count for later ones (``draft``). So does a workload with an eviction decision, until it is
+placed again or over, for an hour at most: its capacity is reserved.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -23,32 +24,32 @@ from berthmaster.lib.lifecycle.workload import Key, Workload
 from berthmaster.lib.messages.fleet import CopyReport, NodeReport
 
 IN_PIECES: Final = (How.TPU, How.OTHER)
-KEPT_S: Final = 3600.0  # for one that was told to go
+KEPT_S: Final = 3600.0  # limit for an evicted workload
 ADMITTED_S: Final = 10.0  # after admission pods are bound and reported, or wait for nodes
 
 
 class Way(NamedTuple):
     devices: Mapping[str, float]  # by resource, of pods that nodes do not report yet
-    unreserved: tuple[Workload, ...]  # for whose copies no quota is reserved yet
+    unreserved: tuple[Workload, ...]  # workloads whose copies have no quota reservation yet
 
     @property
     def gpus(self) -> float:
-        """GPUs, or parts of them, of all makers."""
+        """Return the GPUs of all vendors, with fractions."""
         return sum(n for name, n in self.devices.items() if how_of(name) not in IN_PIECES)
 
     def of(self, resource: str) -> float:
-        """GPUs, slices of them or other pieces that are asked for as this resource."""
+        """Return the GPUs, slices or units requested as this resource."""
         return self.devices.get(resource, 0.0)
 
 
 class Draft:
-    """The placements of a decision that is being made."""
+    """Placements of a decision in progress."""
 
     def __init__(self) -> None:
-        self.workloads: dict[Key, Workload] = {}  # as they will stand once it is stored
+        self.workloads: dict[Key, Workload] = {}  # state after the commit is stored
 
     def place(self, workload: Workload, cluster: str, now_s: float) -> None:
-        """From here on it is on its way there."""
+        """Count a placement as on its way."""
         self.workloads[workload.key] = _as_placed(workload, cluster, now_s)
 
 
@@ -60,8 +61,9 @@ class OnTheWay:
         open_: Mapping[Key, Workload],
         copies: Mapping[tuple[str, str, str], CopyReport],
     ) -> None:
-        """``open_``: workloads of the log; ``copies``: by cluster, namespace and name, as workers
-        report them. Both are read only, and as they are when it is asked."""
+        """``open_``: workloads of the log. ``copies``: by cluster, namespace and name. Both are
+        read-only views.
+        """
         self._open = open_
         self._copies = copies
         self._coming: dict[str, dict[Key, None]] = {}  # cluster -> placed, not surely seen there
@@ -70,7 +72,7 @@ class OnTheWay:
 
     @contextmanager
     def draft(self) -> Iterator[Draft]:
-        """While a decision is made, what it has placed counts; afterwards only the log does."""
+        """Count the placements of a decision while it is made."""
         assert self._draft is None
         self._draft = Draft()
         try:
@@ -79,16 +81,16 @@ class OnTheWay:
             self._draft = None
 
     def placed(self, cluster: str, name: Key) -> None:
-        """The log says that it was sent there."""
+        """Note a placement in the log."""
         self._coming.setdefault(cluster, {})[name] = None
 
     def arrived(self, cluster: str, name: Key) -> None:
-        """It is surely seen there, or over."""
+        """Note that the workload is surely reported, or over."""
         self._coming.get(cluster, {}).pop(name, None)
         self._arrivals.forget(cluster, name)
 
     def node_reported(self, report: NodeReport) -> None:
-        """What a node uses now; it may be what was on its way there."""
+        """Apply a node report, which may show Workloads on their way."""
         self._arrivals.report(report, lambda: self._held_for(report))
 
     def node_gone(self, cluster: str, node: str) -> None:
@@ -102,9 +104,11 @@ class OnTheWay:
         but: Key | None = None,
         counts: Callable[[Workload], bool] = lambda _: True,
     ) -> Way:
-        """What is on its way there. ``settle_s``: from running until nodes' reports surely show it.
-        ``but``: one that is looked at itself, and does not stand in its own way. ``counts``: which
-        of the others do."""
+        """Return what is on its way to a cluster.
+
+        ``settle_s``: time from running to a sure report. ``but``: the Workload in question.
+        ``counts``: which others count.
+        """
         devices: dict[str, float] = {}
         unreserved: list[Workload] = []
         for workload in self._coming_to(cluster, now_s):
@@ -117,7 +121,7 @@ class OnTheWay:
             else:
                 arrived = self._arrivals.of(cluster, workload.key)
                 for resource, wants in _devices(workload).items():
-                    # Of pieces time decides: what nodes show is told of GPUs.
+                    # For units time decides, because reports show GPUs only.
                     shown_of_it = 0.0 if how_of(resource) in IN_PIECES else min(wants, arrived)
                     arrived -= shown_of_it
                     devices[resource] = devices.get(resource, 0.0) + wants - shown_of_it
@@ -141,8 +145,9 @@ class OnTheWay:
         return [*found, *(w for w in drafted.values() if w.cluster == cluster)]
 
     def _held_for(self, node: NodeReport) -> dict[Key, float]:
-        """What may have pods on the node by now: GPUs by workload, in the order of their
-        placements. Another maker's GPUs are none that it could have there."""
+        """Return workloads that may have pods on the node, with GPUs, in order of placement. GPUs
+        of another vendor are excluded.
+        """
         offers = {*resources_of(node), *(share.resource for share in node.shares)}
         coming = (self._open.get(name) for name in self._coming.get(node.cluster, {}))
         return {

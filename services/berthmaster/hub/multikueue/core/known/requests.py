@@ -1,10 +1,10 @@
-"""What a Kueue Workload asks for, in the bus's words: its id, its tenant and its request.
+"""A Kueue Workload as a request: id, tenant and job request.
 
 Rules of this file:
 
-- A Workload is never left standing because something in it is odd: what cannot be read is counted
-  as nothing asked for, and each such thing is named, so that people hear of it. Accelerators that
-  are read and cannot be ranked are required of clusters all the same (lib/kueue/podsets).
+- Odd content never blocks a Workload. Unreadable parts count as nothing requested, and each is
+  named for the user. Accelerators that are read but cannot be ranked are still required of clusters
+  (lib/kueue/podsets).
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -34,14 +34,14 @@ Required = tuple[tuple[str, int], ...]  # resource, how many on one node
 
 
 class Read(NamedTuple):
-    """A Workload as a request, and what in it was not understood."""
+    """A Workload as a request, with the unreadable parts."""
 
     request: JobRequest
     problems: tuple[str, ...]
 
 
 def origin_of(workload: KueueWorkload, cluster_queue: str, hub: str) -> HubObject:
-    """Which object a workload of the bus stands for."""
+    """Return the hub object behind a workload."""
     kind, name = workload.owner
     return HubObject(
         namespace=workload.metadata.namespace,
@@ -65,7 +65,7 @@ def read_sets(workload: KueueWorkload) -> tuple[SetRead, ...]:
 
 
 def read_request(workload: KueueWorkload, sets: Sequence[SetRead] | None = None) -> Read:
-    """What it asks for. ``sets``: as they were read, if they were."""
+    """Return the request. ``sets``: pod sets, if already read."""
     problems: list[str] = []
     found = workload.spec.pod_sets or ()
     if not found:
@@ -83,7 +83,7 @@ def read_request(workload: KueueWorkload, sets: Sequence[SetRead] | None = None)
         queue=queue,
         priority=bounded_priority(workload.spec.priority),
         pod_sets=tuple(pod_sets) or (PodSet(cpu_milli=0, memory_mib=0),),
-        max_evictions=1000,  # how often it may be evicted is Kueue's to say
+        max_evictions=1000,  # Kueue limits evictions
     )
     return Read(request, tuple(problems))
 
@@ -101,8 +101,9 @@ def by_resource(request: JobRequest) -> JobRequest:
 
 
 def without_shares(request: JobRequest, shares: Collection[str]) -> JobRequest:
-    """Without the resources by which nodes hand out parts of GPUs under a name of their own: a node
-    has them without having pieces of that name, and what is free of them is not known."""
+    """Return the request without fraction resources of nodes: nodes have no units under these
+    names, and their free number is unknown.
+    """
     if not any(pods.resources.keys() & shares for pods in request.pod_sets):
         return request
     sets = tuple(
@@ -117,8 +118,9 @@ def without_shares(request: JobRequest, shares: Collection[str]) -> JobRequest:
 def read_asks(
     workload: KueueWorkload, request: JobRequest, sets: Sequence[SetRead] | None = None
 ) -> tuple[Ask, ...]:
-    """What it will ask of a worker's quota: what the hub's Kueue counts, once it has reserved that,
-    by its very names (other makers' GPUs, slices); before that what the request says."""
+    """Return the Workload's claim on a worker's quota: as counted by the hub's Kueue after its
+    reservation, by the same names (other vendors' GPUs, slices), and before that as requested.
+    """
     admission = workload.status.admission if workload.status is not None else None
     assigned = (admission.pod_set_assignments if admission is not None else None) or ()
     usage = {one.name: one.resource_usage for one in assigned}
@@ -137,8 +139,10 @@ def read_asks(
 def read_required(
     workload: KueueWorkload, asks: Sequence[Ask], sets: Sequence[SetRead] | None = None
 ) -> Required:
-    """What a cluster must have by its name, whatever its room. What nodes do not tell of is left to
-    quota; what the hub's Kueue was told not to count, no worker's quota can be asked for."""
+    """Return the named requirements on a cluster, whatever its capacity. Resources that nodes do
+    not report are left to quota. Resources that the hub's Kueue ignores cannot be required of a
+    worker's quota.
+    """
     admitted = workload.status is not None and workload.status.admission is not None
     counted = {name for ask in asks for way in ask.ways for name in way}
     required: dict[str, int] = {}
@@ -150,7 +154,7 @@ def read_required(
 
 
 def _named_by(amounts: Mapping[str, int], pods: PodSet) -> dict[str, int]:
-    """What its quota is, by the resources' names that its pods ask by."""
+    """Return the quota by the resource names of the pods."""
     asked = {name: n for name, n in amounts.items() if how_of(name) is not None}
     asked |= {"cpu": pods.cpu_milli, "memory": pods.memory_mib}
     return {name: n * pods.count for name, n in asked.items() if n}
@@ -160,7 +164,7 @@ def _counted(usage: Mapping[str, Quantity]) -> dict[str, int]:
     """In the units of a queue's report."""
     counted = {}
     for name, amount in usage.items():
-        if amount is None or name == PODS:  # pods are counted where they are granted
+        if amount is None or name == PODS:  # pods are counted at their grant
             continue
         text = repr(amount) if isinstance(amount, float) else amount
         if name == "cpu":

@@ -1,9 +1,8 @@
-"""Who holds room in which cluster and quota of which ClusterQueue, kept up to date.
+"""Capacity and quota of Workloads, by cluster and ClusterQueue, kept up to date.
 
-Whoever makes room asks this instead of going through all that is open: tens of thousands of
-Workloads whose standing has not changed since the last look. A Workload of which anything was
-heard, from the log or the hub, is worked out anew when somebody asks next. What changes otherwise
-(its copy, as its worker reports it, and time) is not kept here.
+A search for victims reads this index in place of tens of thousands of open Workloads. A Workload
+with news from the log or the hub is recomputed at the next query. Its copy and time change too, and
+are not part of the index.
 """
 
 from collections.abc import Iterable, Mapping
@@ -25,19 +24,19 @@ _AWAITS: Final = (State.CLAIMED, State.ADMITTED)
 
 
 class _Row(NamedTuple):
-    cluster: str  # that it holds room in, or will; "" = in none
+    cluster: str  # cluster of its present or future capacity; "" = none
     state: State
-    kind: Kind | None  # None: the hub or its rules do not know it
+    kind: Kind | None  # None: unknown to the hub or its rules
     amounts: Amounts
     has_quota: bool  # of the hub
-    leaves: bool  # it was told to, or Kueue takes it back
+    leaves: bool  # being evicted, by a decision or by Kueue
 
 
 class Rooms:
     """By cluster and by ClusterQueue."""
 
     def __init__(self, know: BusState, hub: Hub) -> None:
-        """Both are read only, and as they are when it is asked."""
+        """Both are read-only views."""
         self._know = know
         self._hub = hub
         self._stale: set[Key] = set()
@@ -52,40 +51,40 @@ class Rooms:
         """Something of these may be otherwise now."""
         self._stale.update(names)
 
-    # What is asked of it
+    # Queries
 
     def used(self) -> Mapping[str, Amounts]:
-        """What each ClusterQueue holds of the hub's quota."""
+        """Return the hub quota held by each ClusterQueue."""
         self._catch_up()
         return self._used
 
     def on_their_way_out(self) -> list[tuple[str, Amounts]]:
-        """What of it will be given back: of each its ClusterQueue, and how much."""
+        """Return the part to be released: ClusterQueue and quantities of each."""
         self._catch_up()
         rows = (self._rows[name] for name in self._on_their_way_out)
         return [(row.kind[0], row.amounts) for row in rows if row.kind is not None]
 
     def begun(self, cluster: str) -> Mapping[Kind, Iterable[Key]]:
-        """Who runs there or was admitted."""
+        """Return the running or admitted Workloads of a cluster."""
         self._catch_up()
         return self._begun.get(cluster, {})
 
     def leaving(self, cluster: str) -> Iterable[Key]:
-        """Who of these was told to go, or is taken back."""
+        """Return those of them being evicted."""
         self._catch_up()
         return self._leaving.get(cluster, ())
 
     def awaiting(self, cluster: str) -> Iterable[Key]:
-        """Who was sent there and has not surely begun."""
+        """Return Workloads sent there that have not surely started."""
         self._catch_up()
         return self._awaiting.get(cluster, ())
 
     def amounts(self, name: Key) -> Amounts:
-        """What one takes that is open."""
+        """Return the usage of an open Workload."""
         self._catch_up()
         return self._rows[name].amounts
 
-    # Keeping it
+    # Maintenance
 
     def _catch_up(self) -> None:
         while self._stale:
@@ -138,5 +137,5 @@ class Rooms:
 
 
 def amounts_of(request: JobRequest) -> dict[str, int]:
-    """What a request takes of GPUs and other devices, by resource, in thousandths."""
+    """Return the devices of a request by resource, in thousandths."""
     return {name: round(1000 * number) for name, number in devices_asked(request).items()}

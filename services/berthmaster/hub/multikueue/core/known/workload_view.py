@@ -1,4 +1,4 @@
-"""One workload, as log, hub and workers show it now, and what was noticed of it before."""
+"""One workload, as log, hub and workers show it now, with notes of this process run."""
 
 from collections.abc import Mapping
 from typing import NamedTuple
@@ -15,7 +15,7 @@ from berthmaster.lib.messages.fleet import CopyReport
 
 
 class WorkloadView(NamedTuple):
-    """One workload, as log, hub and its worker show it."""
+    """One workload in log, hub and its worker."""
 
     name: Key
     bus: Workload | None  # open on the bus
@@ -25,15 +25,16 @@ class WorkloadView(NamedTuple):
     rules: Rules | None
     ours: bool  # its Job is made by us: the request came over the bus
     job_was_seen: bool
-    copies: Mapping[str, CopyReport]  # by cluster, of those that were heard of and not gone
-    alive_at_s: Mapping[str, float]  # of these and the attempt's cluster: when it was heard of last
-    elsewhere: str = ""  # id of the hub where it stands, if that is another one
-    is_unwritten: bool = False  # it is over, and the log should tell of it and does not
-    heard_since_s: float = float("-inf")  # the hub and its Kueue, without a break; else infinite
+    copies: Mapping[str, CopyReport]  # by cluster: reported copies that still exist
+    alive_at_s: Mapping[str, float]  # last heartbeat of these clusters and the attempt's
+    elsewhere: str = ""  # id of another hub that has the workload
+    is_unwritten: bool = False  # over, and missing in the log
+    # Start of uninterrupted updates from hub and Kueue; infinite without
+    heard_since_s: float = float("-inf")
 
     @property
     def nominated(self) -> frozenset[str]:
-        """The fleet's names of the clusters that are nominated already."""
+        """Return the fleet's names of the nominated clusters."""
         if self.hub is None or self.rules is None:
             return frozenset()
         return frozenset(r.name for r in self.rules.clusters if r.hub_name in self.hub.nominated)
@@ -45,25 +46,26 @@ class WorkloadView(NamedTuple):
 
     @property
     def admitted_copy(self) -> CopyReport | None:
-        """One that was admitted in a worker: it may run already, whatever the hub says. Where it is
-        nominated first: that one the hub will take over."""
+        """Return a copy admitted in a worker, which may run whatever the hub says. A nominated one
+        comes first, because the hub will take it over.
+        """
         found = [copy for _, copy in sorted(self.copies.items()) if copy.running]
         return min(found, key=lambda one: one.cluster not in self.nominated, default=None)
 
     @property
     def blocked_copy(self) -> CopyReport | None:
-        """One for which Kueue can make no job, since another object has the job's name."""
+        """Return a copy without a job, because another object has the job's name."""
         found = (copy for _, copy in sorted(self.copies.items()) if copy.blocked_by)
         return next(found, None)
 
     @property
     def running_copy(self) -> CopyReport | None:
-        """The one that runs in a worker, or has run there."""
+        """Return a copy that runs in a worker or has run there."""
         return next((copy for _, copy in sorted(self.copies.items()) if copy.ran), None)
 
 
 class Memo:
-    """What one life of the process noticed of a workload. Losing it costs time, never truth."""
+    """Notes of this process run about a workload. Losing them costs time only."""
 
     __slots__ = (
         "admitted_since_s",
@@ -96,36 +98,42 @@ class Memo:
     )
 
     def __init__(self) -> None:
-        self.ready_at_s: float | None = None  # since when it may be nominated, and has no cluster
+        # Time since which it may be nominated and has no cluster
+        self.ready_at_s: float | None = None
         self.admitted_since_s: float | None = None  # a copy is admitted and the hub does not say so
-        self.evicting_since_s: float | None = None  # Kueue takes it back and its pods still count
-        self.blind = False  # it was nominated while the bus was away
-        self.is_late = False  # it was over before the log knew of it
-        self.is_refused = False  # the hub makes copies, and none of it in its cluster (hub_pace.py)
-        self.is_unproven = False  # a nomination was taken back whose copy nobody has reported
-        self.ran_in = ""  # cluster that had its last admitted copy
+        self.evicting_since_s: float | None = None  # Kueue releases it, and its pods still count
+        self.blind = False  # nominated while the bus was away
+        self.is_late = False  # over before the log knew of it
+        # The hub creates copies elsewhere and none in its cluster (hub_pace.py)
+        self.is_refused = False
+        self.is_unproven = False  # a nomination was cleared without any report of its copy
+        self.ran_in = ""  # cluster of its last admitted copy
         self.ended_in: set[str] = set()  # clusters that reported the end of a copy or of its Job
         self.finished_since_s: float | None = None  # the hub shows its end
-        self.why = ""  # what it waited for at the last look
-        self.patience_since_s = float("-inf")  # the hub has had its time for it (hub_pace.py)
-        self.placed_for = ""  # why the last placement of this life chose its cluster, in words
-        self.told: dict[str, str] = {}  # reason of an event -> its note
+        self.why = ""  # cause of the wait at the last check
+        self.patience_since_s = float("-inf")  # the hub has had its time (hub_pace.py)
+        self.placed_for = ""  # why the last placement of this run chose its cluster
+        self.told: dict[str, str] = {}  # reason of a Kubernetes event -> its note
         self.trouble = ""  # why the last write to Kubernetes failed
-        self.trouble_passes = False  # it is none that a person can mend, and over in seconds
+        self.trouble_passes = False  # passes in seconds without an operator
         self.trouble_until_s = 0.0
         self.unmakeable = ""  # why the hub's API server refuses its Job for the Job's own sake
         self.contest = Contest()
         self.nominated: dict[str, float] = {}  # seen nominated in this Kueue attempt -> since when
-        self.tried: dict[str, float] = {}  # clusters that were left in it -> when
+        self.tried: dict[str, float] = {}  # clusters left in this Kueue attempt -> when
         self.leaving = ""  # why the open attempt's nomination is taken back
-        self.leaves_blameless = False  # which says nothing of its cluster
+        self.leaves_blameless = False  # no evidence against its cluster
         self.copy_was_seen = False  # of the last nomination
-        self.cleared_at_s: float | None = None  # when that was taken back; None = not in this life
-        self.clears_until_s = float("-inf")  # the hub may not have seen that yet (hub_pace.py)
-        self.lingering_since_s: float | None = None  # copies of it have to go
+        # When it was cleared; None = not in this process run
+        self.cleared_at_s: float | None = None
+        # The hub may not have seen the clearing until then (hub_pace.py)
+        self.clears_until_s = float("-inf")
+        self.lingering_since_s: float | None = None  # copies to remove first
 
     def kueue_took_it_back(self) -> None:
-        """Its attempt in Kueue has ended: Kueue removes all copies, and the next one is new."""
+        """Reset after Kueue's attempt ended: all copies are removed, and the next
+        attempt is new.
+        """
         self.ready_at_s = None
         self.ran_in = ""
         self.ended_in.clear()
@@ -184,7 +192,7 @@ def view_of(name: Key, know: BusState, hub: Hub) -> WorkloadView:
 
 
 def _gone(name: Key, bus: Workload | None, hub: Hub) -> KueueWorkload | None:
-    """A Workload that was deleted before the log knew of it, or of its good or bad end."""
+    """Return a Workload deleted before the log knew it or its result."""
     found = hub.lives.gone.get(name)
     if found is None or bus is None:
         return found
