@@ -14,9 +14,10 @@ from typing import Final
 import msgspec
 from msgspec.structs import replace
 
+from berthmaster.control.resolver.core.answers import explain
 from berthmaster.control.resolver.core.deciding.draft import Plan
 from berthmaster.control.resolver.core.resolver import Resolver
-from berthmaster.control.resolver.settings import Policy
+from berthmaster.control.resolver.policy import Policy
 from berthmaster.lab.emulator.fleets import OPENB_NODES, ClusterSpec, builtin_nodes, group
 from berthmaster.lab.emulator.workloads import generated
 from berthmaster.lab.simulate.model import Job, told
@@ -64,12 +65,14 @@ class Recorded(Resolver):
 
     def _ask(self, now_s: float) -> None:
         """What some of those who wait are told, and what somebody would be told who asks."""
-        for line in self.know.derived.lines.lines()[:8]:
+        know, policy = self.know, self.policy
+        for line in know.derived.lines.lines()[:8]:
             name = next(iter(line.members))
             tenant, _, workload_id = name.partition("/")
-            _add(self.answered, self.why(tenant, workload_id, now_s))
-            _add(self.answered, self.dry_run(tenant, line.request, now_s))
-        _add(self.answered, self.why(TENANT, None, now_s))
+            why = explain.why(know, policy, now_s, tenant, workload_id, self.decisions)
+            _add(self.answered, why)
+            _add(self.answered, explain.dry_run(know, policy, now_s, tenant, line.request))
+        _add(self.answered, explain.why_all(know, policy, now_s, TENANT))
 
 
 def _add(hashed: "hashlib._Hash", value: object) -> None:

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from msgspec.structs import replace
 
 from berthmaster.control.resolver.core.resolver import Resolver
-from berthmaster.control.resolver.settings import Policy
+from berthmaster.control.resolver.policy import Policy
 from berthmaster.lab.emulator.fleets import builtin_nodes, gpu_memory_mib, group
 from berthmaster.lab.emulator.workloads import generated
 from berthmaster.lib.engine.scoring.compiled import COMPILED

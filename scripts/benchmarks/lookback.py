@@ -14,8 +14,8 @@ from pathlib import Path
 
 from berthmaster.cli.audit.report import audit
 from berthmaster.client import Client
+from berthmaster.control.resolver.policy import Policy
 from berthmaster.control.resolver.replay import read_inputs, replay
-from berthmaster.control.resolver.settings import Policy
 from berthmaster.lab.emulator.workloads import generated
 from berthmaster.lib.event_log.workload_log import Part, send_batch
 from berthmaster.lib.lifecycle.workload import Key, key

@@ -8,7 +8,7 @@ import msgspec
 from berthmaster.control.resolver.core.deciding.draft import Plan
 from berthmaster.control.resolver.core.known.stored import Snapshot, restore, snapshot_of
 from berthmaster.control.resolver.core.resolver import Resolver
-from berthmaster.control.resolver.settings import Policy
+from berthmaster.control.resolver.policy import Policy
 from berthmaster.lib.lifecycle.instructions import Append, Outcome, Stored
 from berthmaster.lib.messages.placement import Decision
 from tests.simulation.bus import Bus, Follower, Message

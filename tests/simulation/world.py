@@ -5,6 +5,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import Final, NamedTuple
 
+from berthmaster.control.resolver.core.answers import explain
 from berthmaster.control.resolver.core.resolver import Resolver
 from berthmaster.control.resolver.replay import Inputs, Report, replay
 from berthmaster.lib.lifecycle.states import LIVE, State
@@ -210,7 +211,16 @@ class World(Haunted):
         for name, work in self.judge.workloads.items():
             if work.state is not State.QUEUED:
                 continue
-            why = self.deciders[0].core.why(work.tenant, work.id, self.clock.now_s)
+            core, now_s = self.deciders[0].core, self.clock.now_s
+            why = explain.why(
+                core.know,
+                core.policy,
+                now_s,
+                work.tenant,
+                work.id,
+                core.decisions,
+                blind=core.blind,
+            )
             # Somebody's release was asked for too early, or got lost: then it says who holds it.
             if work.hold is not None and isinstance(why, WhyReply) and "held by" in why.summary:
                 continue

@@ -6,17 +6,27 @@ on what the log holds, not on what the resolver believes.
 
 from collections import Counter
 
-from berthmaster.control.resolver.core.answers.whatif import Steps
+from berthmaster.control.resolver.core.answers import explain, gpus
+from berthmaster.control.resolver.core.answers.leaving import cordons
+from berthmaster.control.resolver.core.answers.whatif import Budget, Steps, whatif
 from berthmaster.control.resolver.core.deciding.draft import Plan
 from berthmaster.control.resolver.core.resolver import Resolver
+from berthmaster.control.resolver.policy import Policy
 from berthmaster.control.resolver.replay import Inputs
-from berthmaster.control.resolver.settings import Policy
 from berthmaster.lib.lifecycle.decisions import jobs_of
 from berthmaster.lib.lifecycle.digest import request_digest
 from berthmaster.lib.lifecycle.fold import offer
 from berthmaster.lib.lifecycle.instructions import Refused, Stored
 from berthmaster.lib.lifecycle.workload import Key, Workload, key
-from berthmaster.lib.messages.api import Refusal, WhatifReply
+from berthmaster.lib.messages.api import (
+    CordonsReply,
+    DryRunReply,
+    GpusRequest,
+    Refusal,
+    WhatifReply,
+    WhatifRequest,
+    WhyReply,
+)
 from berthmaster.lib.messages.control import ControlFact
 from berthmaster.lib.messages.fleet import FleetFact, NodeReport
 from berthmaster.lib.messages.placement import Decision, PodBinding
@@ -55,6 +65,30 @@ class World:
         self.decisions: list[tuple[int, Decision]] = []
         self.facts: list[tuple[int, float, str, FleetFact]] = []
         self.controls: list[tuple[int, ControlFact]] = []
+
+    # What users ask
+
+    def why(self, tenant: str, workload_id: str | None, now_s: float) -> WhyReply | Refusal:
+        core = self.resolver
+        if workload_id is None:
+            return explain.why_all(core.know, core.policy, now_s, tenant)
+        known, blind = core.decisions, core.blind
+        return explain.why(core.know, core.policy, now_s, tenant, workload_id, known, blind=blind)
+
+    def dry_run(self, tenant: str, request: JobRequest, now_s: float) -> DryRunReply:
+        return explain.dry_run(self.resolver.know, self.resolver.policy, now_s, tenant, request)
+
+    def gpus(self, tenant: str, request: GpusRequest, now_s: float) -> gpus.Steps:
+        return gpus.stock(self.resolver.know, self.resolver.policy, now_s, tenant, request)
+
+    def cordons(self, cluster: str, now_s: float) -> CordonsReply:
+        return cordons(self.resolver.know, self.resolver.policy, now_s, cluster)
+
+    def whatif(
+        self, tenant: str | None, request: WhatifRequest, now_s: float, budget: Budget
+    ) -> Steps:
+        core = self.resolver
+        return whatif(core.know, core.policy, now_s, tenant, request, budget)
 
     # The log
 

@@ -13,7 +13,7 @@ from berthmaster.cli.audit.commands import read
 from berthmaster.cli.session import EXIT_FAILED, Session, bus_command, usage
 
 if TYPE_CHECKING:
-    from berthmaster.control.resolver.settings import Policy
+    from berthmaster.control.resolver.policy import Policy
 
 
 @click.command("replay-decisions")
@@ -99,7 +99,7 @@ def time_of(text: str, now_s: float) -> float:
 
 def change_of(texts: tuple[str, ...]) -> "Callable[[Policy], Policy]":
     """name=value, several, as a change of a policy. A wrong one is a usage error."""
-    from berthmaster.control.resolver.settings import Policy
+    from berthmaster.control.resolver.policy import Policy
 
     known = [field.name for field in msgspec.structs.fields(Policy)]
     values: dict[str, Any] = {}

@@ -13,7 +13,9 @@ from typing import Final, TypeVar
 
 import msgspec
 
-from berthmaster.control.resolver.core.answers.whatif import Budget
+from berthmaster.control.resolver.core.answers import explain, gpus
+from berthmaster.control.resolver.core.answers.leaving import cordons
+from berthmaster.control.resolver.core.answers.whatif import Budget, whatif
 from berthmaster.control.resolver.core.resolver import Resolver
 from berthmaster.lib.lifecycle.workload import key
 from berthmaster.lib.messages.api import (
@@ -114,8 +116,12 @@ class Questions:
             if key(tenant, request.id) in self._core.know.elsewhere:
                 return None  # the resolver of the other cell gets the same request
             await self._have_decision(tenant, request.id)
-        reply: WhyReply | Refusal = self._core.why(tenant, request.id, self._conn.now())
-        if request.id is not None and isinstance(reply, WhyReply):
+        know, policy, now_s = self._core.know, self._core.policy, self._conn.now()
+        if request.id is None:
+            return encode(explain.why_all(know, policy, now_s, tenant))
+        known, blind = self._core.decisions, self._core.blind
+        reply = explain.why(know, policy, now_s, tenant, request.id, known, blind=blind)
+        if isinstance(reply, WhyReply):
             figures = self._heard.of(tenant, request.id)
             reply = msgspec.structs.replace(reply, figures=figures) if figures else reply
         return encode(reply)
@@ -133,7 +139,8 @@ class Questions:
         filled = taken(queues, know.runtimes, tenant, request, {request.queue: waiting})
         if isinstance(filled, Refusal):
             return encode(filled)
-        return encode(self._core.dry_run(tenant, filled, self._conn.now()))
+        now_s = self._conn.now()
+        return encode(explain.dry_run(know, self._core.policy, now_s, tenant, filled))
 
     async def _answer_gpus(self, subject: str, data: bytes) -> bytes:
         tenant, _ = subjects.parse_api(subject)
@@ -143,7 +150,8 @@ class Questions:
         async with self._counting.turn(subjects.asker(subject)):
             if not self._ready():
                 return encode(_busy("still catching up with the log; ask again"))
-            steps = self._core.gpus(tenant, request, self._conn.now())
+            know, policy = self._core.know, self._core.policy
+            steps = gpus.stock(know, policy, self._conn.now(), tenant, request)
             return encode(await _worked(steps))
 
     async def _answer_cordons(self, _: str, data: bytes) -> bytes:
@@ -152,7 +160,8 @@ class Questions:
             return encode(request)
         if not self._ready():
             return encode(_busy("still catching up with the log; ask again"))
-        return encode(self._core.cordons(request.cluster, self._conn.now()))
+        know, policy = self._core.know, self._core.policy
+        return encode(cordons(know, policy, self._conn.now(), request.cluster))
 
     async def _answer_whatif(self, subject: str, data: bytes) -> bytes:
         of_all = subject == subjects.operator("whatif")
@@ -168,7 +177,8 @@ class Questions:
     async def _suppose(self, tenant: str | None, request: WhatifRequest) -> WhatifReply | Refusal:
         """Run the steps; what is not looked at within the limit the reply says."""
         budget = Budget()
-        steps = self._core.whatif(tenant, request, self._conn.now(), budget)
+        know, policy = self._core.know, self._core.policy
+        steps = whatif(know, policy, self._conn.now(), tenant, request, budget)
 
         def worked(work_s: float) -> None:
             budget.spent = work_s > WHATIF_LIMIT_S

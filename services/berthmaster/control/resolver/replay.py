@@ -27,7 +27,7 @@ from berthmaster.control.resolver.core.counterfactual import (
 )
 from berthmaster.control.resolver.core.deciding.decide import decide
 from berthmaster.control.resolver.core.known.knowledge import Knowledge
-from berthmaster.control.resolver.settings import ENGINE_VERSION, Policy
+from berthmaster.control.resolver.policy import ENGINE_VERSION, Policy
 from berthmaster.lib.messages.control import ControlFact
 from berthmaster.lib.messages.families import (
     ARCHIVED_STORIES,

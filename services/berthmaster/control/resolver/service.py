@@ -19,7 +19,7 @@ from berthmaster.control.resolver.core.known.stored import Snapshot, restore, sn
 from berthmaster.control.resolver.core.resolver import Resolver
 from berthmaster.control.resolver.endpoints import Questions
 from berthmaster.control.resolver.metrics import REPORT_EVERY_S, Counted, Figures
-from berthmaster.control.resolver.settings import ENGINE_VERSION, Policy
+from berthmaster.control.resolver.policy import ENGINE_VERSION, Policy
 from berthmaster.lib.engine.queueing.order import OrderBy
 from berthmaster.lib.engine.scoring.compiled import COMPILED
 from berthmaster.lib.engine.scoring.profiles import BALANCED, PROFILES

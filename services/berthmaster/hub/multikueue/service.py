@@ -29,7 +29,7 @@ from berthmaster.hub.multikueue.core.instructions import Nominate, SetCheckActiv
 from berthmaster.hub.multikueue.core.reconciler import Reconciler
 from berthmaster.hub.multikueue.endpoints import WhyEndpoint
 from berthmaster.hub.multikueue.metrics import HubMetrics
-from berthmaster.hub.multikueue.settings import ENGINE_VERSION, NAME, HubPolicy, Mode
+from berthmaster.hub.multikueue.policy import ENGINE_VERSION, NAME, HubPolicy, Mode
 from berthmaster.lib.engine.scoring.profiles import BALANCED, COMPONENTS, HUB_PROFILES
 from berthmaster.lib.event_log.feed import Feed
 from berthmaster.lib.event_log.group_commit import shared_group_commit

@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple
 
 from berthmaster.control.resolver.core.resolver import Resolver
-from berthmaster.control.resolver.settings import Policy
+from berthmaster.control.resolver.policy import Policy
 from berthmaster.lab.emulator.fleets import ClusterSpec, gpu_memory_mib
 from berthmaster.lab.simulate.baseline import TENANT, UsageMeter, check
 from berthmaster.lab.simulate.baseline_fleet import Allocation, BaselineFleet

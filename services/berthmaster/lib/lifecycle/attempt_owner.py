@@ -1,13 +1,10 @@
 """The system that governs an attempt, makes its pods, and writes its events. Pure."""
 
-from collections.abc import Sequence
 from typing import Any, Final
 
-from berthmaster.lib.lifecycle.sizes import is_set_elastic
 from berthmaster.lib.lifecycle.states import ENDING_OF, Ending, State
 from berthmaster.lib.lifecycle.workload import Workload
-from berthmaster.lib.messages.placement import Via
-from berthmaster.lib.messages.workload import Placed, PodSet
+from berthmaster.lib.messages.workload import Placed
 
 
 def sent_by_hub(placed: Placed) -> bool:
@@ -23,18 +20,6 @@ def is_ours_to_end(workload: Workload) -> bool:
     if workload.origin is not None:
         return workload.origin.system == "karmada"
     return workload.target.via == "direct"
-
-
-VOLCANO_JOB: Final = "VolcanoJob"  # as a cluster's profile names it among its kinds of jobs
-
-
-def is_for_volcano(pod_sets: Sequence[PodSet], via: Via) -> bool:
-    """Return whether Volcano runs a job with these pod sets, in a cluster with Volcano.
-
-    Jobs in a Kueue queue, elastic jobs and jobs with GPU fractions are always Jobs or JobSets.
-    """
-    has_fractions = any(pods.gpus and pods.gpu_milli != 1000 for pods in pod_sets)
-    return via != "worker" and not has_fractions and not any(map(is_set_elastic, pod_sets))
 
 
 MAX_REASON_CHARS: Final = 500

@@ -7,8 +7,8 @@ from msgspec.structs import replace
 from berthmaster.cli.decisions.commands import change_of, time_of
 from berthmaster.cli.decisions.screen import repeated
 from berthmaster.control.resolver.core.counterfactual import Alternative, Compared, Figures, Would
+from berthmaster.control.resolver.policy import Policy
 from berthmaster.control.resolver.replay import Difference, Input, Report
-from berthmaster.control.resolver.settings import Policy
 from tests.unit.cli.screens import screen
 
 INPUTS = (Input(name="workloads", seen=12, here=12), Input(name="fleet", seen=1300, here=900))

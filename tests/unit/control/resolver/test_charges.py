@@ -43,7 +43,7 @@ def part(name: str, gib: int = 8, **fields: Any) -> JobRequest:
 
 
 def summary(world: World, name: str) -> str:
-    reply = world.resolver.why(TENANT, name, world.now_s)
+    reply = world.why(TENANT, name, world.now_s)
     assert isinstance(reply, WhyReply)
     return reply.summary
 
@@ -196,11 +196,11 @@ def test_parent_counts_what_its_children_are_charged() -> None:
 def test_dry_run_says_what_the_limit_lets_in() -> None:
     world = fleet(c1=SMALL, c2=LARGE)
     queue(world, capability_gpu_milli=300)
-    fits = world.resolver.dry_run(TENANT, part("a"), world.now_s)
+    fits = world.dry_run(TENANT, part("a"), world.now_s)
     assert isinstance(fits, DryRunReply)
     assert fits.choice is not None
     assert fits.choice.cluster == "c2"
-    dear = world.resolver.dry_run(TENANT, part("a", clusters=("c1",)), world.now_s)
+    dear = world.dry_run(TENANT, part("a", clusters=("c1",)), world.now_s)
     assert isinstance(dear, DryRunReply)
     assert not dear.placed
 

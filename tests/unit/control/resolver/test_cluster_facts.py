@@ -27,7 +27,7 @@ def two_names() -> World:
 
 
 def why(world: World, name: str) -> WhyReply:
-    reply = world.resolver.why(TENANT, name, world.now_s)
+    reply = world.why(TENANT, name, world.now_s)
     assert isinstance(reply, WhyReply)
     return reply
 
@@ -83,6 +83,6 @@ def test_why_says_which_kinds_a_cluster_cannot_list() -> None:
 def test_dry_run_says_that_a_cluster_is_known_by_old_facts() -> None:
     world = World()
     world.fact(replace(profile("east"), unlisted=(SLICES,)), alive("east"), node("east"))
-    reply = world.resolver.dry_run(TENANT, job("a"), world.now_s)
+    reply = world.dry_run(TENANT, job("a"), world.now_s)
     assert isinstance(reply, DryRunReply)
     assert reply.summary == f"would run on east, n1; {OLD}"

@@ -7,8 +7,8 @@ import pytest
 from berthmaster.control.resolver.core.deciding.draft import TRIES
 from berthmaster.control.resolver.core.known.knowledge import Knowledge
 from berthmaster.control.resolver.core.known.stored import restore, snapshot_of
+from berthmaster.control.resolver.policy import Policy
 from berthmaster.control.resolver.replay import replay
-from berthmaster.control.resolver.settings import Policy
 from berthmaster.lib.engine.queueing.queues import GPU
 from berthmaster.lib.lifecycle.digest import request_digest
 from berthmaster.lib.lifecycle.workload import key
@@ -47,7 +47,7 @@ def world() -> World:
 
 
 def why(world: World, name: str) -> WhyReply:
-    reply = world.resolver.why(TENANT, name, world.now_s)
+    reply = world.why(TENANT, name, world.now_s)
     assert isinstance(reply, WhyReply)
     return reply
 
@@ -110,7 +110,7 @@ def test_a_new_priority_changes_the_order(world: World) -> None:
 def test_filters_by_what_the_pods_ask_for(
     world: World, pods: dict[str, object], allowed: set[str]
 ) -> None:
-    reply = world.resolver.dry_run(TENANT, job(**pods), world.now_s)  # type: ignore[arg-type]
+    reply = world.dry_run(TENANT, job(**pods), world.now_s)  # type: ignore[arg-type]
     assert {r.cluster for r in reply.ranking} == allowed
     assert set(reply.filtered) == {"c1", "c2"} - allowed
     assert reply.placed == bool(allowed)
@@ -120,7 +120,7 @@ def test_filters_by_cluster_name_label_and_taint(world: World) -> None:
     world.fact(profile("c3", taints=(Taint(key="spot"),)), alive("c3"), node("c3"))
 
     def goes_to(**request: object) -> set[str]:
-        reply = world.resolver.dry_run(TENANT, job(**request), world.now_s)  # type: ignore[arg-type]
+        reply = world.dry_run(TENANT, job(**request), world.now_s)  # type: ignore[arg-type]
         return {r.cluster for r in reply.ranking}
 
     assert goes_to() == {"c1", "c2"}
@@ -163,7 +163,7 @@ def test_withdrawn_cluster_is_out(world: World) -> None:
         return ClusterScore(cluster=cluster, stamp=stamp, input_age_s=0.0, **fields)  # type: ignore[arg-type]
 
     def idle(cluster: str) -> float:
-        reply = world.resolver.dry_run(TENANT, job(), world.now_s)
+        reply = world.dry_run(TENANT, job(), world.now_s)
         return next(r.parts["idle"] for r in reply.ranking if r.cluster == cluster)
 
     assert idle("c1") == 0.0  # unknown is the worst, not the best
@@ -172,7 +172,7 @@ def test_withdrawn_cluster_is_out(world: World) -> None:
     world.fact(score("c1", 2, freshness="stale", idle_gpu_percent=80.0))
     assert idle("c1") == 0.0
     world.fact(score("c1", 3, freshness="withdrawn"))
-    reply = world.resolver.dry_run(TENANT, job(), world.now_s)
+    reply = world.dry_run(TENANT, job(), world.now_s)
     assert reply.filtered == {"c1": "withdrawn by the scorer"}
 
 
@@ -454,7 +454,7 @@ def test_a_model_that_no_cluster_has_waits_and_why_says_so(world: World) -> None
     assert reply.summary == "waits: of 2 clusters: 2 have no H100"
     assert reply.hints == ("another GPU model: T4 would fit now, on c1", "no cluster has H100")
     assert reply.position == 1
-    assert world.resolver.why(TENANT, None, world.now_s).reasons == {  # type: ignore[union-attr]
+    assert world.why(TENANT, None, world.now_s).reasons == {  # type: ignore[union-attr]
         "of 2 clusters: 2 have no H100": 1
     }
 
@@ -464,10 +464,10 @@ def test_a_node_that_reports_fewer_gpus_than_run_there_promises_nothing_more(wor
     world.settle()
     world.claim(name)
     world.fact(node("c1", gpus=1, counter=2))
-    reply = world.resolver.dry_run(TENANT, job(clusters=("c1",)), world.now_s)
+    reply = world.dry_run(TENANT, job(clusters=("c1",)), world.now_s)
     assert not reply.placed
     world.succeed(name)
-    assert world.resolver.dry_run(TENANT, job(clusters=("c1",)), world.now_s).placed
+    assert world.dry_run(TENANT, job(clusters=("c1",)), world.now_s).placed
 
 
 def test_pods_that_run_elsewhere_than_placed_take_their_room_there() -> None:

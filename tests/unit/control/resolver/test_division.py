@@ -291,10 +291,10 @@ def test_a_divided_job_is_one_of_those_that_its_queue_may_run() -> None:
     assert ledger.running["default"] == 2
     late = world.submit(job("late", gpus=1))
     world.settle()
-    told = world.resolver.why(TENANT, "late", world.now_s)
+    told = world.why(TENANT, "late", world.now_s)
     assert isinstance(told, WhyReply)
     assert told.summary == "waits: its queue runs the 2 jobs that it may"
-    told = world.resolver.why(TENANT, None, world.now_s)
+    told = world.why(TENANT, None, world.now_s)
     assert isinstance(told, WhyReply)
     [account] = told.accounts
     assert (account.running, account.max_running_jobs, account.waiting) == (2, 2, 1)

@@ -9,7 +9,7 @@ import hashlib
 
 import msgspec
 
-from berthmaster.control.resolver.settings import ENGINE_VERSION
+from berthmaster.control.resolver.policy import ENGINE_VERSION
 from berthmaster.lib.messages.fleet import ClusterScore, Stamp
 from berthmaster.lib.messages.placement import Choice
 from tests.support.builders import alive, job, node, profile

@@ -5,7 +5,7 @@ import msgspec
 from berthmaster.control.resolver.core.answers.gpus import Steps
 from berthmaster.control.resolver.core.known.stored import Snapshot, restore, snapshot_of
 from berthmaster.control.resolver.core.resolver import Resolver
-from berthmaster.control.resolver.settings import Policy
+from berthmaster.control.resolver.policy import Policy
 from berthmaster.lib.lifecycle.workload import Key
 from berthmaster.lib.messages.api import Expectation, GpusReply, GpusRequest, Refusal, WhyReply
 from berthmaster.lib.messages.workload import JobRequest
@@ -50,7 +50,7 @@ def after_forty_equal_jobs() -> World:
 
 
 def why(world: World, name: str) -> WhyReply:
-    reply = world.resolver.why(TENANT, name, world.now_s)
+    reply = world.why(TENANT, name, world.now_s)
     assert isinstance(reply, WhyReply)
     return reply
 
@@ -97,7 +97,7 @@ def test_job_that_waits_is_expected_to_begin_after_those_before_it() -> None:
 
 def test_gpus_wait_rests_on_similar_jobs_and_says_on_how_many() -> None:
     world = after_forty_equal_jobs()
-    steps = world.resolver.gpus(TENANT, GpusRequest(), world.now_s)
+    steps = world.gpus(TENANT, GpusRequest(), world.now_s)
     reply = the_end_of_gpus(steps)
     assert isinstance(reply, GpusReply)
     [stock] = reply.models
@@ -111,7 +111,7 @@ def test_gpus_wait_rests_on_similar_jobs_and_says_on_how_many() -> None:
 
 def test_dry_run_says_when_a_request_would_begin_and_end() -> None:
     world = after_forty_equal_jobs()
-    expected = world.resolver.dry_run(TENANT, job("asks"), world.now_s).expected
+    expected = world.dry_run(TENANT, job("asks"), world.now_s).expected
     assert expected is not None
     assert (expected.by, expected.jobs) == ("similar", 40)
     assert near(expected.starts_s, world.now_s + TOOK_S)

@@ -7,8 +7,8 @@ import pytest
 
 from berthmaster.control.resolver.core.known.stored import restore, snapshot_of
 from berthmaster.control.resolver.core.resolver import Resolver
+from berthmaster.control.resolver.policy import Policy
 from berthmaster.control.resolver.replay import replay
-from berthmaster.control.resolver.settings import Policy
 from berthmaster.lib.engine.queueing import due_order
 from berthmaster.lib.engine.queueing.order import LATE, STATED
 from berthmaster.lib.engine.queueing.predict import CAUTION, ENOUGH, FIRST_GUESS_S

@@ -26,7 +26,7 @@ def world_of(*reports: NodeReport) -> World:
 
 
 def why(world: World, name: str) -> WhyReply:
-    reply = world.resolver.why(TENANT, name, world.now_s)
+    reply = world.why(TENANT, name, world.now_s)
     assert isinstance(reply, WhyReply)
     return reply
 
@@ -278,7 +278,7 @@ def test_answers_do_not_change_what_decisions_record() -> None:
     world.submit(job("waits", gpus=7, clusters=("c1",)))
     world.decide()
     why(world, "waits")
-    world.resolver.dry_run(TENANT, job("tried", gpus=7), world.now_s)
+    world.dry_run(TENANT, job("tried", gpus=7), world.now_s)
     world.submit(job("other", gpus=7))
     plan = world.decide()
     assert plan is not None

@@ -27,7 +27,7 @@ def world() -> World:
 
 
 def asked(world: World, **fields: object) -> GpusReply | Refusal:
-    steps = world.resolver.gpus(TENANT, GpusRequest(**fields), world.now_s)  # type: ignore[arg-type]
+    steps = world.gpus(TENANT, GpusRequest(**fields), world.now_s)  # type: ignore[arg-type]
     while True:
         try:
             next(steps)

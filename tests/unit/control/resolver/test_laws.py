@@ -10,8 +10,8 @@ from berthmaster.control.resolver.core.deciding.decide import decide
 from berthmaster.control.resolver.core.known.knowledge import Knowledge
 from berthmaster.control.resolver.core.known.stored import restore, snapshot_of
 from berthmaster.control.resolver.core.resolver import Resolver
+from berthmaster.control.resolver.policy import Policy
 from berthmaster.control.resolver.replay import replay
-from berthmaster.control.resolver.settings import Policy
 from berthmaster.lib.messages.control import ClusterLost, Cordon, QueueAmounts, QueueSetting
 from berthmaster.lib.messages.families import encode
 from berthmaster.lib.messages.fleet import REFRESH_S, NodeGone, Stamp

@@ -3,8 +3,8 @@
 from typing import Any
 
 from berthmaster.control.resolver.core.answers.whatif import Budget
+from berthmaster.control.resolver.policy import Policy
 from berthmaster.control.resolver.replay import replay
-from berthmaster.control.resolver.settings import Policy
 from berthmaster.lib.lifecycle.workload import Key
 from berthmaster.lib.messages.api import (
     CordonsReply,
@@ -67,13 +67,13 @@ def gone(world: World, name: Key) -> None:
 
 
 def why(world: World, name: Key) -> str:
-    reply = world.resolver.why(TENANT, world.workloads[name].id, world.now_s)
+    reply = world.why(TENANT, world.workloads[name].id, world.now_s)
     assert isinstance(reply, WhyReply)
     return reply.summary
 
 
 def cordons(world: World) -> CordonsReply:
-    return world.resolver.cordons("", world.now_s)
+    return world.cordons("", world.now_s)
 
 
 def test_a_held_job_waits_until_it_is_released_and_says_for_whom() -> None:
@@ -344,7 +344,7 @@ def test_who_is_to_leave_a_place_is_not_told_to_make_room_as_well() -> None:
 
 
 def asked(world: World, tenant: str | None = None, **question: Any) -> WhatifReply | Refusal:
-    steps = world.resolver.whatif(tenant, WhatifRequest(**question), world.now_s, Budget())
+    steps = world.whatif(tenant, WhatifRequest(**question), world.now_s, Budget())
     while True:
         try:
             next(steps)

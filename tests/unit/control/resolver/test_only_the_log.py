@@ -16,7 +16,7 @@ from berthmaster.control.resolver.core.deciding import cycle
 from berthmaster.control.resolver.core.deciding.decide import decide, planned
 from berthmaster.control.resolver.core.known.knowledge import Knowledge
 from berthmaster.control.resolver.core.known.stored import snapshot_of
-from berthmaster.control.resolver.settings import Policy
+from berthmaster.control.resolver.policy import Policy
 from berthmaster.lib.engine.fleetview.shortlist import bind
 from berthmaster.lib.messages.api import SubmitRequest, WhatifRequest
 from berthmaster.lib.messages.control import QueueSetting
@@ -64,9 +64,9 @@ def told(world: World) -> list[bytes]:
     resolver, now_s = world.resolver, world.now_s
     lines = resolver.know.derived.lines.lines()
     ids = [name.partition("/")[2] for line in lines for name in line.members][:6]
-    answers: list[object] = [resolver.why(TENANT, each, now_s) for each in (*ids, None)]
-    answers.append(resolver.dry_run(TENANT, job("try", gpus=2), now_s))
-    steps = resolver.whatif(None, WhatifRequest(submit=WHAT_IF), now_s, Budget())
+    answers: list[object] = [world.why(TENANT, each, now_s) for each in (*ids, None)]
+    answers.append(world.dry_run(TENANT, job("try", gpus=2), now_s))
+    steps = world.whatif(None, WhatifRequest(submit=WHAT_IF), now_s, Budget())
     try:
         while True:
             next(steps)

@@ -5,8 +5,8 @@ from typing import Any
 from msgspec.structs import replace
 
 from berthmaster.control.resolver.core.deciding.decide import planned
+from berthmaster.control.resolver.policy import Policy
 from berthmaster.control.resolver.replay import replay
-from berthmaster.control.resolver.settings import Policy
 from berthmaster.lib.messages.api import WhyReply
 from berthmaster.lib.messages.fleet import FlavorQuota, NodeReport, QuotaAmount
 from berthmaster.lib.messages.placement import HeldNode, HeldPieces
@@ -36,7 +36,7 @@ def asking(name: str, lasts_s: float | None = None, **pods: Any) -> JobRequest:
 
 
 def why(world: World, name: str) -> WhyReply:
-    reply = world.resolver.why(TENANT, name, world.now_s)
+    reply = world.why(TENANT, name, world.now_s)
     assert isinstance(reply, WhyReply)
     return reply
 
@@ -89,7 +89,7 @@ def test_a_slice_is_one_gang_on_all_nodes_of_one_pool() -> None:
     assert sorted(b.node for b in world.workloads[train].pods) == [f"p0-{n}" for n in range(4)]
     world.submit(asking("next", **asks))
     world.settle()
-    filtered = world.resolver.dry_run(TENANT, asking("dry", **asks), world.now_s).filtered
+    filtered = world.dry_run(TENANT, asking("dry", **asks), world.now_s).filtered
     assert filtered == {
         "split": f"no place large enough for its pods, even if nothing ran there "
         f"({LABELS}nodepool)",
@@ -126,7 +126,7 @@ def test_a_workers_own_queue_has_to_grant_them() -> None:
         resources = {n: QuotaAmount(nominal=most) for n, most in amounts.items() if most}
         world.fact(queue(flavors=(FlavorQuota(flavor="a", resources=resources),), counter=counter))
         request = job("train", queue="gpu", gpus=0, tpus=4, count=2, resources={HCA: 1})
-        return dict(world.resolver.dry_run(TENANT, request, world.now_s).filtered)
+        return dict(world.dry_run(TENANT, request, world.now_s).filtered)
 
     assert refused(1, tpus=8, hca=2) == {}
     assert refused(2, tpus=8, hca=0) == {"c1": f"ClusterQueue cq grants no {HCA}"}

@@ -8,8 +8,8 @@ import pytest
 from berthmaster.control.resolver.core.deciding.preemptor import EQUAL, EQUALS_EVERY_S
 from berthmaster.control.resolver.core.known.stored import Snapshot, restore, snapshot_of
 from berthmaster.control.resolver.core.resolver import Resolver
+from berthmaster.control.resolver.policy import Policy
 from berthmaster.control.resolver.replay import replay
-from berthmaster.control.resolver.settings import Policy
 from berthmaster.lib.lifecycle.workload import Key
 from berthmaster.lib.messages.control import QueueSetting
 from berthmaster.lib.messages.placement import EvictionOrder
@@ -333,8 +333,8 @@ def test_who_waits_and_who_goes_are_told_why() -> None:
     start(world, "low", gpus=1)
     wait(world, "high", gpus=1, priority=1)
     ended(world)
-    waits = world.resolver.why(TENANT, "high", world.now_s)
-    goes = world.resolver.why(TENANT, "low", world.now_s)
+    waits = world.why(TENANT, "high", world.now_s)
+    goes = world.why(TENANT, "low", world.now_s)
     assert "room is being made for it on c1: 1 job is ending" in waits.summary  # type: ignore[union-attr]
     assert "told to go: a job of higher priority needs its room" in goes.summary  # type: ignore[union-attr]
 

@@ -8,8 +8,8 @@ from msgspec.structs import replace
 
 from berthmaster.control.resolver.core.answers.fork import fork
 from berthmaster.control.resolver.core.answers.whatif import Budget
+from berthmaster.control.resolver.policy import Policy
 from berthmaster.control.resolver.replay import replay
-from berthmaster.control.resolver.settings import Policy
 from berthmaster.lib.engine.fleetview.components import PRICE
 from berthmaster.lib.engine.scoring.profiles import PROFILES
 from berthmaster.lib.messages.api import (
@@ -363,7 +363,7 @@ def test_every_profile_gives_scores_within_bounds_places_gangs_and_is_repeated(b
 def test_why_a_dry_run_and_what_if_rank_as_deciding_does() -> None:
     world = priced(fleet("c1", "c2"), c1="2", c2="1")
     cheap = ranked("cheap", by="cheapest")
-    dry = world.resolver.dry_run(TENANT, cheap, world.now_s)
+    dry = world.dry_run(TENANT, cheap, world.now_s)
     assert dry.choice is not None
     asked = msgspec.json.decode(msgspec.json.encode(cheap), type=SubmitRequest)
     told = supposed(world, submit=asked)
@@ -371,14 +371,14 @@ def test_why_a_dry_run_and_what_if_rank_as_deciding_does() -> None:
     assert told.job is not None
     assert told.job.choice is not None
     assert one_by_one(world, cheap) == ["c2"]
-    why = world.resolver.why(TENANT, "cheap", world.now_s)
+    why = world.why(TENANT, "cheap", world.now_s)
     assert isinstance(why, WhyReply)
     assert dry.choice == told.job.choice == why.choice == choice(world)
     assert why.choice.profile == "cheapest"
 
 
 def supposed(world: World, **asked: Any) -> WhatifReply | Refusal:
-    steps = world.resolver.whatif(TENANT, WhatifRequest(**asked), world.now_s, Budget())
+    steps = world.whatif(TENANT, WhatifRequest(**asked), world.now_s, Budget())
     while True:
         try:
             next(steps)

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from berthmaster.control.resolver.settings import Policy
+from berthmaster.control.resolver.policy import Policy
 from berthmaster.lib.lifecycle.workload import Key
 from berthmaster.lib.messages.api import WhyReply
 from berthmaster.lib.messages.control import QueueAmounts, QueueSetting
@@ -35,7 +35,7 @@ def order(world: World) -> list[str]:
 
 
 def summary(world: World, name: str) -> str:
-    reply = world.resolver.why(TENANT, name, world.now_s)
+    reply = world.why(TENANT, name, world.now_s)
     return reply.summary  # type: ignore[union-attr]
 
 
@@ -189,11 +189,11 @@ def test_who_waits_as_its_queue_may_have_no_more_of_a_model_hears_that() -> None
     first, second, _ = submit(world, "q", "a", "b", "c")
     order(world)
     assert {world.placed_on(first), world.placed_on(second)} == {"h", "t"}
-    reply = world.resolver.why(TENANT, "c", world.now_s)
+    reply = world.why(TENANT, "c", world.now_s)
     assert isinstance(reply, WhyReply)
     assert reply.filtered == {"h": "busy: no room now", "t": "its queue may have no more T4"}
     assert reply.summary == "waits: of 2 clusters: 1 busy, 1 its queue may have no more T4"
-    dry = world.resolver.dry_run(TENANT, job("d", queue="q"), world.now_s)
+    dry = world.dry_run(TENANT, job("d", queue="q"), world.now_s)
     assert (dry.placed, dry.filtered) == (False, reply.filtered)
 
 

@@ -69,7 +69,7 @@ def world() -> World:
 
 def ask(world: World, **request: object) -> str:
     """Why c1 is out, or "" if the request would go there."""
-    reply = world.resolver.dry_run(TENANT, gpu_job(**request), world.now_s)  # type: ignore[arg-type]
+    reply = world.dry_run(TENANT, gpu_job(**request), world.now_s)  # type: ignore[arg-type]
     return reply.filtered.get("c1", "")
 
 
@@ -177,7 +177,7 @@ def test_quota_is_asked_for_by_the_names_that_the_clusters_nodes_give_their_gpus
             flavors = (granting(granted),)
             world.fact(queue(name, flavors=flavors, counter=int(world.now_s * 10)), alive(name))
         request = gpu_job(**asked)  # type: ignore[arg-type]
-        return dict(world.resolver.dry_run(TENANT, request, world.now_s).filtered)
+        return dict(world.dry_run(TENANT, request, world.now_s).filtered)
 
     # A whole GPU: the queue of a cluster with AMD's has to grant amd.com/gpu, and no other.
     assert refused("amd.com/gpu", gpus=1)["nvidia"] == "ClusterQueue cq grants no nvidia.com/gpu"
@@ -220,7 +220,7 @@ def test_quota_is_given_out_once_though_the_report_does_not_know_of_it_yet(world
     # Within one commit, and in the next while its Kueue has let nothing in yet.
     assert placements(world.decide()) == {"first": "c1", "second": "c1"}
     assert world.decide() is None
-    why = world.resolver.why(TENANT, "third", world.now_s)
+    why = world.why(TENANT, "third", world.now_s)
     assert "no quota left" in why.summary  # type: ignore[union-attr]
 
     # Kueue lets the first one in: from now on the report knows it, and it is not charged twice.
@@ -294,11 +294,11 @@ def test_several_pod_sets_go_where_job_sets_are_made_or_volcano_runs_jobs(world:
             )
         )
         asked = job(pod_sets=sets, queue=queue)
-        return dict(world.resolver.dry_run(TENANT, asked, world.now_s).filtered)
+        return dict(world.dry_run(TENANT, asked, world.now_s).filtered)
 
     no_job_sets = {"c1": "makes no JobSets, which several pod sets need"}
     assert with_kinds(("Job",), 2) == no_job_sets
-    assert world.resolver.dry_run(TENANT, job(), world.now_s).placed
+    assert world.dry_run(TENANT, job(), world.now_s).placed
     assert with_kinds(("Job", "JobSet"), 3) == {}
     assert with_kinds(None, 4) == {}
     # Volcano runs them without, but not what varies, takes parts of GPUs or is started by Kueue.

@@ -9,8 +9,8 @@ from berthmaster.control.resolver.core.answers.whatif import Budget
 from berthmaster.control.resolver.core.deciding.rebalance import REBALANCED
 from berthmaster.control.resolver.core.known.stored import Snapshot, restore, snapshot_of
 from berthmaster.control.resolver.core.resolver import Resolver
+from berthmaster.control.resolver.policy import Policy
 from berthmaster.control.resolver.replay import replay
-from berthmaster.control.resolver.settings import Policy
 from berthmaster.lib.lifecycle.workload import Key
 from berthmaster.lib.messages.api import (
     Ended,
@@ -60,7 +60,7 @@ def on(world: World, name: Key) -> list[str]:
 
 
 def why(world: World, name: Key) -> str:
-    reply = world.resolver.why(TENANT, world.workloads[name].id, world.now_s)
+    reply = world.why(TENANT, world.workloads[name].id, world.now_s)
     assert isinstance(reply, WhyReply)
     return reply.summary
 
@@ -260,7 +260,7 @@ def test_nobody_is_moved_for_one_that_has_made_room_itself() -> None:
 
 
 def whatif(world: World, asked: RebalanceRequest, tenant: str | None = None) -> WhatifReply:
-    steps = world.resolver.whatif(tenant, WhatifRequest(rebalance=asked), world.now_s, Budget())
+    steps = world.whatif(tenant, WhatifRequest(rebalance=asked), world.now_s, Budget())
     while True:
         try:
             next(steps)
@@ -408,9 +408,7 @@ def test_what_if_says_who_would_move_for_whom_although_it_is_off() -> None:
     assert snapshot_of(world.resolver.know) == before  # nothing of it came about
     dear = whatif(world, RebalanceRequest(whose="queue", moves=1))
     assert len(dear.ended) == 1
-    steps = world.resolver.whatif(
-        TENANT, WhatifRequest(rebalance=RebalanceRequest()), world.now_s, Budget()
-    )
+    steps = world.whatif(TENANT, WhatifRequest(rebalance=RebalanceRequest()), world.now_s, Budget())
     with pytest.raises(StopIteration) as refused:
         next(steps)
     assert refused.value.value == Refusal(

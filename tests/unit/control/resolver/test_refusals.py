@@ -35,14 +35,14 @@ def world() -> Damaged:
 
 
 def why(world: World, name: str) -> str:
-    reply = world.resolver.why(TENANT, name, world.now_s)
+    reply = world.why(TENANT, name, world.now_s)
     assert isinstance(reply, WhyReply)
     return reply.summary
 
 
 def preempt(world: World, name: str) -> str:
     request = WhatifRequest(preempt=name)
-    reply = the_end_of(world.resolver.whatif(TENANT, request, world.now_s, Budget()))
+    reply = the_end_of(world.whatif(TENANT, request, world.now_s, Budget()))
     assert isinstance(reply, WhatifReply)
     return reply.summary
 

@@ -4,8 +4,8 @@ from msgspec.structs import replace
 
 from berthmaster.control.resolver.core.counterfactual import Compared, Figures, Would
 from berthmaster.control.resolver.core.resolver import Resolver
+from berthmaster.control.resolver.policy import ENGINE_VERSION, Policy
 from berthmaster.control.resolver.replay import Input, Inputs, replay
-from berthmaster.control.resolver.settings import ENGINE_VERSION, Policy
 from berthmaster.lib.engine.scoring.pod_mix import FIRST_SAMPLE, told_as
 from berthmaster.lib.messages.placement import Decision
 from berthmaster.lib.messages.workload import Ending, WorkloadEvent

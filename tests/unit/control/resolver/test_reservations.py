@@ -10,8 +10,8 @@ from berthmaster.control.resolver.core.answers import explain
 from berthmaster.control.resolver.core.deciding.decide import planned
 from berthmaster.control.resolver.core.known.knowledge import Knowledge
 from berthmaster.control.resolver.core.known.stored import restore, snapshot_of
+from berthmaster.control.resolver.policy import Policy
 from berthmaster.control.resolver.replay import replay
-from berthmaster.control.resolver.settings import Policy
 from berthmaster.lib.lifecycle.digest import request_digest
 from berthmaster.lib.lifecycle.workload import Key, key
 from berthmaster.lib.messages.control import Cordon, QueueSetting

@@ -5,8 +5,8 @@ from typing import Any
 
 import msgspec
 
+from berthmaster.control.resolver.policy import Policy
 from berthmaster.control.resolver.replay import replay
-from berthmaster.control.resolver.settings import Policy
 from berthmaster.lib.lifecycle.workload import Key
 from berthmaster.lib.messages.api import WhyReply
 from berthmaster.lib.messages.control import QueueSetting
@@ -84,7 +84,7 @@ def test_why_and_a_dry_run_know_how_many_there_are() -> None:
     world = fleet(4)
     found = start(world, "elastic", (1, 3, 8))
     waits = wait(world, "needy", (2, 6, None))
-    told = world.resolver.why(TENANT, "elastic", world.now_s)
+    told = world.why(TENANT, "elastic", world.now_s)
     assert isinstance(told, WhyReply)
     assert "with 3 pods, 3 are wished for" in told.summary
     assert world.placed_on(waits) == ""
@@ -92,14 +92,14 @@ def test_why_and_a_dry_run_know_how_many_there_are() -> None:
     assert request is not None
     pods = msgspec.structs.replace(request.pod_sets[0], min_count=1)
     request = msgspec.structs.replace(request, pod_sets=(pods,))
-    tried = world.resolver.dry_run(TENANT, request, world.now_s)
+    tried = world.dry_run(TENANT, request, world.now_s)
     assert (tried.placed, tried.summary) == (
         True,
         "would run on c1, n0; 1 wait already, with 1 of 6 pods",
     )
     assert len(world.workloads[found].pods) == 3
     world.resolver.know.open[found].target = Target(via="worker")
-    told = world.resolver.why(TENANT, "elastic", world.now_s)
+    told = world.why(TENANT, "elastic", world.now_s)
     assert isinstance(told, WhyReply)
     assert "with as many pods as it lets in it goes on" in told.summary
 

@@ -81,15 +81,15 @@ class Worker(World):
         told = [each for plan in plans for each in plan.decision.resizes]
         return [(o.id, o.pods_before, o.pods, o.for_id, o.right) for o in told]
 
-    def why(self, name: str) -> str:
-        told = self.resolver.why(TENANT, name, self.now_s)
+    def summary(self, name: str) -> str:
+        told = self.why(TENANT, name, self.now_s)
         assert isinstance(told, WhyReply)
         return told.summary
 
     def ask(self, gpus: int) -> str:
         """Why c1 is out for so many GPUs."""
         request = job("other", queue="gpu", gpus=1, count=gpus)
-        return self.resolver.dry_run(TENANT, request, self.now_s).filtered.get("c1", "")
+        return self.dry_run(TENANT, request, self.now_s).filtered.get("c1", "")
 
     def places(self, name: Key) -> int:
         return len(self.workloads[name].pods)
@@ -127,11 +127,13 @@ def test_one_whose_kueue_lets_no_number_change_keeps_it_and_why_says_so(world: W
     elastic = world.begin("elastic", (1, 2, 8), resizable=False)
     world.pass_s(100.0)
     assert world.orders() == []
-    assert "goes on, as it has no elastic jobs (from 0.18 on, unless off)" in world.why("elastic")
+    assert "goes on, as it has no elastic jobs (from 0.18 on, unless off)" in world.summary(
+        "elastic"
+    )
     world.evict(elastic)
     world.settle()
     world.let_in(elastic)
-    assert "Kueue" not in world.why("elastic")
+    assert "Kueue" not in world.summary("elastic")
     world.pass_s(61.0)
     assert world.orders() == [("elastic", 2, 8, "", "")]
 
@@ -239,7 +241,9 @@ def test_what_kueue_does_not_let_in_is_tried_again_ever_later_and_told(world: Wo
         assert world.orders() == [("elastic", 2, 4, "", "")]
         world.carry_out(elastic, 2, late)
         assert (world.places(elastic), world.ask(6)) == (2, "")  # the room is given back
-        assert f"it was to have more, and goes on with what it has: {late}" in world.why("elastic")
+        assert f"it was to have more, and goes on with what it has: {late}" in world.summary(
+            "elastic"
+        )
     assert world.orders() == []
 
 

@@ -2,8 +2,8 @@
 
 import msgspec
 
+from berthmaster.control.resolver.policy import Policy
 from berthmaster.control.resolver.service import WEIGHTS, ResolverSettings
-from berthmaster.control.resolver.settings import Policy
 
 # Fields that no operator sets: another value is another engine's.
 CONSTANTS = {

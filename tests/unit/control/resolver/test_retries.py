@@ -33,7 +33,7 @@ def test_a_failure_of_its_own_is_tried_again_after_a_pause_that_doubles() -> Non
         began_s = world.now_s
         assert work.retry_at_s == work.changed_at_s + pause_s
         assert world.decide() is None
-        reply = world.resolver.why(TENANT, "flaky", began_s)
+        reply = world.why(TENANT, "flaky", began_s)
         assert isinstance(reply, WhyReply)
         assert "exited with 1" in reply.summary
         assert world.resolver.wake_at_s() == work.retry_at_s

@@ -1,6 +1,6 @@
 """Sets of which only so many have a place at once, and jobs that wait for others."""
 
-from berthmaster.control.resolver.core.known.sets import JobSets
+from berthmaster.control.resolver.core.known.indexes import JobSets
 from berthmaster.lib.lifecycle.states import State
 from berthmaster.lib.lifecycle.workload import Workload
 from berthmaster.lib.messages.workload import Dependency, JobRequest, Released
@@ -61,7 +61,7 @@ def test_a_job_that_depends_on_another_is_placed_when_it_is_released() -> None:
     name = world.submit(first)
     world.settle()
     assert world.placed_on(name) == ""
-    reply = world.resolver.why(TENANT, "b", world.now_s)
+    reply = world.why(TENANT, "b", world.now_s)
     assert reply.summary == "waits for a to have succeeded; then for a place"  # type: ignore[union-attr]
     world.append(Released(**world._head(name)))  # type: ignore[arg-type]
     world.settle()

@@ -48,7 +48,7 @@ def answer(
     world: World, *, tenant: str | None = None, budget: Budget | None = None, **asked: Any
 ) -> WhatifReply | Refusal:
     request = WhatifRequest(**asked)
-    return the_end_of(world.resolver.whatif(tenant, request, world.now_s, budget or Budget()))
+    return the_end_of(world.whatif(tenant, request, world.now_s, budget or Budget()))
 
 
 def ask(world: World, **asked: Any) -> WhatifReply:
@@ -298,7 +298,7 @@ def test_a_job_that_lives_on_while_it_is_looked_at_drops_out_of_the_answer() -> 
         world.submit(job(name))
     world.settle()
     request = WhatifRequest(add_cluster=AddedCluster(name="c9", model="T4", nodes=1))
-    steps = world.resolver.whatif(None, request, world.now_s, Budget())
+    steps = world.whatif(None, request, world.now_s, Budget())
     next(steps)  # the copy is made
     world.fact(profile("c5"), alive("c5"), node("c5", gpus=1))
     world.settle()  # and "a" is placed on a cluster that the copy does not know

@@ -7,7 +7,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from berthmaster.control.resolver.core.answers import places
+from berthmaster.control.resolver.core.answers import waiting
 from berthmaster.lib.lifecycle.run_times import stated_end_s
 from berthmaster.lib.lifecycle.workload import Key
 from berthmaster.lib.messages.api import QueueAccount, WhyReply
@@ -25,7 +25,7 @@ GIB = 1024
 
 
 def why(world: World, name: str) -> WhyReply:
-    reply = world.resolver.why(TENANT, name, world.now_s)
+    reply = world.why(TENANT, name, world.now_s)
     assert isinstance(reply, WhyReply)
     return reply
 
@@ -177,7 +177,7 @@ def test_queues_take_turns_and_so_do_the_places_of_their_jobs() -> None:
 
 
 def test_behind_too_many_turns_the_static_order_counts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(places, "TURNS", 2)
+    monkeypatch.setattr(waiting, "TURNS", 2)
     world = fleet(c1={"gpus": 8})
     start(world, job("runs", gpus=8))
     for name in ("a1", "a2", "a3", "b1"):
@@ -217,7 +217,7 @@ def test_a_job_that_would_take_kept_room_is_told_so_and_what_would_help() -> Non
     )
     assert (reply.held_back, reply.reservation) == (1, None)
     assert reply.hints == ("a duration of at most 2880 s: until then the room may be used",)
-    assert not world.resolver.dry_run(TENANT, job("asks", gpus=2), world.now_s).placed
+    assert not world.dry_run(TENANT, job("asks", gpus=2), world.now_s).placed
     # Said and done.
     world.submit(lasting("short", 2880 / HOUR_S, gpus=2))
     assert [placement for plan in world.settle() for placement in placements(plan)] == ["short"]
@@ -226,7 +226,7 @@ def test_a_job_that_would_take_kept_room_is_told_so_and_what_would_help() -> Non
 def test_a_better_priority_minds_no_kept_room() -> None:
     world = a_reservation()
     urgent = job("urgent", gpus=2, priority=5)
-    assert world.resolver.dry_run(TENANT, urgent, world.now_s).placed
+    assert world.dry_run(TENANT, urgent, world.now_s).placed
     world.submit(urgent)
     assert len(world.settle()) == 1
 

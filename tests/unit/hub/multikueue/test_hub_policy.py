@@ -2,8 +2,8 @@
 
 import msgspec
 
+from berthmaster.hub.multikueue.policy import HubPolicy
 from berthmaster.hub.multikueue.service import MultiKueueSettings
-from berthmaster.hub.multikueue.settings import HubPolicy
 
 # Fields that no operator sets: another value is another engine's.
 CONSTANTS = {

@@ -5,7 +5,7 @@ import msgspec
 import pytest
 
 from berthmaster.hub.multikueue.core.instructions import SendBack
-from berthmaster.hub.multikueue.settings import ENGINE_VERSION
+from berthmaster.hub.multikueue.policy import ENGINE_VERSION
 from berthmaster.lib.kube.selector import parse_selector
 from berthmaster.lib.kueue.podsets.templates import PodToleration
 from berthmaster.lib.kueue.queues import (

@@ -2,7 +2,7 @@
 
 import pytest
 
-from berthmaster.hub.multikueue.settings import HubPolicy
+from berthmaster.hub.multikueue.policy import HubPolicy
 from berthmaster.lib.engine.scoring.profiles import COMPONENTS, HUB_PROFILES
 from berthmaster.lib.event_log.reader_settings import weights_problem
 from berthmaster.lib.messages.control import QueueSetting

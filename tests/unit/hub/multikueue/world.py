@@ -26,7 +26,7 @@ from berthmaster.hub.multikueue.core.instructions import (
     Writers,
 )
 from berthmaster.hub.multikueue.core.reconciler import Reconciler
-from berthmaster.hub.multikueue.settings import NAME, HubPolicy
+from berthmaster.hub.multikueue.policy import NAME, HubPolicy
 from berthmaster.lib.kube.controller.kube_events import instance_of
 from berthmaster.lib.kube.controller.shell_contract import Answer, KubeEvent, Outcome
 from berthmaster.lib.kube.objects import Conditions, Object

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from berthmaster.control.resolver.settings import Policy
+from berthmaster.control.resolver.policy import Policy
 from berthmaster.lab.simulate import ours
 from berthmaster.lab.simulate.model import Job, SimulationError
 from berthmaster.lab.simulate.policies import BASELINES, POLICIES, baseline

@@ -21,13 +21,9 @@ Rules of this file:
 """
 
 from collections import OrderedDict
-from collections.abc import Mapping
 
 import msgspec
 
-from berthmaster.control.resolver.core.answers import explain, gpus
-from berthmaster.control.resolver.core.answers.cordons import cordons
-from berthmaster.control.resolver.core.answers.whatif import Budget, Steps, whatif
 from berthmaster.control.resolver.core.deciding.decide import decide
 from berthmaster.control.resolver.core.deciding.division import gathers_until_s, part_endings
 from berthmaster.control.resolver.core.deciding.draft import Plan
@@ -36,20 +32,12 @@ from berthmaster.control.resolver.core.deciding.preemptor import next_equals_s
 from berthmaster.control.resolver.core.deciding.rebalance import next_stuck_s
 from berthmaster.control.resolver.core.deciding.resize import grows_at_s
 from berthmaster.control.resolver.core.known.knowledge import Knowledge
-from berthmaster.control.resolver.settings import Policy
+from berthmaster.control.resolver.policy import Policy
 from berthmaster.lib.engine.fleet.clusters import LOST
 from berthmaster.lib.lifecycle.commits import Commits
 from berthmaster.lib.lifecycle.fold import Verdict
 from berthmaster.lib.lifecycle.instructions import Append, Outcome, Refused, Stored
 from berthmaster.lib.lifecycle.workload import Key, Workload, key
-from berthmaster.lib.messages.api import (
-    CordonsReply,
-    DryRunReply,
-    GpusRequest,
-    Refusal,
-    WhatifRequest,
-    WhyReply,
-)
 from berthmaster.lib.messages.control import ControlFact
 from berthmaster.lib.messages.fleet import FleetFact
 from berthmaster.lib.messages.placement import Decision
@@ -59,7 +47,6 @@ from berthmaster.lib.messages.workload import (
     Failed,
     Held,
     HoldReleased,
-    JobRequest,
     MoveRequested,
     Released,
     Reprioritized,
@@ -321,42 +308,3 @@ class Resolver:
             if self._decided_at_s < at_s < soonest_s:  # past times were handled
                 soonest_s = at_s
         return soonest_s
-
-    # Questions
-
-    def why(self, tenant: str, workload_id: str | None, now_s: float) -> WhyReply | Refusal:
-        """Why there, or why not yet; without an id, the reasons of all that wait."""
-        if workload_id is None:
-            return explain.why_all(self.know, self.policy, now_s, tenant)
-        reply = explain.why(self.know, self.policy, now_s, tenant, workload_id, self.decisions)
-        if (
-            self.blind
-            and isinstance(reply, WhyReply)
-            and key(tenant, workload_id) in self.know.derived.lines
-        ):
-            return WhyReply(
-                tenant=tenant, id=workload_id, summary=f"waits: nothing is decided: {self.blind}"
-            )
-        return reply
-
-    def dry_run(self, tenant: str, request: JobRequest, now_s: float) -> DryRunReply:
-        return explain.dry_run(self.know, self.policy, now_s, tenant, request)
-
-    def gpus(self, tenant: str, request: GpusRequest, now_s: float) -> gpus.Steps:
-        """Return the steps of the answer about GPUs, as for ``whatif``."""
-        return gpus.stock(self.know, self.policy, now_s, tenant, request)
-
-    def cordons(self, cluster: str, now_s: float) -> CordonsReply:
-        return cordons(self.know, self.policy, now_s, cluster)
-
-    def whatif(
-        self, tenant: str | None, request: WhatifRequest, now_s: float, budget: Budget
-    ) -> Steps:
-        """Return the steps of a what-if, to run with decisions in between."""
-
-        def why(
-            know: Knowledge, tenant: str, workload_id: str, decisions: Mapping[int, Decision]
-        ) -> WhyReply | Refusal:
-            return explain.why(know, self.policy, now_s, tenant, workload_id, decisions)
-
-        return whatif(self.know, self.policy, now_s, tenant, request, budget, why)

@@ -63,7 +63,7 @@ from berthmaster.hub.multikueue.core.known.hub_kueue import HubKueue
 from berthmaster.hub.multikueue.core.known.hub_pace import HubPace
 from berthmaster.hub.multikueue.core.known.rooms import Rooms
 from berthmaster.hub.multikueue.core.known.workload_view import Memo, WorkloadView, view_of
-from berthmaster.hub.multikueue.settings import NAME, HubPolicy
+from berthmaster.hub.multikueue.policy import NAME, HubPolicy
 from berthmaster.lib.engine.queueing.eviction import Eviction, Stay
 from berthmaster.lib.kube.controller.aside import Phase, SetAside
 from berthmaster.lib.kube.controller.in_flight import InFlight

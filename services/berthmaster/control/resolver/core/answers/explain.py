@@ -9,13 +9,16 @@ from typing import Final
 
 import msgspec
 
-from berthmaster.control.resolver.core.answers.cordons import leaving_words
 from berthmaster.control.resolver.core.answers.expected import of_live, of_request, of_waiting
 from berthmaster.control.resolver.core.answers.first_free import Times, first_free, stated
-from berthmaster.control.resolver.core.answers.held_back import left_alone_by, shorter, without_room
 from berthmaster.control.resolver.core.answers.hints import hints
-from berthmaster.control.resolver.core.answers.places import places
-from berthmaster.control.resolver.core.answers.rebalances import rebalance_words
+from berthmaster.control.resolver.core.answers.leaving import leaving_words, rebalance_words
+from berthmaster.control.resolver.core.answers.waiting import (
+    left_alone_by,
+    places,
+    shorter,
+    without_room,
+)
 from berthmaster.control.resolver.core.deciding.cycle import Cycle
 from berthmaster.control.resolver.core.deciding.decide import planned
 from berthmaster.control.resolver.core.deciding.division import Shares, shares_of, why_parted
@@ -28,7 +31,7 @@ from berthmaster.control.resolver.core.deciding.turns import (
     within_right,
 )
 from berthmaster.control.resolver.core.known.knowledge import Knowledge
-from berthmaster.control.resolver.settings import Policy
+from berthmaster.control.resolver.policy import Policy
 from berthmaster.lib.engine.fitting.topology import never
 from berthmaster.lib.engine.fleet.cluster_filters import NOT_ASKED
 from berthmaster.lib.engine.fleet.needs import NO_MODEL, NO_PROFILE, NOT_LINKED, TOO_DEAR, TOO_SOFT
@@ -57,8 +60,14 @@ def why(
     tenant: str,
     workload_id: str,
     decisions: Mapping[int, Decision],
+    *,
+    blind: str = "",
 ) -> WhyReply | Refusal:
-    """Return the reasons of a workload's state. ``decisions``: available decisions by number."""
+    """Return why a workload is where it is. ``decisions``: those at hand, by number. ``blind``: why
+    this replica decides nothing at all; "" = it decides."""
+    if blind and key(tenant, workload_id) in know.derived.lines:
+        summary = f"waits: nothing is decided: {blind}"
+        return WhyReply(tenant=tenant, id=workload_id, summary=summary)
     name = key(tenant, workload_id)
     if name in know.frozen:
         return WhyReply(

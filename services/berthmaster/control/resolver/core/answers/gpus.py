@@ -12,7 +12,7 @@ from berthmaster.control.resolver.core.answers.first_free import Times, first_fr
 from berthmaster.control.resolver.core.deciding.cycle import Cycle
 from berthmaster.control.resolver.core.deciding.turns import queue_refusal
 from berthmaster.control.resolver.core.known.knowledge import Knowledge
-from berthmaster.control.resolver.settings import Policy
+from berthmaster.control.resolver.policy import Policy
 from berthmaster.lib.engine.fleet.fleet import WHOLE
 from berthmaster.lib.engine.fleet.models import EXACTLY, is_model
 from berthmaster.lib.engine.fleetview.components import price_of

@@ -4,10 +4,9 @@ Decisions and answers start with a cycle and use its methods, so an explanation 
 the decision.
 """
 
-from berthmaster.control.resolver.core.deciding.gate import WorkerGate
-from berthmaster.control.resolver.core.deciding.worker_queue import Freed
+from berthmaster.control.resolver.core.deciding.worker_queue import Freed, WorkerGate
 from berthmaster.control.resolver.core.known.knowledge import Knowledge
-from berthmaster.control.resolver.settings import Policy
+from berthmaster.control.resolver.policy import Policy
 from berthmaster.lib.engine.fitting.fit import Bound
 from berthmaster.lib.engine.fleet.needs import Shape, shape_of
 from berthmaster.lib.engine.fleetview.components import Gate

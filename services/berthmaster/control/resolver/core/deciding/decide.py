@@ -22,6 +22,8 @@ Placements are charged to the draft while the rest is decided, and released at i
 Only the log changes knowledge, so deciding twice gives equal plans.
 """
 
+from functools import cached_property
+
 import msgspec
 
 from berthmaster.control.resolver.core.deciding.cycle import Cycle
@@ -42,7 +44,7 @@ from berthmaster.control.resolver.core.deciding.draft import (
     block,
 )
 from berthmaster.control.resolver.core.deciding.move_away import carry_out
-from berthmaster.control.resolver.core.deciding.preemptor import WORDS, why_evicted
+from berthmaster.control.resolver.core.deciding.preemptor import WORDS, Preemptor, why_evicted
 from berthmaster.control.resolver.core.deciding.rebalance import (
     Stuck,
     Weighed,
@@ -50,11 +52,11 @@ from berthmaster.control.resolver.core.deciding.rebalance import (
     rebalance,
 )
 from berthmaster.control.resolver.core.deciding.reservations import Active, Token
-from berthmaster.control.resolver.core.deciding.resize import Resize, grown, most_that
+from berthmaster.control.resolver.core.deciding.resize import Resize, Shrinker, grown, most_that
 from berthmaster.control.resolver.core.deciding.turns import Turn, within_right
 from berthmaster.control.resolver.core.deciding.worker_queue import target_of
 from berthmaster.control.resolver.core.known.knowledge import UNCLAIMED, Knowledge
-from berthmaster.control.resolver.settings import Policy
+from berthmaster.control.resolver.policy import Policy
 from berthmaster.lib.engine.fitting.fit import Bound
 from berthmaster.lib.engine.fleet.clusters import LOST
 from berthmaster.lib.engine.fleet.needs import Shape, shape_of
@@ -125,7 +127,9 @@ def rebalanced(
     """
     with Draft(Cycle(know, policy, now_s), "whatif", anew=True) as draft:
         search = _fill(draft, balance=False)
-        weighed = rebalance(draft, search.stuck, search.order, most, searches=most)
+        weighed = rebalance(
+            draft, search.preemptor.victims, search.stuck, search.order, most, searches=most
+        )
         return weighed, draft.recorded_reservations()
 
 
@@ -149,7 +153,7 @@ def _fill(draft: Draft, *, balance: bool) -> "_Search":
     if not draft.events:
         _grow(draft)
     if balance and not draft.events and search.stuck:
-        rebalance(draft, search.stuck, search.order, 1)
+        rebalance(draft, search.preemptor.victims, search.stuck, search.order, 1)
     return search
 
 
@@ -188,6 +192,16 @@ class _Search:
         self._know = draft.cycle.know
         # Shapes without a fit: outside these reservations or, if True, beside the jobs before them.
         self._no_place: set[tuple[bytes, frozenset[Key], bool]] = set()
+
+    @cached_property
+    def preemptor(self) -> Preemptor:
+        """The search for evictions, made when a job first needs it."""
+        return Preemptor(self._draft.cycle)
+
+    @cached_property
+    def shrinker(self) -> Shrinker:
+        """The search for attempts that go on with fewer pods."""
+        return Shrinker(self._draft.cycle, self.preemptor.victims.accounts)
 
     def place(self, turn: Turn) -> Amounts | None:
         """Place a candidate and return its usage; None if skipped."""
@@ -318,13 +332,39 @@ class _Search:
     def _free_or_reserve(self, turn: Turn, asked: JobRequest, shape: Shape) -> None:
         """Evict or shrink other jobs for a candidate that does not fit, or reserve capacity."""
         draft = self._draft
-        if _preempt(draft, turn, asked, shape) or draft.includes(EvictionOrder):
-            return  # a search uses a draft of its own
+        if self._preempt(turn, asked, shape) or draft.includes(EvictionOrder):
+            return  # each search has a draft of its own
         draft.reservations.search(
             turn.line, turn.key, turn.rank, asked, shape, untouched=not draft.events
         )
         if may_rebalance(draft, turn):
             self.stuck.append(Stuck(turn, asked, shape))
+
+    def _preempt(self, turn: Turn, asked: JobRequest, shape: Shape) -> bool:
+        """Have other attempts shrink, or else evict them; return whether any are."""
+        draft = self._draft
+        if draft.includes(EvictionOrder, ResizeOrder, MoveOrder, PartOrder, Commit):
+            return False  # one job a commit: the next one sees what this one leaves
+        reservations = draft.reservations
+        if not reservations.may_add_owed:
+            return False
+        with reservations.only(reservations.others(turn.key)):
+            shrinking = self.shrinker.search(turn, asked, shape)
+            found = self.preemptor.search(turn, asked, shape) if shrinking is None else None
+        if shrinking is not None:
+            for resize in shrinking.resizes:
+                _resize(draft, resize, WORDS[resize.order.right])
+            reservations.add_owed(turn.key, shrinking.reservation)
+            draft.size += NODE_BYTES * len(shrinking.reservation.held)
+            return True
+        if found is None:
+            return False
+        for order in found.orders:
+            draft.evict(draft.cycle.know.open[key(order.tenant, order.id)], why_evicted(order))
+            draft.add(order, RECORD_BYTES)
+        reservations.add_owed(turn.key, found.reservation)
+        draft.size += RECORD_BYTES + NODE_BYTES * len(found.reservation.held)
+        return True
 
 
 def _divide(draft: Draft, workload: Workload, asked: JobRequest, shares: Shares) -> Amounts:
@@ -338,32 +378,6 @@ def _divide(draft: Draft, workload: Workload, asked: JobRequest, shares: Shares)
         for name, amount in amounts_of(report_of, of_part, share.cluster, bindings).items():
             together[name] = together.get(name, 0) + amount
     return together
-
-
-def _preempt(draft: Draft, turn: Turn, asked: JobRequest, shape: Shape) -> bool:
-    """Shrink other attempts or, if that is too little, evict some; return whether any changed."""
-    if draft.includes(EvictionOrder, ResizeOrder, MoveOrder, PartOrder, Commit):
-        return False  # one beneficiary a commit: the next one sees the result
-    reservations = draft.reservations
-    if not reservations.may_add_owed:
-        return False
-    with reservations.only(reservations.others(turn.key)):
-        shrinking = draft.shrinker.search(turn, asked, shape)
-        found = draft.preemptor.search(turn, asked, shape) if shrinking is None else None
-    if shrinking is not None:
-        for resize in shrinking.resizes:
-            _resize(draft, resize, WORDS[resize.order.right])
-        reservations.add_owed(turn.key, shrinking.reservation)
-        draft.size += NODE_BYTES * len(shrinking.reservation.held)
-        return True
-    if found is None:
-        return False
-    for order in found.orders:
-        draft.evict(draft.cycle.know.open[key(order.tenant, order.id)], why_evicted(order))
-        draft.add(order, RECORD_BYTES)
-    reservations.add_owed(turn.key, found.reservation)
-    draft.size += RECORD_BYTES + NODE_BYTES * len(found.reservation.held)
-    return True
 
 
 def _grow(draft: Draft) -> None:

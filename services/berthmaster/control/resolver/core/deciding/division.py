@@ -32,9 +32,8 @@ from berthmaster.control.resolver.core.deciding.draft import NODE_BYTES, RECORD_
 from berthmaster.control.resolver.core.deciding.move_away import ours_to_end
 from berthmaster.control.resolver.core.deciding.reservations import owed_capacity
 from berthmaster.control.resolver.core.known.knowledge import Knowledge
-from berthmaster.control.resolver.core.known.part_ends import PartEnd
-from berthmaster.control.resolver.core.known.parts import open_parts
-from berthmaster.control.resolver.settings import Policy
+from berthmaster.control.resolver.core.known.parts import PartEnd, open_parts
+from berthmaster.control.resolver.policy import Policy
 from berthmaster.lib.engine.fitting.fit import Bound
 from berthmaster.lib.engine.fleet.needs import shape_of
 from berthmaster.lib.engine.queueing.preemption import ending_with, lost_gpu_s

@@ -9,10 +9,9 @@ charged with job a.
 
 Rules of this file:
 
-- A draft is a context manager. On exit it releases all charges, and placed jobs stay pending until
-  the log has their events.
-- Tools of operations are created on first use: reservations, the search for victims, and the search
-  for pods to shrink.
+- A draft is a context manager. On leaving, everything that it charged is given back, and jobs that
+  it placed wait until the log has their events.
+- The reservations are made when a job first needs them.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -21,11 +20,9 @@ from types import TracebackType
 from typing import Any, Final, NamedTuple
 
 from berthmaster.control.resolver.core.deciding.cycle import Cycle
-from berthmaster.control.resolver.core.deciding.preemptor import Preemptor
 from berthmaster.control.resolver.core.deciding.reservations import Active, Reservations, Token
-from berthmaster.control.resolver.core.deciding.resize import Shrinker
 from berthmaster.control.resolver.core.deciding.turns import Turns
-from berthmaster.control.resolver.settings import ENGINE_VERSION
+from berthmaster.control.resolver.policy import ENGINE_VERSION
 from berthmaster.lib.engine.fleet.fleet import Holding
 from berthmaster.lib.engine.fleet.overlay import Overlay
 from berthmaster.lib.engine.queueing.eviction import eviction_requested
@@ -143,21 +140,9 @@ class Draft:
         self._turns = Turns(know, self.cycle.policy, clusters, self.reserved, moving)
         return self._turns
 
-    # Tools of operations
-
     @cached_property
     def reservations(self) -> Reservations:
         return Reservations(self.cycle, self._overlay, self.reserved, anew=self.anew)
-
-    @cached_property
-    def preemptor(self) -> Preemptor:
-        """The search for evictions."""
-        return Preemptor(self.cycle)
-
-    @cached_property
-    def shrinker(self) -> Shrinker:
-        """Return the search for attempts to shrink."""
-        return Shrinker(self.cycle, self.preemptor.victims.accounts)
 
     # Operations
 

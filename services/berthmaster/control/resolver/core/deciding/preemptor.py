@@ -37,7 +37,7 @@ from berthmaster.control.resolver.core.deciding.reservations import MAX_HELD_NOD
 from berthmaster.control.resolver.core.deciding.turns import Turn
 from berthmaster.control.resolver.core.known.knowledge import Knowledge
 from berthmaster.control.resolver.core.known.parts import open_parts
-from berthmaster.control.resolver.settings import Policy
+from berthmaster.control.resolver.policy import Policy
 from berthmaster.lib.engine.fitting.fit import Bound
 from berthmaster.lib.engine.fleet.fleet import Fleet
 from berthmaster.lib.engine.fleet.needs import Shape, gpu_milli

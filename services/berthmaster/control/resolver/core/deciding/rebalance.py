@@ -38,11 +38,11 @@ from berthmaster.control.resolver.core.deciding.move_away import (
     Place,
     elsewhere,
 )
-from berthmaster.control.resolver.core.deciding.preemptor import Sought, VictimSet
+from berthmaster.control.resolver.core.deciding.preemptor import Sought, VictimSearch, VictimSet
 from berthmaster.control.resolver.core.deciding.reservations import Active, owed_capacity
 from berthmaster.control.resolver.core.deciding.turns import Turn
 from berthmaster.control.resolver.core.known.knowledge import Knowledge
-from berthmaster.control.resolver.settings import Policy
+from berthmaster.control.resolver.policy import Policy
 from berthmaster.lib.engine.fleet.needs import Shape
 from berthmaster.lib.engine.fleet.overlay import Overlay
 from berthmaster.lib.engine.queueing.eviction import ENDING_S, USUAL_GRACE_S, best_at_s
@@ -174,6 +174,7 @@ def next_stuck_s(know: Knowledge, policy: Policy, after_s: float = float("-inf")
 
 def rebalance(
     draft: Draft,
+    victims: VictimSearch,
     stuck: Iterable[Stuck],
     order: Mapping[Key, int],
     most: int,
@@ -194,7 +195,7 @@ def rebalance(
         moves: Moves | None = None
         if not why_not:
             searches -= 1
-            moves, why_not = _search(draft, each, order, waited_s)
+            moves, why_not = _search(draft, victims, each, order, waited_s)
         if moves is not None:
             _record(draft, name, moves, order)
             moved += 1
@@ -216,7 +217,7 @@ def _too_early(draft: Draft, name: Key, waited_s: float) -> str:
 
 
 def _search(
-    draft: Draft, stuck: Stuck, order: Mapping[Key, int], waited_s: float
+    draft: Draft, victims: VictimSearch, stuck: Stuck, order: Mapping[Key, int], waited_s: float
 ) -> tuple[Moves | None, str]:
     cycle, reservations = draft.cycle, draft.reservations
     know, policy = cycle.know, cycle.policy
@@ -224,7 +225,6 @@ def _search(
     line, name = turn.line, turn.key
     path = know.derived.path(line.queue)
     job = Beneficiary(path, know.open[name].priority, know.queues[line.queue].rebalances)
-    victims = draft.preemptor.victims
     sought = victims.sought(asked, shape, partial(may_move, job), partial(_may_go, cycle))
     if sought is None:
         return None, "nobody may be moved for it now"
@@ -232,7 +232,7 @@ def _search(
     best: tuple[VictimSet, tuple[tuple[Victim, Place], ...]] | None = None
     with reservations.only(_standing(draft, name, order)):
         for cluster in victims.clusters(sought):
-            found = _moved_in(draft, cluster, sought)
+            found = _moved_in(draft, victims, cluster, sought)
             if found is not None and (best is None or found[0].cost < best[0].cost):
                 best = found
     if best is None:
@@ -273,10 +273,9 @@ def _may_go(cycle: Cycle, workload: Workload) -> bool:
 
 
 def _moved_in(
-    draft: Draft, cluster: str, sought: Sought
+    draft: Draft, victims: VictimSearch, cluster: str, sought: Sought
 ) -> tuple[VictimSet, tuple[tuple[Victim, Place], ...]] | None:
-    """Return the cheapest set of one cluster whose jobs all fit elsewhere."""
-    victims = draft.preemptor.victims
+    """Return the cheapest set of one cluster of which each job fits elsewhere."""
     accounts, stay = victims.accounts(), set[Key]()
     for _ in range(TRIES):
         found = victims.cheapest_in(cluster, sought, accounts, stay)

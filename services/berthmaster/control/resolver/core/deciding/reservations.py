@@ -49,7 +49,7 @@ from berthmaster.control.resolver.core.deciding.releases import (
 )
 from berthmaster.control.resolver.core.deciding.turns import Rank, rank_of, right_of
 from berthmaster.control.resolver.core.known.knowledge import Knowledge
-from berthmaster.control.resolver.settings import Policy
+from berthmaster.control.resolver.policy import Policy
 from berthmaster.lib.engine.fitting.fit import Bound
 from berthmaster.lib.engine.fleet.fleet import Holding
 from berthmaster.lib.engine.fleet.needs import Shape, gpu_milli

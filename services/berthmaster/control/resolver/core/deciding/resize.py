@@ -37,7 +37,7 @@ from berthmaster.control.resolver.core.deciding.cycle import Cycle
 from berthmaster.control.resolver.core.deciding.reservations import MAX_HELD_NODES, owed_capacity
 from berthmaster.control.resolver.core.deciding.turns import Turn, right_of, within_right
 from berthmaster.control.resolver.core.deciding.worker_queue import Freed, others_wait
-from berthmaster.control.resolver.core.known.elastic import may_resize
+from berthmaster.control.resolver.core.known.indexes import may_resize
 from berthmaster.lib.engine.fitting.fit import Bound
 from berthmaster.lib.engine.fleet.fleet import Holding
 from berthmaster.lib.engine.fleet.needs import Shape, shape_of

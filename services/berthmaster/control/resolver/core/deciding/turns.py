@@ -30,7 +30,7 @@ import msgspec
 
 from berthmaster.control.resolver.core.deciding.cycle import Cycle
 from berthmaster.control.resolver.core.known.knowledge import Knowledge
-from berthmaster.control.resolver.settings import Policy
+from berthmaster.control.resolver.policy import Policy
 from berthmaster.lib.engine.fleet.models import EXACTLY
 from berthmaster.lib.engine.fleet.needs import TOO_DEAR
 from berthmaster.lib.engine.fleetview.shortlist import Shortlist

@@ -1,19 +1,19 @@
 """Queues governed by a cluster's own Kueue: target of the jobs, and whether Kueue would admit a
 request.
 
-Example: a ClusterQueue has a quota of 8 GPUs, and its report shows 4 in use. A placement of 2 GPUs
-is not admitted yet, so 2 GPUs are left for the next request.
-
-Kueue decides. This estimate keeps jobs away from queues where they would wait long.
-lib/kueue/quota.py computes the quota. Placements that Kueue has not admitted are charged here,
-because its report lacks them.
+Kueue decides; this only keeps us from sending what must wait there for long. lib/kueue/quota.py
+works out Kueue's answer. Placements of ours that Kueue has not admitted yet are charged too, those
+of the open draft among them, since its report does not know them. ``WorkerGate`` is the gate of a
+request whose queue is ``via: worker``.
 """
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from berthmaster.lib.engine.fleet.clusters import Cluster
-from berthmaster.lib.kueue.asks import Devices, asks_of
+from berthmaster.lib.engine.fleetview.components import Gate
+from berthmaster.lib.engine.fleetview.view import FleetView
+from berthmaster.lib.kueue.asks import Devices, asks_of, devices_of
 from berthmaster.lib.kueue.quota import Gone, Quotas, closed, queue_of, without
 from berthmaster.lib.lifecycle.workload import Workload
 from berthmaster.lib.messages.control import QueuePlace, QueueSetting
@@ -141,3 +141,55 @@ def _root(report: QueueReport) -> str:
     for _ in above:  # reports of different moments may make a circle
         name = above.get(name) or name
     return f"cohort {name}" if name else report.queue
+
+
+# Of a cluster: placements of ours that its own queue has not let in.
+PendingIn = Callable[[str], list[tuple[Target, JobRequest]]]
+
+
+class WorkerGate(Gate):
+    """What the clusters' own queues say of a request."""
+
+    via = "worker"
+
+    def __init__(
+        self,
+        view: FleetView,
+        request: JobRequest,
+        setting: QueueSetting,
+        pending: PendingIn,
+        freed: Mapping[str, Sequence[Freed]],
+    ) -> None:
+        """``freed``: pods assumed to have left the queues of each cluster."""
+        self._view = view
+        self._freed = freed
+        self._request = request
+        self._setting = setting
+        self._pending = pending
+        self._said: dict[str, Said] = {}
+
+    def why_not(self, cluster: str) -> str:
+        return self._asked(cluster).out
+
+    def in_line(self, cluster: str) -> tuple[int, int, bool] | None:
+        return self._asked(cluster).in_line
+
+    def _asked(self, cluster: str) -> Said:
+        """Return the cached state of a cluster's own queue."""
+        said = self._said.get(cluster)
+        if said is None:
+            known, target = self._view.clusters.peek(cluster), target_in(self._setting, cluster)
+            pending, devices = self._pending(cluster), self._devices(cluster)
+            freed = self._freed.get(cluster, ())
+            said = asked(known, target, self._request, pending, devices, freed)
+            self._said[cluster] = said
+        return said
+
+    def _devices(self, cluster: str) -> Devices:
+        """Return the resource names of the cluster's GPUs."""
+        fleet = self._view.fleet
+
+        def worked_out() -> Devices:
+            return devices_of(map(fleet.report_at, fleet.slots_of(cluster)))
+
+        return self._view.derived.table.note(("devices", cluster), worked_out)

@@ -9,9 +9,7 @@ information.
 from collections.abc import Mapping
 from typing import Final
 
-from berthmaster.control.resolver.core.known.elastic import Elastic
-from berthmaster.control.resolver.core.known.movable import Movable
-from berthmaster.control.resolver.core.known.sets import JobSets
+from berthmaster.control.resolver.core.known.indexes import Elastic, JobSets, Movable
 from berthmaster.lib.engine.fleet.fleet import Fleet
 from berthmaster.lib.engine.fleet.needs import Shape, shape_of
 from berthmaster.lib.engine.fleet.shares import Charges, wants_fraction

@@ -1,19 +1,23 @@
 """The resolver's knowledge: the fold of log, facts and operators' settings.
 
-Messages alone determine the knowledge, up to one sequence per stream. Decisions and answers only
-read. Derived data (derived.py) follows from the rest, so a restored or refolded state decides the
-same.
+All of it follows from the messages alone, up to one sequence per stream, and nothing but a message
+changes it: deciding and answering read. What is derived (derived.py) follows from the rest and
+never decides anything by itself: a state that is restored or folded again decides the same.
+
+Decisions record what they were made with, as that follows from more than the log keeps: the mix of
+pods, the pressure and how long jobs take. Later decisions use the newest records (``Told``,
+``ToldLives``), and a decision that is repeated uses its own (``Given``).
 """
 
 import itertools
 from collections import Counter
+from typing import NamedTuple
 
 import msgspec
 
 from berthmaster.control.resolver.core.known.derived import Derived
 from berthmaster.control.resolver.core.known.parts import Parts
-from berthmaster.control.resolver.core.known.told import Given, Told, ToldLives
-from berthmaster.control.resolver.settings import Policy
+from berthmaster.control.resolver.policy import Policy
 from berthmaster.lib.engine.fitting.fit import assumed_gpus, holding
 from berthmaster.lib.engine.fleet.fleet import Fleet, Holding
 from berthmaster.lib.engine.fleet.overlay import Overlay
@@ -21,13 +25,13 @@ from berthmaster.lib.engine.fleetview.shortlist import ClusterSnapshot, snapshot
 from berthmaster.lib.engine.fleetview.view import FleetView
 from berthmaster.lib.engine.queueing.due_order import DueOrder
 from berthmaster.lib.engine.queueing.expectations import Expectations
-from berthmaster.lib.engine.queueing.life_tables import LOOKED_AT
+from berthmaster.lib.engine.queueing.life_tables import LOOKED_AT, NO_LIVES
 from berthmaster.lib.engine.queueing.life_tables import is_due as is_lives_due
 from berthmaster.lib.engine.queueing.order import gpu_share
 from berthmaster.lib.engine.queueing.predict import Learned
 from berthmaster.lib.engine.queueing.preemption import RecentEvictions
 from berthmaster.lib.engine.scoring.pod_mix import Sampled, sampled_from
-from berthmaster.lib.engine.scoring.pressure import is_due
+from berthmaster.lib.engine.scoring.pressure import NO_PRESSURE, is_due
 from berthmaster.lib.lifecycle.decisions import Chain
 from berthmaster.lib.lifecycle.fold import Verdict
 from berthmaster.lib.lifecycle.known_workloads import OpenWorkloads
@@ -58,6 +62,36 @@ from berthmaster.lib.messages.workload import (
     WorkloadEvent,
 )
 from berthmaster.lib.requests.builtin_runtimes import BUILT_IN
+
+
+class Given(msgspec.Struct, frozen=True, kw_only=True):
+    """Inputs that a decision reports. A repeated decision uses these values, because they depend on
+    more than the log keeps.
+    """
+
+    mix: Sampled
+    pressure: Pressure
+    presses: bool  # the decision reports the scarcity
+    outlook: ToldOutlook | None = None
+    expected: tuple[Expected, ...] = ()
+    lives: Lives
+    tells_lives: bool  # the decision reports the tables
+
+
+class ToldLives(NamedTuple):
+    """Learned durations of the newest decision that reports any."""
+
+    lives: Lives = NO_LIVES
+    by: int = 0  # number of that decision
+
+
+class Told(NamedTuple):
+    """Scarcity of nodes of the newest decision that reports any."""
+
+    pressure: Pressure = NO_PRESSURE
+    by: int = 0  # number of that decision
+    placed: int = 0  # pods placed by it and since
+
 
 UNCLAIMED = "not claimed in time"
 _TELLS_OF_ENDS = Progressed | Checkpointed | EvictionRequested

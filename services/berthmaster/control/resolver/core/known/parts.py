@@ -1,15 +1,36 @@
 """Parts of divided jobs, and the ends that their jobs wait for.
 
-A part is a workload of its own and is forgotten at its end. So its result is kept here until the
-job's attempt is over.
+A part is a workload of its own: of one that has ended nothing is known any more. So ``PartEnd``
+keeps what its job must know of it until the job's attempt is over.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
 
-from berthmaster.control.resolver.core.known.part_ends import PartEnd
+import msgspec
+
 from berthmaster.lib.lifecycle.states import Ending, State
 from berthmaster.lib.lifecycle.workload import Key, Workload, division_of, key
-from berthmaster.lib.messages.workload import Cancelled, Carried, Failed, Succeeded, WorkloadEvent
+from berthmaster.lib.messages.workload import (
+    Cancelled,
+    Carried,
+    Checkpoint,
+    Failed,
+    Fault,
+    Succeeded,
+    WorkloadEvent,
+)
+
+
+class PartEnd(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    id: str
+    state: State
+    reason: str = ""
+    exit_code: int | None = None
+    fault: Fault = ""
+    node: str = ""
+    blamed: bool = False  # evicted, and counted
+    checkpoint: Checkpoint | None = None  # last reported checkpoint
+
 
 LOST = "the log has lost it"
 

@@ -2,9 +2,8 @@
 
 import msgspec
 
-from berthmaster.control.resolver.core.known.knowledge import Knowledge
-from berthmaster.control.resolver.core.known.part_ends import PartEnd
-from berthmaster.control.resolver.core.known.told import Told, ToldLives
+from berthmaster.control.resolver.core.known.knowledge import Knowledge, Told, ToldLives
+from berthmaster.control.resolver.core.known.parts import PartEnd
 from berthmaster.lib.engine.queueing.predict import Learned
 from berthmaster.lib.engine.queueing.preemption import RecentEvictions
 from berthmaster.lib.engine.scoring.pod_mix import Mix, MixState, Sampled

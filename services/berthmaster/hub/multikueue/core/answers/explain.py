@@ -18,7 +18,7 @@ from berthmaster.hub.multikueue.core.known.bus_state import BusState
 from berthmaster.hub.multikueue.core.known.names_taken import NAME_TAKEN
 from berthmaster.hub.multikueue.core.known.requests import read_request
 from berthmaster.hub.multikueue.core.known.workload_view import Memo, WorkloadView
-from berthmaster.hub.multikueue.settings import HubPolicy
+from berthmaster.hub.multikueue.policy import HubPolicy
 from berthmaster.lib.engine.fleetview.fleet_problems import all_unlisted
 from berthmaster.lib.engine.queueing.eviction import Stay, said_by
 from berthmaster.lib.kueue.contract import (

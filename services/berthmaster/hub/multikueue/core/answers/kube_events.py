@@ -12,7 +12,7 @@ from berthmaster.hub.multikueue.core.deciding.traps import Trap
 from berthmaster.hub.multikueue.core.known.bus_state import BusState
 from berthmaster.hub.multikueue.core.known.requests import read_request
 from berthmaster.hub.multikueue.core.known.workload_view import Memo, WorkloadView
-from berthmaster.hub.multikueue.settings import HubPolicy
+from berthmaster.hub.multikueue.policy import HubPolicy
 from berthmaster.lib.kube.controller.shell_contract import KubeEvent
 from berthmaster.lib.kube.resources import KUEUE_WORKLOADS
 from berthmaster.lib.kueue.contract import forbidden

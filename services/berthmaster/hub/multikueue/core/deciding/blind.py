@@ -30,7 +30,7 @@ from berthmaster.hub.multikueue.core.known.bus_state import BusState
 from berthmaster.hub.multikueue.core.known.hub import Hub, ObjectKey, Rules
 from berthmaster.hub.multikueue.core.known.requests import origin_of, read_request
 from berthmaster.hub.multikueue.core.known.workload_view import WorkloadView, view_of
-from berthmaster.hub.multikueue.settings import HubPolicy
+from berthmaster.hub.multikueue.policy import HubPolicy
 from berthmaster.lib.kube.controller.shell_contract import KubeEvent
 from berthmaster.lib.kube.objects import seconds
 from berthmaster.lib.kube.resources import KUEUE_WORKLOADS

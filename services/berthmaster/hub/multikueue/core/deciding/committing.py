@@ -29,7 +29,7 @@ from berthmaster.hub.multikueue.core.known.bus_state import BusState
 from berthmaster.hub.multikueue.core.known.hub import Hub
 from berthmaster.hub.multikueue.core.known.rooms import Rooms
 from berthmaster.hub.multikueue.core.known.workload_view import WorkloadView
-from berthmaster.hub.multikueue.settings import ENGINE_VERSION, HubPolicy
+from berthmaster.hub.multikueue.policy import ENGINE_VERSION, HubPolicy
 from berthmaster.lib.engine.fleetview.components import FITS
 from berthmaster.lib.engine.queueing.eviction import Eviction, eviction_requested, move_order
 from berthmaster.lib.engine.queueing.preemption import eviction_order

@@ -31,7 +31,7 @@ from berthmaster.hub.multikueue.core.known.bus_state import BusState, Charged
 from berthmaster.hub.multikueue.core.known.hub import ClusterRef, Rules
 from berthmaster.hub.multikueue.core.known.labelled_nodes import Labels
 from berthmaster.hub.multikueue.core.known.requests import Required
-from berthmaster.hub.multikueue.settings import HubPolicy
+from berthmaster.hub.multikueue.policy import HubPolicy
 from berthmaster.lib.accelerators.table import How, how_of
 from berthmaster.lib.engine.fleet.arrays import ABSENT
 from berthmaster.lib.engine.fleet.clusters import Cluster

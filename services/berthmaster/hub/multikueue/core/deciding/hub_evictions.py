@@ -21,7 +21,7 @@ from berthmaster.hub.multikueue.core.deciding.shortlist import shortlist_for
 from berthmaster.hub.multikueue.core.known.bus_state import BusState
 from berthmaster.hub.multikueue.core.known.hub import Rules
 from berthmaster.hub.multikueue.core.known.workload_view import WorkloadView
-from berthmaster.hub.multikueue.settings import HubPolicy
+from berthmaster.hub.multikueue.policy import HubPolicy
 from berthmaster.lib.engine.fleetview.components import FITS
 from berthmaster.lib.engine.queueing.eviction import (
     Eviction,

@@ -38,7 +38,7 @@ from berthmaster.hub.multikueue.core.known.hub import Hub
 from berthmaster.hub.multikueue.core.known.requests import read_asks
 from berthmaster.hub.multikueue.core.known.rooms import Rooms, amounts_of
 from berthmaster.hub.multikueue.core.known.workload_view import WorkloadView, view_of
-from berthmaster.hub.multikueue.settings import HubPolicy
+from berthmaster.hub.multikueue.policy import HubPolicy
 from berthmaster.lib.engine.fleetview.components import BUSY, NO_QUOTA
 from berthmaster.lib.engine.queueing.preemption import (
     CLUSTERS_TRIED,

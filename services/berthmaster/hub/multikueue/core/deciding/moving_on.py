@@ -11,7 +11,7 @@ from berthmaster.hub.multikueue.core.known.attention import NEGLECTED
 from berthmaster.hub.multikueue.core.known.bus_state import BusState
 from berthmaster.hub.multikueue.core.known.names_taken import taken_words
 from berthmaster.hub.multikueue.core.known.workload_view import Memo, WorkloadView
-from berthmaster.hub.multikueue.settings import HubPolicy
+from berthmaster.hub.multikueue.policy import HubPolicy
 from berthmaster.lib.engine.fleetview.components import FITS
 from berthmaster.lib.kueue.contract import forbidden
 

@@ -23,7 +23,7 @@ from collections.abc import Iterable
 from typing import Final, NamedTuple
 
 from berthmaster.hub.multikueue.core.known.workload_view import Memo, WorkloadView
-from berthmaster.hub.multikueue.settings import HubPolicy
+from berthmaster.hub.multikueue.policy import HubPolicy
 from berthmaster.lib.lifecycle.states import State
 from berthmaster.lib.messages.fleet import CopyReport
 

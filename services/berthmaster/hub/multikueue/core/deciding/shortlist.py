@@ -21,7 +21,7 @@ from berthmaster.hub.multikueue.core.known.requests import (
     without_shares,
 )
 from berthmaster.hub.multikueue.core.known.workload_view import WorkloadView
-from berthmaster.hub.multikueue.settings import HubPolicy
+from berthmaster.hub.multikueue.policy import HubPolicy
 from berthmaster.lib.engine.fleet.clusters import SILENT, UNSCORED
 from berthmaster.lib.engine.fleet.needs import Shape, shape_of
 from berthmaster.lib.engine.fleetview.components import FITS

@@ -45,7 +45,7 @@ from berthmaster.hub.multikueue.core.known.attention import RAN_OUT
 from berthmaster.hub.multikueue.core.known.hub import ClusterRef
 from berthmaster.hub.multikueue.core.known.names_taken import NAME_TAKEN, taken_words
 from berthmaster.hub.multikueue.core.known.workload_view import Memo, WorkloadView
-from berthmaster.hub.multikueue.settings import HubPolicy
+from berthmaster.hub.multikueue.policy import HubPolicy
 from berthmaster.lib.engine.queueing.eviction import said_by
 from berthmaster.lib.kueue.contract import (
     eviction_words,

@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 
 from berthmaster.hub.multikueue.core.known.bus_state import BusState
 from berthmaster.hub.multikueue.core.known.workload_view import Memo, WorkloadView
-from berthmaster.hub.multikueue.settings import HubPolicy
+from berthmaster.hub.multikueue.policy import HubPolicy
 from berthmaster.lib.kueue.contract import forbidden
 from berthmaster.lib.kueue.early_deletion import FIELD as TTL_FIELD
 from berthmaster.lib.kueue.early_deletion import POLICY_FILE

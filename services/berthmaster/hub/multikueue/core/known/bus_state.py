@@ -12,7 +12,7 @@ from berthmaster.hub.multikueue.core.known.attention import Attention
 from berthmaster.hub.multikueue.core.known.labelled_nodes import LabelledNodes
 from berthmaster.hub.multikueue.core.known.names_taken import NamesTaken
 from berthmaster.hub.multikueue.core.known.on_the_way import OnTheWay
-from berthmaster.hub.multikueue.settings import HubPolicy
+from berthmaster.hub.multikueue.policy import HubPolicy
 from berthmaster.lib.engine.fleet.fleet import Holding
 from berthmaster.lib.engine.fleet.pieces import pieces_held
 from berthmaster.lib.engine.fleetview.shortlist import ClusterSnapshot, snapshot_of

@@ -10,7 +10,7 @@ from typing import Final
 
 from berthmaster.hub.multikueue.core.known.bus_state import BusState
 from berthmaster.hub.multikueue.core.known.hub import Hub, Rules
-from berthmaster.hub.multikueue.settings import HubPolicy
+from berthmaster.hub.multikueue.policy import HubPolicy
 from berthmaster.lib.kueue.contract import forbidden, held_back
 from berthmaster.lib.kueue.names import FINISHED, MULTIKUEUE, QUEUE_LABEL, QUOTA_RESERVED
 from berthmaster.lib.kueue.workloads import KueueWorkload

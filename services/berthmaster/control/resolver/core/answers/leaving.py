@@ -1,6 +1,6 @@
-"""Cordons: those in force, those without a matching cluster or node, and the progress of drains."""
+"""Why a job leaves its place, or has left it: cordons, drains, requested moves, rebalances."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from difflib import get_close_matches
 from typing import Final
 
@@ -11,12 +11,13 @@ from berthmaster.control.resolver.core.deciding.move_away import (
     why_there_still,
 )
 from berthmaster.control.resolver.core.known.knowledge import Knowledge
-from berthmaster.control.resolver.settings import Policy
+from berthmaster.control.resolver.policy import Policy
 from berthmaster.lib.engine.queueing.eviction import drain_words
 from berthmaster.lib.lifecycle.bindings import gpu_milli_of
 from berthmaster.lib.lifecycle.workload import Workload
 from berthmaster.lib.messages.api import CordonsReply, CordonView, StillThere
 from berthmaster.lib.messages.control import Cordon, GpuCordon
+from berthmaster.lib.messages.placement import Decision, Rebalance, RebalanceMove
 
 MOST_TOLD: Final = 100  # workloads of one cordon
 
@@ -113,3 +114,34 @@ def leaving_words(know: Knowledge, policy: Policy, now_s: float, workload: Workl
     if workload.wish is None:
         return ""
     return move_refusal(know, Cycle(know, policy, now_s), workload)
+
+
+def rebalance_words(decisions: Mapping[int, Decision], workload: Workload) -> str:
+    """Describe the newest available rebalancing that concerns the workload; "" without one."""
+    telling = [number for number, decision in decisions.items() if decision.rebalances]
+    for number in sorted(telling, reverse=True):
+        for each in decisions[number].rebalances:
+            if (each.tenant, each.id) == (workload.tenant, workload.id):
+                return _for(number, each)
+            for move in each.moves:
+                mine = (move.tenant, move.id) == (workload.tenant, workload.id)
+                if mine and workload.attempt <= move.attempt + 1:  # no move of the job since
+                    return _moved(number, each, move)
+    return ""
+
+
+def _for(number: int, each: Rebalance) -> str:
+    jobs = "1 job was" if len(each.moves) == 1 else f"{len(each.moves)} jobs were"
+    return (
+        f"{jobs} told to move for it by decision {number}: {each.gain_gpu_s:,.0f} GPU seconds of "
+        f"waiting are saved, {each.cost_gpu_s:,.0f} of work lost"
+    )
+
+
+def _moved(number: int, each: Rebalance, move: RebalanceMove) -> str:
+    """Without a name: the other may be another tenant's."""
+    return (
+        f"told to move from {move.cluster} to {move.to} by decision {number}, so that a job fits "
+        f"that had waited for {each.waited_s:,.0f} s: {move.lost_gpu_s:,.0f} GPU seconds of its "
+        f"work are lost, {each.gain_gpu_s:,.0f} of waiting saved"
+    )
