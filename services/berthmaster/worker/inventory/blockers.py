@@ -22,11 +22,11 @@ from berthmaster.worker.inventory.core.queue_index import Key, QueueIndex
 from berthmaster.worker.inventory.core.queues import Copy
 
 FIRST_S: Final = 2.0  # from the admission of a copy until Kueue has made its job, usually
-ADMITTED_S: Final = 5.0  # between two looks for a copy that is admitted
-WAITING_S: Final = 60.0  # and for one that is not
+ADMITTED_S: Final = 5.0  # interval of checks for an admitted copy
+WAITING_S: Final = 60.0  # interval of checks for another copy
 DENIED_S: Final = 60.0
 AT_ONCE: Final = 5  # looks a beat
-# The kinds that MultiKueue copies, by their names in small letters.
+# The kinds that MultiKueue copies, by lower-case name.
 _KUBEFLOW: Final = ("PyTorchJob", "TFJob", "XGBoostJob", "PaddleJob", "JAXJob")
 _KINDS: Final = {
     one.kind.lower(): one
@@ -46,11 +46,12 @@ class Blockers:
         self._client = client
         self._queues = queues
         self._wake = wake
-        self._due: dict[Key, tuple[float, bool]] = {}  # copy -> when to look, is it admitted
-        self._denied: dict[str, float] = {}  # kind -> until when it is not asked for
+        # Copy -> time of the next check, whether admitted
+        self._due: dict[Key, tuple[float, bool]] = {}
+        self._denied: dict[str, float] = {}  # kind -> end of the pause after a denial
 
     async def look(self, now_s: float) -> None:
-        """Look at the copies whose turn it is."""
+        """Check the copies that are due."""
         for key, copy in self._take_due(now_s):
             wait_s = ADMITTED_S if copy.admitted else WAITING_S
             self._due[key] = (now_s + wait_s, copy.admitted)
@@ -64,7 +65,7 @@ class Blockers:
                 self._denied[of.kind] = now_s + DENIED_S
                 continue
             except KubernetesError:
-                continue  # the mirrors report an API server that is away
+                continue  # the mirrors report an unreachable API server
             self._queues.set_blocked(key, found)
             self._wake()
 

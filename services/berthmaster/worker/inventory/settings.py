@@ -1,4 +1,4 @@
-"""What the inventory can be told; `berth serve inventory --help` shows it."""
+"""Settings of the inventory, as in `berth serve inventory --help`."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -96,7 +96,7 @@ WATCHED: Final = (
 
 
 def _configuration(place: str) -> tuple[Watched, ...]:
-    """Kueue's, if it is to be looked at."""
+    """Watch Kueue's configuration, if set."""
     namespace, _, name = place.partition("/")
     fields = f"metadata.name={name}"
     found = Watched(
@@ -149,7 +149,7 @@ class WorkerInventory:
         self._teller.reporter.wake()
 
     def _alive(self, stamp: Stamp, now_s: float) -> ClusterAlive | None:
-        """None: a change might have been missed, and saying nothing is how that is said."""
+        """Return the heartbeat; None if a change may be missing, so that silence shows it."""
         if self._watch.live():
             return None
         return ClusterAlive(
@@ -160,8 +160,9 @@ class WorkerInventory:
         )
 
     async def _learn_server(self) -> None:
-        """Which API server this is, and its version. Nothing is reported before its identity is
-        known or refused: the same cluster under another name would seem to be a second one."""
+        """Read identity and version of the API server. Nothing is reported before its identity is
+        known or refused, because a cluster under another name would seem to be a second one.
+        """
         while not self._ctx.stopping.is_set():
             pause_s = REFRESH_S
             try:
@@ -175,7 +176,7 @@ class WorkerInventory:
                 )
                 pause_s = DENIED_S
             except KubernetesError:
-                pause_s = RETRY_S  # the mirrors tell what is wrong
+                pause_s = RETRY_S  # reported by the mirrors
             try:
                 self._core.set_version(await self._client.version())
                 self._teller.reporter.wake()

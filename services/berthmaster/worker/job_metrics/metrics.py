@@ -13,7 +13,7 @@ REST: Final = ("", "(others)")
 
 
 class FiguresMetrics:
-    """What is counted as it happens, and what is read from the core now and then."""
+    """Counters, and gauges read from the core."""
 
     def __init__(self, metrics: Metrics, shown: int) -> None:
         self._shown_jobs = shown
@@ -87,12 +87,12 @@ class FiguresMetrics:
 
 
 def _key(figures: JobFigures) -> tuple[str, str]:
-    """What people call it: of a tenant's job its id."""
+    """Return the job's name in labels: for a managed job its id."""
     return figures.namespace, figures.id or f"{figures.kind}/{figures.name}"
 
 
 def _sum(uses: Iterable[GpuUse]) -> GpuUse:
-    """Of all others, what can be summed."""
+    """Return the summable usage of the other jobs."""
     every = list(uses)
     used = [one.memory_used_mib for one in every if one.memory_used_mib is not None]
     power = [one.power_w for one in every if one.power_w is not None]

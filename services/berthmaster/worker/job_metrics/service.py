@@ -40,10 +40,10 @@ NAME: Final = "figures"
 ABSENT_S: Final = 60.0
 IDLE_PERCENT: Final = 5.0  # a GPU that is busy for less of the time counts as idle
 ANNOTATE_S: Final = 300.0  # between two writes of a Job's annotations, at least
-SHOWN_JOBS: Final = 100  # jobs with metrics of their own, those with the most GPUs
+SHOWN_JOBS: Final = 100  # jobs with their own labels, those with the most GPUs
 POD_PAGE: Final = 250  # as the inventory's: a page of pods as JSON is several MB
 MAX_OUTBOX: Final = 20_000
-WRONG_A_ROUND: Final = 20  # contradictions that are logged; the rest is in the metric
+WRONG_A_ROUND: Final = 20  # logged contradictions; the metric counts the rest
 
 WATCHED: Final = (
     Watched(PODS, PodObject, fields=HOLDING_PODS, page=POD_PAGE),
@@ -76,7 +76,7 @@ class FiguresController(Controller[Write]):
         self.ctx.spawn(self._send(), name="sender")
         await self.finish()
 
-    # What comes in
+    # Input
 
     def on_object(self, one: Watched, thing: Any, gone: bool) -> None:
         if one.resource == PODS:
@@ -113,8 +113,8 @@ class FiguresController(Controller[Write]):
                 self._shown.dropped.labels(why).inc()
 
     async def _send_one(self, figures: JobFigures) -> str:
-        """Send it now, or say why not."""
-        if not self._door.conn.connected:  # the client would keep it for when the server is back
+        """Send a message now; return why not, or ""."""
+        if not self._door.conn.connected:  # the client would keep it until the server returns
             return "not_connected"
         try:
             job_figures(figures.tenant or None, figures.cluster, job_key(figures))

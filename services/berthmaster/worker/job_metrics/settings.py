@@ -1,4 +1,4 @@
-"""What the service of jobs' figures can be told; `berth serve figures --help` shows it."""
+"""Settings of the usage metrics service, as in `berth serve figures --help`."""
 
 from dataclasses import dataclass
 
@@ -9,8 +9,6 @@ from berthmaster.lib.runtime.settings import setting
 
 @dataclass(frozen=True, kw_only=True)
 class FiguresSettings(WorkerSettings, ClusterSettings):
-    """One worker cluster."""
-
     namespaces: tuple[str, ...] = setting(
         (),
         help="where figures are written on Jobs and told as Events, with commas between them; the "

@@ -14,7 +14,7 @@ FIELD_MANAGER: Final = "berthmaster-figures"
 
 
 class FiguresWriter(Writer[Write]):
-    """What one replica asks of its API server."""
+    """Requests of one replica to its API server."""
 
     def __init__(self, client: Client) -> None:
         super().__init__(client)
@@ -41,7 +41,7 @@ class FiguresWriter(Writer[Write]):
         return Answer(found=found.metadata)
 
     async def _resource(self, reference: OwnerReference) -> Resource | None:
-        """Where the API server has objects of this kind; None if it has none."""
+        """Return the resource of a kind on the API server; None if not served."""
         version = reference.api_version
         kinds = self._kinds.get(version)
         if kinds is None or reference.kind not in kinds:
@@ -54,7 +54,7 @@ class FiguresWriter(Writer[Write]):
 
     async def _annotate(self, write: Annotate) -> Answer:
         metadata: dict[str, Any] = {
-            "uid": write.uid,  # of another object of that name it is refused
+            "uid": write.uid,  # refused for another object of the name
             "annotations": dict(write.annotations),
             "labels": dict(write.labels),
         }

@@ -1,8 +1,8 @@
-"""A device plugin of the kubelet that hands out shares of one node's GPUs, with MPS behind it."""
+"""A device plugin of the kubelet for shares of one node's GPUs, enforced by MPS."""
 
 import os
 
-# gRPC reads these when it is imported. Children of ours exec at once and need nothing of it, and
-# what it would write to stderr is no line of our log.
+# gRPC reads these at import. Child processes exec at once, and gRPC's stderr is no log of the
+# service.
 os.environ["GRPC_ENABLE_FORK_SUPPORT"] = "0"
 os.environ.setdefault("GRPC_VERBOSITY", "NONE")

@@ -1,8 +1,8 @@
-"""The files in which libberthcuda holds containers to their shares, and what sets their pace.
+"""Files through which libberthcuda limits containers to their shares.
 
-The plugin makes a file a container, writes the memory limit into it, and later how many tokens a
-second launches may spend. Processes of the container count in it what they hold (``_berthcuda.c``).
-Example: a share of 250 that used 500 of the GPU while it spent 8000 tokens a second gets 4000.
+The plugin creates a file per container, with the memory limit and later the tokens per second for
+launches. The container's processes count their usage there (``_berthcuda.c``). Example: a share of
+250 that used 500 of the GPU with 8000 tokens a second gets 4000.
 """
 
 import fcntl
@@ -24,7 +24,7 @@ WHOLE: Final = 1000
 
 
 class Reading(NamedTuple):
-    """What a share did since the last look."""
+    """Usage of a share since the last check."""
 
     milli: int  # granted, of the GPU's compute
     used_milli: int  # measured
@@ -33,10 +33,10 @@ class Reading(NamedTuple):
 
 
 def targets(readings: Sequence[Reading], burst_milli: int) -> list[int]:
-    """Return how much of the GPU each share may use next.
+    """Return the milli of the GPU for each share in the next interval.
 
-    Each may use what it was granted. What the others leave goes to those whose launches wait, by
-    their size and up to ``burst_milli`` more for each.
+    Each may use its granted milli. Unused milli go to shares with waiting launches, by size and up
+    to ``burst_milli`` more each.
     """
     taken = sum(one.milli if one.waited else min(one.milli, one.used_milli) for one in readings)
     waiting = sum(one.milli for one in readings if one.waited)
@@ -57,7 +57,7 @@ def rate_of(reading: Reading, target_milli: int, before: int) -> int:
 
 
 class Account:
-    """One file, open."""
+    """One open file."""
 
     def __init__(self, path: Path) -> None:
         """Raises OSError, and ValueError where the file is none of ours."""
@@ -71,7 +71,7 @@ class Account:
         self._before = self._counters()
 
     def processes(self) -> Iterator[int]:
-        """Name the processes that hold a slot, as this process sees them."""
+        """Yield the processes with a slot, as visible here."""
         for slot in range(SLOTS):
             asked = _LOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, _LOCKS + 1 + slot, 1, 0)
             kind, _, _, _, pid = _LOCK.unpack(fcntl.fcntl(self._file, fcntl.F_GETLK, asked))
@@ -107,10 +107,10 @@ class Account:
 
 
 def make(path: Path, limit_bytes: int, milli: int) -> None:
-    """Make a fresh file; one of a container that has ended goes."""
+    """Create a new file, replacing that of an ended container."""
     path.parent.mkdir(parents=True, exist_ok=True)
     fresh = path.with_suffix(".new")
     header = HEADER.pack(MAGIC, limit_bytes, 0, 0, 0, 0, 0, milli)
     fresh.write_bytes(header.ljust(SIZE, b"\0"))
-    fresh.chmod(0o666)  # whoever the container's processes are
+    fresh.chmod(0o666)  # for any user of the container
     fresh.rename(path)

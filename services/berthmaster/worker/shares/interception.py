@@ -21,7 +21,7 @@ _MIB: Final = 2**20
 
 
 class Interception:
-    """The shares that the library holds on this node."""
+    """Intercepted shares of this node."""
 
     def __init__(self, folder: Path, driver: Driver, burst_milli: int) -> None:
         self.library = folder / "libberthcuda.so"
@@ -60,7 +60,7 @@ class Interception:
         self._accounts.setdefault(uuid, {})[path.name] = Account(path)
 
     def grant(self, share: Share) -> None:
-        """Make the file of a share, before its container starts."""
+        """Create the file of a share before its container starts."""
         if share.milli == WHOLE:
             return
         path = self.accounts / share.name

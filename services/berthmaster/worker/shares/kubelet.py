@@ -1,7 +1,7 @@
-"""The kubelet's side: a device plugin that it calls, and the calls that we make.
+"""The kubelet's side: the device plugin that it calls, and calls to it.
 
-The kubelet forgets its plugins when it restarts: it removes all sockets in its folder and makes its
-own again. So the socket is watched, and the plugin listens and registers again when either is new.
+A restarting kubelet forgets its plugins, removes all sockets in its folder and creates its own. So
+the socket is watched, and the plugin listens and registers again after a change.
 """
 
 import asyncio
@@ -51,7 +51,7 @@ class Unreachable(Exception):
 
 
 async def call(path: Path, method: str, body: bytes) -> bytes:
-    """Call the kubelet at one of its sockets. Raises Unreachable."""
+    """Call the kubelet at a socket. Raises Unreachable."""
     options = [("grpc.max_receive_message_length", _MAX_BYTES)]
     async with grpc.aio.insecure_channel(f"unix://{path}", options=options) as channel:
         try:
@@ -64,8 +64,7 @@ async def call(path: Path, method: str, body: bytes) -> bytes:
 
 
 async def other_owner(path: Path, gpus: Mapping[str, Gpu]) -> str:
-    """Return the resource under which another plugin offers NVIDIA's GPUs here; "" = none does.
-    Raises Unreachable."""
+    """Return the resource of another plugin with NVIDIA's GPUs; "" = none. Raises Unreachable."""
     try:
         owned = wire.owned(await call(path, _ALLOCATABLE, b""))
     except BadMessage as error:
@@ -81,8 +80,6 @@ async def other_owner(path: Path, gpus: Mapping[str, Gpu]) -> str:
 
 
 class Plugin:
-    """The gRPC server that the kubelet calls."""
-
     def __init__(
         self,
         way: Way,
@@ -147,7 +144,7 @@ class Plugin:
             await self._server.stop(None)
             self._server = None
 
-    # What the kubelet calls
+    # Calls of the kubelet
 
     async def _options(self, request: bytes, context: Call) -> bytes:
         return wire.OPTIONS
@@ -199,7 +196,7 @@ Registered = tuple[tuple[int, int, int], tuple[int, int, int]]
 
 
 def identity(path: Path) -> tuple[int, int, int] | None:
-    """Tell one life of a socket from another; None = there is no such socket."""
+    """Return the identity of a socket file; None without one."""
     try:
         found = path.stat()
     except OSError:
@@ -224,13 +221,13 @@ async def keep_registered(
     await plugin.listen(folder)
     await plugin.register(folder)
     ours = identity(folder / ENDPOINT)
-    if ours is None:  # a kubelet that starts at this moment has removed it
+    if ours is None:  # removed by a starting kubelet
         raise Unreachable(f"{folder / ENDPOINT}: was removed while it was registered")
     return kubelet, ours
 
 
 def _listens(path: Path) -> bool:
-    """Whether a process is behind a socket: a killed one leaves its file."""
+    """Return whether a process listens: a killed one leaves its socket file."""
     with socket.socket(socket.AF_UNIX) as probe:
         probe.settimeout(1.0)
         try:

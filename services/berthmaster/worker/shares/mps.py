@@ -1,7 +1,7 @@
-"""One MPS control daemon for each GPU: started, asked, and started again when it ends.
+"""An MPS control daemon for each GPU: start, status, restart.
 
-A daemon is a child and dies with this process, and the CUDA contexts of its clients with it. So a
-daemon that answers in our folder before we start one is somebody else's.
+A daemon is a child process and dies with this process, along with its clients' CUDA contexts. So a
+daemon that answers before the start belongs to another party.
 """
 
 import asyncio
@@ -34,7 +34,7 @@ class Daemon:
     """The daemon of one GPU."""
 
     def __init__(self, gpu: Gpu, folder: Path, log: Log, metrics: Metrics) -> None:
-        self.why = STARTING  # why the GPU cannot be used; "" = it can
+        self.why = STARTING  # why the GPU is unusable; "" = usable
         self._gpu = gpu
         self._pipes = folder / "mps" / gpu.uuid
         self._logs = folder / "log" / gpu.uuid
@@ -47,7 +47,7 @@ class Daemon:
         }
 
     async def prepare(self) -> None:
-        """Make the daemon's folders. Raises CannotStart where another daemon uses them."""
+        """Create the daemon's folders. Raises CannotStart if another daemon uses them."""
         for place in (self._pipes, self._logs):
             place.mkdir(mode=0o755, parents=True, exist_ok=True)
         if await self._answers():
@@ -91,7 +91,7 @@ class Daemon:
     async def _start(self) -> Process | None:
         self._starts.labels(self._gpu.uuid).inc()
         try:
-            for left in self._pipes.iterdir():  # by a daemon that was killed
+            for left in self._pipes.iterdir():  # left by a killed daemon
                 left.unlink()
             return await asyncio.create_subprocess_exec(
                 PROGRAM,

@@ -82,7 +82,7 @@ class Shares:
         await self._plugin.close()
 
     def show(self) -> None:
-        """Tell the kubelet, operators and Prometheus which GPUs can be used."""
+        """Publish the usable GPUs to kubelet, operators and Prometheus."""
         sick = {uuid: why for uuid in self._gpus if (why := self._why(uuid))}
         self._plugin.show(sick)
         self._health.labels("healthy").set(len(self._gpus) - len(sick))
@@ -130,7 +130,7 @@ class Shares:
             try:
                 owner = await other_owner(self._settings.kubelet_dir / POD_RESOURCES, self._gpus)
             except Unreachable:
-                continue  # what was known stays; the kubelet's own part says that it is away
+                continue  # the last state stays; the kubelet's part reports an unreachable kubelet
             if owner != self._owner:
                 self._ctx.log.warning("other owner changed", resource=owner)
                 self._owner = owner
@@ -168,7 +168,7 @@ def way_of(settings: SharesSettings) -> Way:
 
 
 def lock(settings: SharesSettings) -> int:
-    """Be the one plugin of this node; the lock ends with the process. Raises CannotStart."""
+    """Take the node's lock, held until the process ends. Raises CannotStart."""
     path = settings.state_dir / "lock"
     try:
         settings.state_dir.mkdir(parents=True, exist_ok=True)
@@ -182,7 +182,7 @@ def lock(settings: SharesSettings) -> int:
 
 
 async def main(ctx: Context[SharesSettings]) -> None:
-    """Check that the GPUs are ours, and share them."""
+    """Check for other owners of the GPUs, then share them."""
     settings = ctx.settings
     ctx.health.ready("kubelet", False, "not registered yet")
     held = lock(settings)
@@ -213,7 +213,7 @@ async def _share(ctx: Context[SharesSettings]) -> None:
     shm = settings.state_dir / "shm"
     if way == "mps":
         shm.mkdir(parents=True, exist_ok=True)
-        shm.chmod(0o1777)  # whoever pods run as
+        shm.chmod(0o1777)  # for any user of pods
         for gpu in found:
             daemon = Daemon(gpu, settings.state_dir, ctx.log, ctx.metrics)
             await daemon.prepare()

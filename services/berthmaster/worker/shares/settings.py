@@ -1,4 +1,4 @@
-"""What the device plugin can be told; `berth serve shares --help` shows it."""
+"""Settings of the device plugin, as in `berth serve shares --help`."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,8 +9,6 @@ from berthmaster.lib.runtime.settings import CommonSettings, setting
 
 @dataclass(frozen=True, kw_only=True)
 class SharesSettings(CommonSettings):
-    """One node."""
-
     way: Literal["auto", "mps", "intercept", "time-slicing"] = setting(
         "auto",
         help="auto: mps where this machine has nvidia-cuda-mps-control, else time-slicing; mps: "

@@ -1,12 +1,10 @@
-"""The source "dcgm": scrapes a dcgm-exporter, for nodes where one runs already.
+"""The source "dcgm": scrape a dcgm-exporter on a node that already runs one.
 
-The exporter's page is fetched over one connection that is kept open, within a time limit for the
-whole of it and a limit on its size, and without proxies: it is on this node or near it. Only lines
-of fields that are used are parsed, and a page that has not changed since the last time (exporters
-renew theirs every 30 s by default) is not parsed again.
+The page is fetched over one open connection, within limits of time and size, without proxies. Only
+lines of used fields are parsed, and an unchanged page (exporters update every 30 s by default) is
+not parsed again.
 
-Readings are as old as the exporter's page, which does not say how old it is. A line that cannot be
-read is skipped, counted and named; the others count.
+Samples are as old as the page, which has no time. An unreadable line is skipped, counted and named.
 """
 
 import http.client
@@ -26,10 +24,10 @@ from berthmaster.worker.telemetry.core.plausible import MAX_INDEX
 from berthmaster.worker.telemetry.core.source import NodeReading, SourceFailed
 
 MAX_BYTES: Final = 8 * 1024 * 1024  # 1,000 GPUs with all fields; one node of eight needs 50 KB
-MAX_HEADS: Final = 50_000  # series that are remembered; pods come and go, and their names with them
+MAX_HEADS: Final = 50_000  # limit of cached series, since names of pods change
 _CHUNK_BYTES: Final = 64 * 1024
-MAX_NAMED: Final = 256  # lines that cannot be read, and are remembered to tell whose they are
-MAX_LINE_CHARS: Final = 1000  # of one of them
+MAX_NAMED: Final = 256  # unreadable lines kept to match GPUs
+MAX_LINE_CHARS: Final = 1000  # of such a line
 _INDEX: Final = re.compile(r"[0-9]{1,6}")
 _FIRST_OF_LINES: Final = frozenset(string.ascii_letters + "_:#\r")
 _WANTED_LINES: Final = tuple(f"{name}{{" for name in sorted(WANTED))
@@ -56,7 +54,7 @@ class DcgmSource:
             except SourceFailed as fault:
                 raise SourceFailed(f"{self._page.url}: {fault}") from fault
             self._body = body
-            # A page that is read again skips no line again; what it lacks is still lacking.
+            # Lines of an unchanged page are skipped once, but their values are still missing.
             self._nodes = tuple(node._replace(lines_skipped=0) for node in nodes)
             return nodes
         return self._nodes
@@ -66,10 +64,8 @@ class DcgmSource:
 
 
 class Parser:
-    """Takes a page apart.
-
-    From one page to the next the values change and the series stay, so that what stands before a
-    value is given to the library's parser once, and remembered: it is by far the slowest part.
+    """Parses pages. The text before each value is parsed once and cached, because this is by far
+    the slowest part and series repeat.
     """
 
     def __init__(self, max_heads: int = MAX_HEADS) -> None:
@@ -77,7 +73,7 @@ class Parser:
         self._heads: dict[str, tuple[str, Mapping[str, str]]] = {}
 
     def parse(self, body: bytes) -> Parsed:
-        """The series that are used, and the lines that cannot be read. Raises nothing."""
+        """Return the used series and the unreadable lines. Never raises."""
         if len(self._heads) > self._max_heads:
             self._heads.clear()
         *lines, rest = body.decode(errors="replace").split("\n")
@@ -96,7 +92,7 @@ class Parser:
             skipped += 1
             if len(named) < MAX_NAMED:
                 named.append(line[:MAX_LINE_CHARS])
-        # Of the last line nobody knows whether it goes on.
+        # The last line may be incomplete.
         return Parsed(series, skipped + bool(rest), tuple(named), cut_short=bool(rest))
 
     def _series(self, line: str) -> Series:
@@ -119,7 +115,7 @@ def _parse_head(line: str) -> tuple[str, Mapping[str, str]]:
 
 
 class MetricsPage:
-    """A page that is fetched again and again."""
+    """A page to fetch repeatedly."""
 
     def __init__(self, url: str, timeout_s: float, max_bytes: int) -> None:
         self.url = url
@@ -140,7 +136,7 @@ class MetricsPage:
                 return self._get(deadline_s)
             except (http.client.HTTPException, ConnectionError):
                 self.close()
-                if not kept:  # the server may close a kept connection whenever it likes
+                if not kept:  # the server may close a kept connection at any time
                     raise
                 return self._get(deadline_s)
         except TimeoutError as error:
@@ -181,7 +177,7 @@ class MetricsPage:
                 raise SourceFailed(f"{self.url}: the page is larger than {self._max_bytes} bytes")
         if response.length:
             raise http.client.IncompleteRead(b"", response.length)
-        response.close()  # read to its end: the connection is free for the next
+        response.close()  # read completely, so the connection can be reused
         return b"".join(chunks)
 
     def _connect(self, deadline_s: float) -> http.client.HTTPConnection:
@@ -194,7 +190,7 @@ class MetricsPage:
 
     @staticmethod
     def _limit(connection: http.client.HTTPConnection, deadline_s: float) -> None:
-        """Whatever comes next has only the time that is left."""
+        """Set the timeout of the next operation to the remaining time."""
         left_s = deadline_s - time.monotonic()
         if left_s <= 0:
             raise TimeoutError

@@ -1,11 +1,10 @@
-"""The source "dcgm" for a whole cluster: every dcgm-exporter behind one name, as one source.
+"""The source "dcgm" for a whole cluster: every dcgm-exporter behind one name.
 
-A headless Service has an address for each of its pods. The name is looked up every `LOOK_UP_S`;
-each address is one exporter with a connection of its own, several are read at a time, and all of it
-has one time limit. An exporter that does not answer costs its own node's reading and is told
-(`lacks` of one of the others); only if none answers nothing could be read. A name without an
-address is a cluster without exporters, such as one whose nodes with GPUs were all taken away:
-nothing is to be read then, and nothing is wrong.
+A headless Service resolves to an address per pod. The name is resolved every `LOOK_UP_S`. Each
+address has its own connection, several are read at a time, within one time limit. An exporter
+without an answer costs its own node's samples and is reported in `lacks` of another node. Only
+without any answer the read fails. A name without an address is a cluster without exporters, which
+is no fault.
 """
 
 import socket
@@ -22,7 +21,7 @@ from berthmaster.worker.telemetry.dcgm import DcgmSource
 LOOK_UP_S: Final = 30.0
 AT_ONCE: Final = 8
 MAX_EXPORTERS: Final = 1000
-# What a cluster's DNS answers for a headless Service without pods; anything else is no answer.
+# DNS errors for a headless Service without pods; others are failures.
 _NO_ADDRESS: Final = (socket.EAI_NONAME, socket.EAI_NODATA)
 Resolve = Callable[[str, int], Sequence[str]]
 
@@ -47,7 +46,7 @@ class DcgmFleet:
         self._pool = ThreadPoolExecutor(AT_ONCE, thread_name_prefix="exporters")
 
     def read(self, now_s: float) -> Sequence[NodeReading]:
-        """The nodes of all exporters that answer. Raises SourceFailed if none does."""
+        """Return the nodes of all exporters that answer. Raises SourceFailed if none does."""
         if now_s >= self._look_up_at_s:
             self._look_up(now_s)
         deadline_s = time.monotonic() + self._timeout_s * 2
@@ -82,7 +81,7 @@ class DcgmFleet:
             if not self._exporters:
                 raise SourceFailed(f"{self._url}: {error}") from error
             if not (isinstance(error, socket.gaierror) and error.errno in _NO_ADDRESS):
-                return  # those that are known go on
+                return  # the known ones continue
             found = ()
         self._look_up_at_s = now_s + LOOK_UP_S
         for gone in self._exporters.keys() - set(found):

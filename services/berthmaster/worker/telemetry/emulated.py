@@ -1,10 +1,9 @@
-"""The source "emulated": GPUs that do not exist, for trying the agent where there are none.
+"""The source "emulated": GPUs that do not exist, to try the agent without GPUs.
 
-Each GPU goes through phases (idle, working, working hard) whose lengths and loads are drawn from a
-seed; memory is taken when a phase begins, power follows the load, temperature follows power with
-delay, and all of it is a little noisy. The same seed gives the same readings. This shows how one
-node's telemetry looks; whole emulated clusters, whose telemetry follows what was placed there, are
-the emulator's work.
+Each GPU goes through phases (idle, working, working hard) with durations and loads drawn from a
+seed. Memory is allocated at the start of a phase, power follows the load, and temperature follows
+power with a delay, all with some noise. Equal seeds give equal samples. The emulator handles whole
+clusters whose telemetry follows placements.
 """
 
 import hashlib
@@ -19,7 +18,7 @@ from berthmaster.worker.telemetry.core.source import NodeReading
 
 
 class Model(NamedTuple):
-    """What a GPU of this model can do, rounded from its data sheet."""
+    """Limits of a GPU model, rounded from its data sheet."""
 
     name: str
     memory_mib: int
@@ -42,7 +41,7 @@ MODELS: Final = MappingProxyType(
 
 _AMBIENT_C = 30.0
 _HEAT_C = 45.0  # above ambient, at full power
-_COOLING = 0.1  # share of the way to its final temperature that a GPU goes in one read
+_COOLING = 0.1  # share of the temperature difference covered in one read
 _PHASE_READS = (20, 240)
 _LOADS = ((0.0, 0.0), (25.0, 70.0), (85.0, 99.0))
 
@@ -68,7 +67,7 @@ class EmulatedSource:
         self._states = [_State() for _ in range(gpus)]
 
     def read(self, now_s: float) -> Sequence[NodeReading]:
-        """One step further for every GPU; `now_s` does not matter to it."""
+        """Advance every GPU by one step. ``now_s`` is unused."""
         gpus = tuple(self._step(index) for index in range(len(self._states)))
         return (NodeReading("", gpus),)
 

@@ -1,4 +1,4 @@
-"""A source whose readings also say who was given each GPU, as the kubelet knows it."""
+"""A source whose samples include the kubelet's holders of each GPU."""
 
 from collections.abc import Sequence
 

@@ -1,13 +1,11 @@
-"""Asks the kubelet over its socket which containers have which devices, in a thread of its own.
+"""Ask the kubelet's socket for the devices of containers, in a thread of its own.
 
-The API is gRPC on a Unix socket of the node (``pod-resources/kubelet.sock``), one call without
-arguments. A gRPC library would cost this agent more memory than all else that it does, and it has
-60 MiB: so the call is spoken over `h2`, which is HTTP/2 and nothing more, and its answer is read by
-lib/runtime/protobuf.py. Each call has a connection of its own and one deadline for all of it; a
-kubelet that hangs, or is restarted, makes the answer old and nothing else late.
+The API is gRPC on a Unix socket (``pod-resources/kubelet.sock``), one call without arguments. A
+gRPC library would need more memory than the rest of the agent, which has 60 MiB. So the call uses
+`h2`, plain HTTP/2, and lib/runtime/protobuf.py reads the answer. Each call has its own connection
+and deadline. With a hung or restarted kubelet the last answer ages, and nothing else is delayed.
 
-The socket belongs to root, in a folder that only root may enter: the agent runs as root, without
-any capability.
+The socket belongs to root in a folder of root, so the agent runs as root, without capabilities.
 """
 
 import socket
@@ -40,7 +38,7 @@ EVERY_S: Final = 10.0  # devices change hands when pods start and end
 OLD_S: Final = 60.0  # older answers are not believed any more
 MAX_BYTES: Final = 16 * 1024 * 1024  # gRPC's own default is 4 MiB; 110 pods need some 50 KB
 _CHUNK_BYTES: Final = 64 * 1024
-_PREFIX_BYTES: Final = 5  # whether it is compressed, and its size
+_PREFIX_BYTES: Final = 5  # compression flag and size
 
 
 class KubeletFault(Exception):
@@ -142,7 +140,7 @@ class _Call:
         return self._wire.recv(_CHUNK_BYTES)
 
     def _limit(self) -> None:
-        """Whatever comes next has only the time that is left."""
+        """Set the timeout of the next operation to the remaining time."""
         left_s = self._deadline_s - time.monotonic()
         if left_s <= 0:
             raise TimeoutError
@@ -150,7 +148,7 @@ class _Call:
 
 
 class KubeletWatch:
-    """Knows who has which GPU, as of the last answer; asking never waits for the kubelet."""
+    """Keeps the last answer. Reading it never waits for the kubelet."""
 
     def __init__(
         self, path: Path, *, every_s: float = EVERY_S, clock: Callable[[], float] = time.monotonic
@@ -164,26 +162,26 @@ class KubeletWatch:
         self._thread = threading.Thread(target=self._run, name="kubelet", daemon=True)
 
     def start(self) -> None:
-        """Ask once, which takes as long as one call may, and go on asking."""
+        """Ask once within a call's limit, then continue in the background."""
         self.ask()
         self._thread.start()
 
     def close(self) -> None:
-        """Stop asking; a call under way ends within its limit."""
+        """Stop asking. A running call ends within its limit."""
         self._stop.set()
 
     def holders(self) -> Holders | None:
-        """None: nobody knows at present."""
+        """Return the holders; None if unknown now."""
         known = self._known
         return known[1] if known and self._clock() - known[0] <= OLD_S else None
 
     @property
     def lacks(self) -> str:
-        """Why it is not known who has which GPU; "" = it is."""
+        """Return why the holders are unknown; "" = known."""
         return "" if self.holders() is not None else f"who has which GPU: {self._why}"
 
     def ask(self) -> None:
-        """One call; what it brings is known afterwards. Raises nothing."""
+        """Make one call. Never raises."""
         try:
             found = Holders(given(call(self._path, LIST)))
         except (KubeletFault, BadMessage) as fault:

@@ -1,9 +1,8 @@
-"""The source "nvml": pynvml behind the protocol of nvml_driver.py, and nothing to decide.
+"""The source "nvml": pynvml behind the protocol of nvml_driver.py, without decisions.
 
-pynvml (distribution nvidia-ml-py) is imported when the source is opened, so that the other sources
-run where it is not installed. It loads the driver's library by itself; without an NVIDIA driver
-there is none, which `open_nvml` says in one sentence. Used from one thread only: NVML would allow
-more, but a handle must not be used while the driver is being opened anew.
+pynvml (distribution nvidia-ml-py) is imported when the source is opened, so other sources run
+without it. It loads the driver's library, and `open_nvml` reports a missing driver in one sentence.
+Used from one thread only, because no handle may be used while the driver is reopened.
 """
 
 import ctypes
@@ -31,7 +30,7 @@ from berthmaster.worker.telemetry.core.pods import Pods
 from berthmaster.worker.telemetry.core.source import SourceAbsent
 from berthmaster.worker.telemetry.proc import ProcFolder
 
-_UNKNOWN = 999  # NVML's "unknown error", for what pynvml itself stumbles over
+_UNKNOWN = 999  # NVML's "unknown error", for pynvml's own failures
 
 
 def open_nvml(proc: Path) -> tuple[NvmlReader, str]:
@@ -47,7 +46,7 @@ def open_nvml(proc: Path) -> tuple[NvmlReader, str]:
 
 
 class Pynvml:
-    """Each method is one call of pynvml; handles are the addresses that the driver gave out."""
+    """Each method is one call of pynvml. Handles are addresses from the driver."""
 
     def __init__(self, pynvml: Any) -> None:
         self._nvml = pynvml
@@ -62,7 +61,7 @@ class Pynvml:
             raise NvmlFault(int(error.value), str(error)) from error
         except self._nvml.NVMLLibraryMismatchError as error:
             raise NvmlFault(self._nvml.NVML_ERROR_FUNCTION_NOT_FOUND, str(error)) from error
-        except UnicodeDecodeError as error:  # a name that is no text
+        except UnicodeDecodeError as error:  # a name that is not text
             raise NvmlFault(_UNKNOWN, f"{type(error).__name__}: {error}") from error
 
     def _about(self, handle: Handle, call: Callable[..., Any], *arguments: Any) -> Any:
@@ -76,7 +75,7 @@ class Pynvml:
         self._handles[handle] = device
         return handle
 
-    # Its life
+    # Lifecycle
 
     def start(self) -> None:
         self._ask(self._nvml.nvmlInit)
@@ -90,13 +89,13 @@ class Pynvml:
             try:
                 self._ask(self._nvml.nvmlEventSetFree, events)
             except NvmlFault:
-                pass  # gone with the driver; what matters is that the library is closed
+                pass  # gone with the driver; the library is closed
         self._ask(self._nvml.nvmlShutdown)
 
     def driver_version(self) -> str:
         return str(self._ask(self._nvml.nvmlSystemGetDriverVersion))
 
-    # What there is
+    # Devices
 
     def count(self) -> int:
         return int(self._ask(self._nvml.nvmlDeviceGetCount))
@@ -110,7 +109,7 @@ class Pynvml:
     def name(self, handle: Handle) -> str:
         return str(self._about(handle, self._nvml.nvmlDeviceGetName))
 
-    # How it is now
+    # Usage
 
     def memory(self, handle: Handle) -> Memory:
         version = self._nvml.nvmlMemory_v2
@@ -133,7 +132,7 @@ class Pynvml:
 
     def temperature_c(self, handle: Handle) -> int:
         nvml = self._nvml
-        # Its successor is not in drivers that are still in use, and this one is in all of them.
+        # Its successor is missing in some drivers, and this call is in all.
         return int(self._about(handle, nvml.nvmlDeviceGetTemperature, nvml.NVML_TEMPERATURE_GPU))
 
     def sm_clock_mhz(self, handle: Handle) -> int:
@@ -150,7 +149,7 @@ class Pynvml:
     def clock_reasons_v1(self, handle: Handle) -> int:
         return int(self._about(handle, self._nvml.nvmlDeviceGetCurrentClocksThrottleReasons))
 
-    # Its health
+    # Health
 
     def ecc_corrected(self, handle: Handle) -> int:
         return self._ecc(handle, self._nvml.NVML_MEMORY_ERROR_TYPE_CORRECTED)
@@ -263,7 +262,7 @@ class Pynvml:
             try:
                 self._ask(self._nvml.nvmlGpmSampleFree, sample)
             except NvmlFault:
-                pass  # it has no more to free
+                pass  # nothing left to free
 
     # Events
 

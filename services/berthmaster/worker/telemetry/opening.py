@@ -1,8 +1,7 @@
-"""Which source the agent reads, by its settings and by what this machine has.
+"""Choice of the agent's source, by settings and machine.
 
-"auto" takes the driver where there is one, else a dcgm-exporter that answers; it never falls back
-to emulated GPUs, which nobody must take for real ones by accident. A source that is imported is one
-that is used: an agent of one kind carries no other's libraries.
+"auto" uses the driver if present, else an answering dcgm-exporter, and never emulated GPUs. Only
+the used source is imported, so an agent loads no other libraries.
 """
 
 import time
@@ -12,7 +11,7 @@ from berthmaster.lib.runtime.log import Log
 from berthmaster.worker.telemetry.core.source import Source, SourceAbsent, SourceFailed
 from berthmaster.worker.telemetry.settings import TelemetrySettings
 
-DCGM_TIMEOUT_S = 3.0  # for the whole page; less than READ_LIMIT_S, so that its error shows
+DCGM_TIMEOUT_S = 3.0  # for the whole page; below READ_LIMIT_S, so that its error shows
 HINT = "use --source dcgm where a dcgm-exporter runs, or --source emulated to try the agent"
 
 
@@ -25,7 +24,7 @@ class Opener(Protocol):
 
 
 def open_source(settings: TelemetrySettings, log: Log) -> Source:
-    """The source that the settings name. Raises SourceAbsent with what to do about it."""
+    """Return the configured source. Raises SourceAbsent with a remedy."""
     match settings.source:
         case "nvml":
             try:

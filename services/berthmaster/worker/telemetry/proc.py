@@ -1,4 +1,4 @@
-"""Reads what pods.py must know of processes, below this machine's /proc or a host's, mounted."""
+"""Read process data for pods.py, from this machine's /proc or a mounted host's."""
 
 import os
 from pathlib import Path
@@ -11,7 +11,7 @@ _STAT_BYTES: Final = 1024
 
 
 class ProcFolder:
-    """The processes of whatever machine this folder is of."""
+    """Processes below one /proc folder."""
 
     def __init__(self, path: Path) -> None:
         self._path = str(path)
@@ -21,15 +21,15 @@ class ProcFolder:
         return self._read(f"{self._path}/{pid}/cgroup", MAX_CHARS).decode(errors="replace")
 
     def name(self, pid: int) -> str:
-        """What it calls itself, in 15 characters at most. Raises OSError."""
+        """Return the process name, at most 15 characters. Raises OSError."""
         return self._read(f"{self._path}/{pid}/comm", 64).decode(errors="replace").rstrip("\n")
 
     def started(self, pid: int) -> int:
-        """When it was started. Raises OSError."""
+        """Return the start time. Raises OSError."""
         stat = self._read(f"{self._path}/{pid}/stat", _STAT_BYTES)
         try:
             return int(stat.rpartition(b")")[2].split()[_STARTED])
-        except (IndexError, ValueError) as error:  # it ended while it was read
+        except (IndexError, ValueError) as error:  # ended during the read
             raise ProcessLookupError(f"{self._path}/{pid}/stat says no start time") from error
 
     @staticmethod

@@ -45,11 +45,11 @@ from berthmaster.worker.telemetry.source_thread import SourceThread
 
 T = TypeVar("T")
 
-# Then a read counts as hung and its result is thrown away: five others have been missed.
+# A longer read counts as hung, and its result is dropped.
 READ_LIMIT_S: Final = 5.0
 # Opening a driver without persistence wakes every GPU, a second or two each.
 OPEN_LIMIT_S: Final = 60.0
-# One tick of the largest exporter; what does not fit is dropped, not kept.
+# One tick of the largest exporter; the rest is dropped.
 MAX_OUTBOX: Final = 1024
 
 _HELP: Final = {
@@ -63,7 +63,7 @@ _HELP: Final = {
 
 
 class Shell:
-    """Performs what the core says, and counts."""
+    """Performs the core's instructions, and counts."""
 
     def __init__(self, ctx: Context[TelemetrySettings], worker: SourceThread, agent: Agent) -> None:
         self._ctx = ctx
@@ -136,8 +136,8 @@ class Shell:
                 self._dropped.labels(why).inc()
 
     async def _send_one(self, door: DoorClient, message: NodeTelemetry) -> str:
-        """Send it now, or say why not."""
-        if not door.conn.connected:  # the client would keep it for when the server is back
+        """Send a message now; return why not, or ""."""
+        if not door.conn.connected:  # the client would keep it until the server returns
             return "not_connected"
         data = encode(message)
         try:

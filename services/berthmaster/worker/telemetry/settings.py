@@ -1,4 +1,4 @@
-"""What the telemetry agent can be told; `berth serve telemetry --help` shows it."""
+"""Settings of the telemetry agent, as in `berth serve telemetry --help`."""
 
 import socket
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ def _page(text: str) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class TelemetrySettings(WorkerSettings):
-    """One agent: its place in the fleet, its source, its pace."""
+    """One agent: cluster, source and interval."""
 
     node: str = setting(
         "",

@@ -1,8 +1,8 @@
-"""The thread in which a source is opened, read and closed.
+"""The thread that opens, reads and closes a source.
 
-A driver can take seconds, or never return. So each source has a thread to itself; it is a daemon,
-since a thread that hangs in a driver can be neither ended nor waited for, and the process must end
-all the same. One thing is asked of it at a time, which the core sees to.
+A driver call can take seconds or never return. So each source has a daemon thread: a thread hung in
+a driver cannot be ended or joined, and the process must still end. The core requests one operation
+at a time.
 """
 
 import asyncio
@@ -45,11 +45,11 @@ class SourceThread:
         self._on_event = on_event
 
     def start_read(self) -> None:
-        """Read once; what comes of it is told to the listener."""
+        """Read once. The listener gets the result."""
         self._asked.put(self._read)
 
     async def close(self) -> None:
-        """Close the source, unless its thread hangs: then it is left behind."""
+        """Close the source, unless its thread hangs."""
         self._asked.put(None)
         try:
             async with asyncio.timeout(CLOSE_LIMIT_S):
@@ -76,7 +76,7 @@ class SourceThread:
         self._tell(partial(self._settle, source))
 
     def _settle(self, outcome: Source | Exception) -> None:
-        """In the loop: tell whoever still waits for `open`."""
+        """Resolve ``open``, in the event loop."""
         if self._opened.done():
             return
         if isinstance(outcome, Exception):
@@ -105,4 +105,4 @@ class SourceThread:
         try:
             self._loop.call_soon_threadsafe(call)
         except RuntimeError:
-            pass  # the loop has ended: nobody is left to be told
+            pass  # the loop has ended

@@ -1,9 +1,9 @@
-"""What a managed cluster claims of itself, as ClusterClaims in it. Pure.
+"""ClusterClaims of a managed cluster. Pure.
 
-Open Cluster Management copies claims into the ManagedCluster on the hub, where a Placement selects
-by them. That copy is a write on the hub, so all but what becomes nothing, or something again, has
-time. A claim of one of our names that somebody else has made stays as it is. So do ours while
-nobody tells the cluster's score: Placements select by them, and our silence must move nobody.
+Open Cluster Management copies claims to the ManagedCluster on the hub, where Placements select by
+them. Each copy is a write on the hub, so only changes to or from nothing are immediate. A claim of
+the same name by another party is left alone. Claims also stay while the cluster's score is missing,
+because a silent scorer must not change placements.
 """
 
 from math import inf
@@ -54,13 +54,12 @@ class Claims:
 
     @property
     def aside(self) -> SetAside:
-        """What it could not handle."""
         return self.targets.aside
 
     def begin(self) -> None:
-        """This replica writes from now on; what it knows is what the cluster and the bus show."""
+        """Start writing on this replica."""
 
-    # ---- what comes in
+    # ---- Input
 
     def listen(self, now_s: float, *, blind: bool) -> None:
         """Scores that are told from now on are heard; without the bus nothing is claimed anew."""
@@ -92,7 +91,7 @@ class Claims:
             self._touch()
 
     def on_absent(self, plural: str) -> None:
-        """The cluster serves no claims (any more): nobody manages it."""
+        """Note that the cluster serves no claims: it is not managed."""
         if self._listed:
             self._listed = False
             for target in self.targets.all.values():
@@ -102,14 +101,14 @@ class Claims:
         self.targets.answered(write, answer, now_s)
         return []
 
-    # ---- what goes out
+    # ---- Output
 
     def wake_at_s(self) -> float:
         """When to ask ``act`` again, unless something comes in before."""
         return self.targets.next_due_s()
 
     def act(self, now_s: float) -> list[Instruction]:
-        """What to write and to tell now."""
+        """Return the writes and events for now."""
         return self.targets.act(self._look, now_s)
 
     def _look(
@@ -135,7 +134,7 @@ class Claims:
         return Look(gap(thing.spec.value, value), inf, write)
 
     def view(self, now_s: float) -> tuple[View | None, float]:
-        """(what to say, or None while there is still time; until when that holds)."""
+        """Return what to claim, or None during the wait, and until when that holds."""
         if self._told.score is not None:
             return self._told.view(now_s)
         wait_until_s = max(self._told.heard_s, self.since_s) + self._silent_after_s
@@ -148,7 +147,7 @@ class Claims:
 
 
 def _last_told(said: View) -> View:
-    """Of a claim that is to be made, what was told last counts, too."""
+    """Return the last reported score for a claim to create."""
     return replace(said, score=said.last) if said.last is not None else said
 
 

@@ -1,4 +1,4 @@
-"""What the core of claims asks for. Pure."""
+"""Instructions of the core of claims. Pure."""
 
 from collections.abc import Mapping
 from typing import Final
@@ -21,7 +21,7 @@ class CreateClaim(Create, frozen=True):
 
 
 class WriteClaim(msgspec.Struct, frozen=True, kw_only=True):
-    """Change one that is as it was read."""
+    """Change a claim in the version read."""
 
     key: Key
     resource_version: str

@@ -1,15 +1,11 @@
-"""The part of a ClusterClaim that is read before it is written. Pure."""
+"""The parts of a ClusterClaim that are read. Pure."""
 
 from berthmaster.lib.kube.objects import Object, Struct
 
 
 class ClusterClaimSpec(Struct, frozen=True):
-    """What a cluster says of itself."""
-
     value: str = ""
 
 
 class ClusterClaim(Object, frozen=True):
-    """One claim of a managed cluster, which lies in that cluster."""
-
     spec: ClusterClaimSpec = ClusterClaimSpec()

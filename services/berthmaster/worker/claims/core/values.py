@@ -16,7 +16,7 @@ MODEL: Final = f"gpu-largest-gang-model{SUFFIX}"
 
 
 def values(view: View) -> dict[str, str]:
-    """What the cluster claims of itself, by the claims' names."""
+    """Return the cluster's claims by name."""
     score = view.score
     gangs = score.largest_gang if score is not None else {}
     largest = max(sorted(gangs), key=lambda model: gangs[model], default="")

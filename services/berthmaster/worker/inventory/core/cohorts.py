@@ -1,8 +1,9 @@
-"""Kueue's cohorts: which stand above a queue, and what each has beside its queues' quota. Pure.
+"""Kueue's cohorts: the ancestors of a queue, and the quota of each beside its queues'. Pure.
 
-A cohort is told with the queues below it. One without any queue below it would be told by nobody:
-what it lends to its parent counts as the parent's own, which comes to the same, since nothing of it
-is ever used below it.
+A queue report includes its cohorts. A cohort without a queue below appears in no report, so its
+lending to the parent counts as the parent's own quota. That is equivalent, since no queue uses it
+below. Example: cohort ``spare`` without queues lends 8 GPUs to ``org``, so ``org`` is reported with
+8 GPUs more.
 """
 
 from collections.abc import Iterable, Mapping
@@ -25,7 +26,9 @@ class Cohorts:
     def arrange(
         self, found: Iterable[Cohort], queues_in: Iterable[str]
     ) -> dict[str, tuple[str, ...]]:
-        """All of them anew; what is wrong with each. ``queues_in``: those that queues name."""
+        """Replace all cohorts; return the problems of each. ``queues_in``: cohorts
+        named by queues.
+        """
         self._found, self._children, self._with_queues = {}, {}, set()
         wrong: dict[str, tuple[str, ...]] = {}
         for cohort in found:
@@ -44,7 +47,7 @@ class Cohorts:
         return wrong
 
     def path(self, name: str) -> tuple[CohortQuota, ...]:
-        """A cohort and those above it, as far as they are objects or have quota."""
+        """Return a cohort and its ancestors, as far as they are objects or have quota."""
         path: list[CohortQuota] = []
         seen: set[str] = set()
         while name and name not in seen and len(path) < MAX_DEPTH:
@@ -52,14 +55,14 @@ class Cohorts:
             own = self._found.get(name)
             lent = self._lent_to(name, seen)
             if own is None and not lent:
-                break  # it is only named
+                break  # only named
             own = own or CohortQuota(cohort=name)
             path.append(CohortQuota(cohort=name, parent=own.parent, flavors=_sum(own, lent)))
             name = own.parent
         return tuple(path)
 
     def circular(self, name: str) -> bool:
-        """Whether following parents from a cohort comes back to one of them."""
+        """Return whether the parents of a cohort form a cycle."""
         seen: set[str] = set()
         while name in self._found:
             if name in seen:
@@ -69,7 +72,7 @@ class Cohorts:
         return False
 
     def _lent_to(self, name: str, seen: set[str]) -> dict[tuple[str, str], int]:
-        """By child cohorts that have no queue below them."""
+        """Return the quota lent by child cohorts without queues."""
         lent: dict[tuple[str, str], int] = {}
         for child in self._children.get(name, ()):
             if child in self._with_queues or child in seen:
@@ -86,11 +89,11 @@ class Cohorts:
         return lent
 
 
-_NO_FLAVORS: Final[Mapping[str, Flavor]] = {}  # what a flavor's nodes are like, its queues tell
+_NO_FLAVORS: Final[Mapping[str, Flavor]] = {}  # queues describe the nodes of flavors
 
 
 def _sum(own: CohortQuota, lent: Mapping[tuple[str, str], int]) -> tuple[FlavorQuota, ...]:
-    """A cohort's own quota with what it is lent."""
+    """Return a cohort's own quota plus lent quota."""
     if not lent:
         return own.flavors
     amounts: dict[str, dict[str, QuotaAmount]] = {

@@ -1,9 +1,9 @@
-"""The inventory of a worker cluster: changes of objects in, facts out, and which are due. Pure.
+"""The inventory of a worker cluster: object changes in, facts out. Pure.
 
-Satisfies the bus's ``Source`` of facts. A fact is worked out when it is told, from what is known
-then, so that a burst of changes costs one report. A subject of which nothing is known is told as
-gone; what earlier lives left on the bus is looked at only once its kind has been listed here, since
-an empty mirror proves nothing.
+Implements ``Source`` of the fact writer. A fact is computed at its report, so a burst of changes
+costs one report. Example: ten pods start on node n1 within a second, and one NodeReport of n1
+follows. An unknown subject is reported as gone. Facts of earlier process runs are compared only
+after their kind was listed, because an empty mirror proves nothing.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -35,11 +35,11 @@ from berthmaster.worker.inventory.core.quota_names import QuotaNames
 
 KEEP_COPY_S: Final = 48 * 3600.0  # renewed hourly: long enough for a bus that is away for days
 KEEP_GONE_COPY_S: Final = 600.0
-KEEP_GONE_S: Final = 7 * 86_400.0  # names of nodes that autoscalers make never come again
+KEEP_GONE_S: Final = 7 * 86_400.0  # autoscalers never reuse node names
 NEW_WORDS_S: Final = 60.0  # between two reports of other words for the same failure
 MAX_WHY_CHARS: Final = 500
-# The kinds that facts are made of. A fact is not reported while one of them was never listed: what
-# earlier lives reported is nearer to the truth than half of it.
+# Kinds behind each fact. A fact waits until all are listed once, since an earlier run's fact is
+# closer to the truth than half of a new one.
 _MADE_OF: Final = {
     "node": frozenset(
         (
@@ -69,17 +69,18 @@ class Inventory:
         *,
         jobs: str = "",
     ) -> None:
-        """``labels``: of the cluster, as its operator gives them; ``device_classes``: as which
-        resource Kueue counts the devices of a class, as far as its operator says; ``jobs``:
-        the setting by which its executor makes kinds of job objects that need one."""
+        """``labels``: labels of the cluster from its operator. ``device_classes``: Kueue's resource
+        name of each DeviceClass, from its operator. ``jobs``: the executor's setting for optional
+        kinds of job objects.
+        """
         self._cluster = cluster
         self._labels = dict(labels or {})
         self._jobs = jobs
         self._version = ""
         self._uid = ""
         self._unlisted: dict[str, UnlistedKind] = {}  # by the name for people
-        self._worded_s: dict[str, float] = {}  # when their words were last changed
-        self._unread: set[WatchedKind] = set()  # those of them that were never listed
+        self._worded_s: dict[str, float] = {}  # time of the last change of the text
+        self._unread: set[WatchedKind] = set()  # required kinds never listed
         self._profile_before: ClusterProfile | None = None  # of an earlier life
         self._served: dict[WatchedKind, bool] = dict.fromkeys(WatchedKind, False)
         self._listed: set[WatchedKind] = set()
@@ -119,12 +120,12 @@ class Inventory:
             WatchedKind.FLAVORS: lambda key: self._drop_flavor(key[1]),
             WatchedKind.COHORTS: lambda key: self.queues.drop_cohort(key[1]),
             WatchedKind.COPIES: self.queues.drop_copy,
-            WatchedKind.SENT_JOBS: lambda key: None,  # what it has done is done
+            WatchedKind.SENT_JOBS: lambda key: None,  # the result of a Job stays
             WatchedKind.DEFINITIONS: self._drop_definition,
             WatchedKind.CONFIGURATION: self._quota_names.drop_config,
         }
 
-    # ---- what comes in
+    # ---- Input
 
     def take(self, kind: WatchedKind, change: Change[Any]) -> None:
         match change:
@@ -146,7 +147,7 @@ class Inventory:
                 self._compare_with_earlier()
 
     def absent(self, kind: WatchedKind) -> None:
-        """The cluster does not serve this kind: there is none of it."""
+        """Note that the cluster does not serve a kind."""
         self._listed.add(kind)  # as an empty list would be
         self._serve(kind, False)
         self._compare_with_earlier()
@@ -162,8 +163,9 @@ class Inventory:
             self._dirty |= dict.fromkeys(self._copy_subjects(), True)
 
     def unreadable(self, kind: WatchedKind, keys: Iterable[tuple[str, str]]) -> None:
-        """What of a kind cannot be read at present. A mirror does not tell when such an object goes
-        that it never could read."""
+        """Note unreadable objects of a kind. A mirror cannot report the removal of an object that
+        it never read.
+        """
         if kind is not WatchedKind.NODES:
             self.problems.doubted(kind.value, keys)
             return
@@ -195,7 +197,7 @@ class Inventory:
             self._dirty[self._profile] = True
 
     def _read_again(self, kinds: set[WatchedKind]) -> None:
-        """Report what was held back for want of these kinds."""
+        """Report subjects that waited for these kinds."""
         if self._unread & kinds:
             self._unread -= kinds
             self._dirty |= dict.fromkeys(self.everything(), True)
@@ -242,10 +244,10 @@ class Inventory:
             self._dirty[self._profile] = True
             self.nodes.share_by_kai(KAI_CRD in names)
 
-    # ---- what goes out
+    # ---- Output
 
     def changes(self) -> Mapping[str, bool]:
-        """Subjects that changed since the last call; True: before those that can wait."""
+        """Return changed subjects since the last call; True = urgent."""
         changed, self._dirty = self._dirty, {}
         nodes, self.nodes.dirty = self.nodes.dirty, {}
         for name, urgent in nodes.items():
@@ -262,7 +264,7 @@ class Inventory:
         return changed
 
     def everything(self) -> Iterable[str]:
-        """Every subject with a fact; the profile first, which says what the rest belongs to."""
+        """Yield every subject with a fact, the profile first."""
         yield self._profile
         for name in self.nodes:
             yield subjects.node(self._cluster, name)
@@ -276,7 +278,7 @@ class Inventory:
         return [subjects.copy_report(self._cluster, *key) for key in self.queues.copies()]
 
     def earlier(self, facts: Sequence[FleetFact]) -> None:
-        """What earlier lives left on the bus."""
+        """Set the facts of earlier process runs."""
         self._earlier = {}
         for fact in facts:
             match fact:
@@ -291,7 +293,7 @@ class Inventory:
         self._compare_with_earlier()
 
     def _compare_with_earlier(self) -> None:
-        """Mark what of it is no more, as far as that can be known now."""
+        """Report what has disappeared since earlier runs, as far as known."""
         for subject, fact in list(self._earlier.items()):
             match fact:
                 case NodeReport(node=name):
@@ -308,7 +310,7 @@ class Inventory:
                     self._dirty[subject] = True
 
     def fact(self, subject: str, stamp: Stamp, now_s: float) -> Told | None:
-        """What is to be told under a subject now."""
+        """Return the fact of a subject now."""
         _, kind, names = subjects.parse_fact(subject)
         if self._unread & _MADE_OF.get(kind, frozenset()):
             return None

@@ -1,9 +1,9 @@
-"""The kinds of objects that an inventory watches. Pure."""
+"""Kinds of objects that an inventory watches. Pure."""
 
 from enum import Enum
 from typing import Final
 
-HOLDERS: Final = "holders"  # of a node's GPUs: what of them counts as the most that it could be
+HOLDERS: Final = "holders"  # GPU holders of a node, counted as their maximum
 
 
 class WatchedKind(Enum):
@@ -18,6 +18,6 @@ class WatchedKind(Enum):
     FLAVORS = "resourceflavors"
     COHORTS = "cohorts"
     COPIES = "workloads"
-    SENT_JOBS = "jobs"  # those that MultiKueue has made
+    SENT_JOBS = "jobs"  # Jobs created by MultiKueue
     DEFINITIONS = "customresourcedefinitions"
     CONFIGURATION = "configmaps"  # Kueue's

@@ -1,8 +1,8 @@
-"""All nodes of a cluster with what is on them, and which of them have changed. Pure.
+"""Nodes of a cluster with their pods, and the changed ones. Pure.
 
-What a change means is worked out once, when it comes: the shape of a node, the hold of a pod. A
-node counts as changed only if that differs from before, so that a kubelet's heartbeats cost no
-report. Changes by more than pods of ours are urgent: they are what nobody else could know.
+A change is evaluated once, on arrival: the shape of a node, the hold of a pod. A node counts as
+changed only if the result differs, so heartbeats of a kubelet cost no report. Changes beyond
+managed pods are urgent, because nothing else reports them.
 """
 
 from collections import Counter
@@ -47,7 +47,7 @@ class NodeIndex:
         self._cluster = cluster
         self._problems = problems
         self._nodes: dict[str, Node] = {}
-        self._bad: dict[str, str] = {}  # nodes that cannot be read, and why
+        self._bad: dict[str, str] = {}  # unreadable nodes and their errors
         self._shapes: dict[str, NodeShape] = {}
         self._holds: dict[Key, Hold] = {}
         self._on_node: dict[str, dict[Key, Hold]] = {}
@@ -56,13 +56,13 @@ class NodeIndex:
         self._pools_on: dict[str, frozenset[Pool]] = {}  # of GPUs and TPUs, by node
         self._grants: dict[Key, Grant] = {}
         self._in_pool: dict[Pool, set[Key]] = {}
-        self._classes: dict[str, Claimable] | None = None  # by name; None = nobody tells of them
+        self._classes: dict[str, Claimable] | None = None  # by name; None = not readable
         self._kai = False
         self._kept_labels: frozenset[str] = frozenset()
         self.dirty: dict[str, bool] = {}  # node -> urgent
-        self.makeup_changed = True  # which nodes there are, or which GPUs they have
+        self.makeup_changed = True  # the set of nodes or their GPUs changed
 
-    # ---- what is asked of it
+    # ---- Queries
 
     def __len__(self) -> int:
         return len(self._shapes)
@@ -75,7 +75,7 @@ class NodeIndex:
 
     @property
     def pods(self) -> int:
-        """Pods that hold something."""
+        """Return the number of pods with resources."""
         return len(self._holds)
 
     def gpus(self) -> dict[str, int]:
@@ -87,7 +87,7 @@ class NodeIndex:
         return dict(sorted(counts.items()))
 
     def report(self, name: str, stamp: Stamp, now_s: float) -> NodeReport | None:
-        """The node as it stands; None: there is no such node."""
+        """Return the report of a node; None if it does not exist."""
         shape = self._shapes.get(name)
         if shape is None:
             return None
@@ -104,9 +104,11 @@ class NodeIndex:
         return report(self._cluster, name, shape, charged, stamp, now_s, doubt=doubt)
 
     def _claims_on(self, name: str, shape: NodeShape, holds: Iterable[Hold]) -> Claimed:
-        """What claims got here. A claim that several pods share is charged once, to one that is not
-        ours if there is one. A device of the node's pools that no slice lists is one of its GPUs or
-        TPUs all the same: which, nobody says."""
+        """Return the claims on a node.
+
+        A shared claim is charged once, to an unmanaged pod if possible. A device of the node's
+        pools without a slice still is one of its GPUs or TPUs, unknown which.
+        """
         pools = self._pools_on.get(name, frozenset())
         keys = {key for pool in pools for key in self._in_pool.get(pool, ())}
         if not keys:
@@ -155,7 +157,7 @@ class NodeIndex:
         self._reshape(name)
 
     def doubt_node(self, name: str, why: str) -> None:
-        """A node that cannot be read: what it was is not what it is."""
+        """Close an unreadable node: its last known state may be wrong."""
         self._bad[name] = why
         self._reshape(name)
 
@@ -175,7 +177,7 @@ class NodeIndex:
                 self._reshape(name)
 
     def keep_labels(self, keys: frozenset[str]) -> None:
-        """Labels by which flavors mean nodes: a report tells them, whatever else is left out."""
+        """Set the labels of Kueue's flavors, which reports always contain."""
         if keys != self._kept_labels:
             self._kept_labels = keys
             for name in self._nodes:
@@ -264,7 +266,7 @@ class NodeIndex:
         self._reshape(name)
 
     def know_classes(self) -> None:
-        """All classes were told that there are: what none of them means cannot be claimed."""
+        """Note that all DeviceClasses are known, so devices without a class cannot be claimed."""
         if self._classes is None:
             self._reclass({})
 
@@ -320,7 +322,7 @@ def _pools(grant: Grant | None) -> set[Pool]:
 
 
 def _by_position(parts: Iterable[Part]) -> list[Part]:
-    """One part of each GPU: a pod may have several shares of one."""
+    """Return one entry per GPU: a pod may have several shares of one."""
     sums: dict[int, int] = {}
     for position, milli in parts:
         sums[position] = sums.get(position, 0) + milli

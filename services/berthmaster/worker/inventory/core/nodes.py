@@ -1,14 +1,14 @@
-"""A node as the fleet is told of it: the part that only the node changes, and the report. Pure.
+"""A node's report: the part from the node object, and the whole. Pure.
 
-**Labels.** A report holds what jobs may be matched by: every label but the noise of feature
-discovery and of deployments (feature.node.kubernetes.io, nvidia.com/gpu.deploy., nvidia.com/cuda.,
-beta.kubernetes.io and other dated spellings), at most 64 of them and 8 KiB; where that is not
-enough, those of Kubernetes, of GPUs and of clouds stay, then others by name. Labels by which
-Kueue's flavors mean nodes are told in any case, before all others.
+**Labels.** A report has the labels that jobs may match: all but noise of feature discovery and
+deployments (feature.node.kubernetes.io, nvidia.com/gpu.deploy., nvidia.com/cuda.,
+beta.kubernetes.io and other old spellings), at most 64 labels and 8 KiB. Above the limit labels of
+Kubernetes, GPUs and clouds stay first, then others by name. Labels of Kueue's flavors are always
+included.
 
-**What cannot be right** is not usable, and says why. A GPU resource that is nonsense leaves the
-node without those GPUs; CPU or memory that is, or an object that cannot be read, closes the node.
-The reason is the value of a taint: PreferNoSchedule in the first case, which keeps nobody away.
+**Impossible values** make capacity unusable, with a reason. An impossible GPU resource removes
+those GPUs. Impossible CPU or memory, or an unreadable object, closes the node. The reason is the
+value of a taint, PreferNoSchedule in the first case, which excludes no pods.
 """
 
 from collections.abc import Collection, Iterable, Mapping
@@ -42,9 +42,9 @@ from berthmaster.worker.inventory.core.devices.layout import (
 from berthmaster.worker.inventory.core.devices.links import linked
 from berthmaster.worker.inventory.core.objects import Node, NodeTaint
 
-UNUSABLE: Final = "berthmaster.io/unusable"  # the taint that says what is wrong with a node
+UNUSABLE: Final = "berthmaster.io/unusable"  # taint with the reason
 MAX_REASON_CHARS: Final = 250
-MAX_PROBLEMS: Final = 8  # of one node, that its report tells
+MAX_PROBLEMS: Final = 8  # maximum problems in a report
 _EFFECTS: Final = ("NoSchedule", "PreferNoSchedule", "NoExecute")
 Effect = Literal["NoSchedule", "PreferNoSchedule", "NoExecute"]
 
@@ -59,7 +59,7 @@ class NodeShape(NamedTuple):
     gpus: tuple[Gpu, ...] = ()
     ways: tuple[Way, ...] = ()
     shares: tuple[Share, ...] = ()
-    places: Mapping[DeviceName, DevicePlace] = {}  # of devices that claims name
+    places: Mapping[DeviceName, DevicePlace] = {}  # positions of claimable devices
     tpu_devices: tuple[DeviceName, ...] = ()
     tpus: int = 0
     pieces: tuple[tuple[str, int], ...] = ()
@@ -73,8 +73,9 @@ def shape_of(
     kai: bool = False,
     kept_labels: Collection[str] = (),
 ) -> NodeShape:
-    """The node's part, by its own resources and labels and by what drivers' slices tell.
-    ``kept_labels``: told although they are noise."""
+    """Return the node's own part, from resources, labels and drivers' slices. ``kept_labels``:
+    labels to keep although noise.
+    """
     problems: list[str] = []
     closed = ""
     amounts = [0, 0]
@@ -121,7 +122,7 @@ def _one(layout: Layout, devices: Offered) -> tuple[Layout, Offered]:
         return layout, devices
     gpus, problems = list(layout.gpus), list(devices.problems)
     moved: dict[int, int] = {}  # position among the devices -> among all GPUs
-    by_claim: set[int] = set()  # positions among the devices that no plugin counts
+    by_claim: set[int] = set()  # positions of devices without a plugin
     for maker in dict.fromkeys(map(maker_of_gpu, devices.gpus)):
         listed = [at for at, gpu in enumerate(devices.gpus) if maker_of_gpu(gpu) == maker]
         counted = [at for at, gpu in enumerate(layout.gpus) if maker_of_gpu(gpu) == maker]
@@ -137,7 +138,7 @@ def _one(layout: Layout, devices: Offered) -> tuple[Layout, Offered]:
             told = f"{len(listed)} GPUs in slices, {len(counted)} by resources"
             problems.append(f"{told}: the latter count")
     claimed = {maker_of_gpu(devices.gpus[at]) for at in by_claim}
-    # That no plugin runs is as it should be.
+    # A missing plugin is expected here.
     no_plugin = {text for maker, text in layout.unplugged if maker in claimed}
     if by_claim:
         problems += [
@@ -169,7 +170,7 @@ def _one(layout: Layout, devices: Offered) -> tuple[Layout, Offered]:
 
 
 def _both(counted: Gpu, listed: Gpu) -> Gpu:
-    """One GPU, as a plugin counts it and a driver lists it."""
+    """Merge a GPU counted by a plugin with the same GPU listed by a driver."""
     return counted._replace(
         uuid=listed.uuid,
         memory_mib=counted.memory_mib or listed.memory_mib,
@@ -215,8 +216,7 @@ def report(
     *,
     doubt: str = "",
 ) -> NodeReport:
-    """The node as it stands. ``doubt``: what of its pods cannot be read, which keeps nobody
-    away."""
+    """Return the report. ``doubt``: unreadable parts of its pods, which exclude no pods."""
     taints = shape.taints
     if doubt and not any(taint.key == UNUSABLE for taint in taints):
         taints = (*taints, _unusable(doubt, "PreferNoSchedule"))

@@ -1,7 +1,7 @@
-"""The parts of objects that an inventory reads.
+"""Parts of objects that an inventory reads.
 
-Everything has a default, as the API omits what is empty. Quantities stay text until amounts.py
-reads them, so that one that is nonsense spoils its own figure and not the object.
+Every field has a default, because the API omits empty ones. Quantities stay texts until amounts.py
+reads them, so an impossible quantity spoils only its own value.
 """
 
 from typing import Final
@@ -12,9 +12,9 @@ from berthmaster.lib.kube.objects import Condition, Object, Struct
 
 Quantities = dict[str, str | int]
 
-# A mirror of bound pods that hold something: what is finished or waits is none of a node's load.
+# Bound pods with resources. Ended and pending pods are no load of a node.
 HOLDING_PODS: Final = "spec.nodeName!=,status.phase!=Succeeded,status.phase!=Failed"
-# And of those that wait for a node.
+# Pods that wait for a node.
 WAITING_PODS: Final = "spec.nodeName=,status.phase=Pending"
 
 
@@ -22,7 +22,7 @@ WAITING_PODS: Final = "spec.nodeName=,status.phase=Pending"
 
 
 class NodeTaint(Struct, frozen=True):
-    """A taint as the API has it; the effect may be one that we do not know."""
+    """A taint of the API, possibly with an unknown effect."""
 
     key: str = ""
     value: str = ""
@@ -46,8 +46,6 @@ class Node(Object, frozen=True):
 
 
 class Resources(Struct, frozen=True):
-    """What a container or a pod asks for."""
-
     requests: Quantities = msgspec.field(default_factory=dict)
     limits: Quantities = msgspec.field(default_factory=dict)
 
@@ -58,25 +56,21 @@ class Resources(Struct, frozen=True):
 
 
 class Container(Struct, frozen=True):
-    """A container; an init container that restarts always is a sidecar."""
+    """A container; an init container with restartPolicy Always is a sidecar."""
 
     resources: Resources = Resources()
     restart_policy: str = ""
 
 
 class PodSpec(Struct, frozen=True):
-    """What holds resources of a node."""
-
     node_name: str = ""
     containers: tuple[Container, ...] = ()
     init_containers: tuple[Container, ...] = ()
     overhead: Quantities = msgspec.field(default_factory=dict)
-    resources: Resources = Resources()  # of the pod as a whole, which then counts
+    resources: Resources = Resources()  # of the whole pod, replacing the containers'
 
 
 class PodStatus(Struct, frozen=True):
-    """Whether it still holds anything."""
-
     phase: str = ""
 
 
@@ -97,7 +91,7 @@ class WaitingPod(Object, frozen=True):
 
 
 class Attribute(Struct, frozen=True):
-    """One attribute of a device; those that are flags or versions tell us nothing."""
+    """One attribute of a device, without flags and versions."""
 
     string: str | None = None
     number: int | None = msgspec.field(default=None, name="int")
@@ -116,7 +110,7 @@ class Device(Struct, frozen=True):
 
 
 class SlicePool(Struct, frozen=True):
-    """Which pool a slice is part of, and of which generation of it."""
+    """Pool and generation of a slice."""
 
     name: str = ""
     generation: int = 0
@@ -124,7 +118,7 @@ class SlicePool(Struct, frozen=True):
 
 
 class SliceSpec(Struct, frozen=True):
-    """Devices of one driver, on one node where it is named."""
+    """Devices of one driver, on one node if named."""
 
     driver: str = ""
     pool: SlicePool = SlicePool()
@@ -133,19 +127,17 @@ class SliceSpec(Struct, frozen=True):
 
 
 class ResourceSlice(Object, frozen=True):
-    """Devices that a driver offers."""
-
     spec: SliceSpec = SliceSpec()
 
 
 class Allotted(Struct, frozen=True):
-    """One device that a claim has got."""
+    """One allocated device of a claim."""
 
     driver: str = ""
     pool: str = ""
     device: str = ""
     admin_access: bool | None = False
-    # Of a device that several claims may have: how much of it is this one's, and which share it is.
+    # Of a shared device: this claim's capacity and share.
     consumed_capacity: Quantities | None = None
     share_id: str | None = msgspec.field(default=None, name="shareID")
 
@@ -159,7 +151,7 @@ class Allocation(Struct, frozen=True):
 
 
 class Consumer(Struct, frozen=True):
-    """Who may use a claim: mostly a pod."""
+    """A user of a claim, usually a pod."""
 
     resource: str = ""
     name: str = ""
@@ -184,31 +176,27 @@ class CelSelector(Struct, frozen=True):
 
 
 class DeviceSelector(Struct, frozen=True):
-    """Which devices are meant; other ways than by CEL may come."""
+    """A selector; other kinds than CEL may appear."""
 
     cel: CelSelector | None = None
 
 
 class DeviceClassSpec(Struct, frozen=True):
-    """Which devices a class means; all selectors must agree."""
+    """Selectors of a class; all must match."""
 
     selectors: tuple[DeviceSelector, ...] = ()
     extended_resource_name: str = ""
 
 
 class DeviceClass(Object, frozen=True):
-    """What claims name to get a device."""
-
     spec: DeviceClassSpec = DeviceClassSpec()
 
 
 class Conditions(Struct, frozen=True):
-    """A status of which only the conditions matter."""
-
     conditions: tuple[Condition, ...] = ()
 
 
 class Definition(Object, frozen=True):
-    """A CustomResourceDefinition: whether its kind is served."""
+    """A CustomResourceDefinition, to see whether its kind is served."""
 
     status: Conditions = Conditions()

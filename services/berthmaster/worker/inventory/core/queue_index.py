@@ -1,4 +1,4 @@
-"""Kueue's queues and copies of a cluster, and which of them have changed. Pure."""
+"""Kueue's queues and copies of a cluster, and the changed ones. Pure."""
 
 from collections import OrderedDict
 from collections.abc import Iterator
@@ -49,17 +49,17 @@ class QueueIndex:
         self._led_by: dict[str, set[Key]] = {}  # ClusterQueue -> its LocalQueues
         self._copies: dict[Key, Copy] = {}
         self._owners: dict[Key, Owner] = {}  # copy -> its job
-        self._blocked: dict[Key, str] = {}  # copy -> what has its job's name
+        self._blocked: dict[Key, str] = {}  # copy -> object with its job's name
         self._succeeded: OrderedDict[Key, set[str]] = OrderedDict()  # copy -> UIDs of Jobs
         self._waiting = WaitingPods()
         self.dirty_queues: dict[str, bool] = {}
         self.dirty_copies: dict[Key, bool] = {}
 
-    # ---- what is asked of it
+    # ---- Queries
 
     @property
     def flavor_labels(self) -> frozenset[str]:
-        """Keys of labels by which flavors mean nodes."""
+        """Return the node label keys of flavors."""
         return frozenset(key for flavor in self._flavors.values() for key in flavor.labels)
 
     def queues(self) -> Iterator[str]:
@@ -75,7 +75,7 @@ class QueueIndex:
         return key in self._copies
 
     def queue(self, name: str, stamp: Stamp, now_s: float, *, served: bool) -> QueueReport:
-        """As it stands; or that it is gone, as it is with Kueue itself."""
+        """Return the report of a queue, or of its removal."""
         queue = self._queues.get(name) if served else None
         local = [self._local[key][1] for key in self._led_by.get(name, ())]
         return queue_report(self._cluster, name, queue, local, stamp, now_s)
@@ -95,7 +95,7 @@ class QueueIndex:
             if self._owners[key] == _no_owner(key) and not copy.finished:
                 yield key, copy
 
-    # ---- what changes
+    # ---- Changes
 
     def set_queue(self, found: ClusterQueue) -> None:
         name = found.metadata.name
@@ -127,7 +127,7 @@ class QueueIndex:
             self._work_out(name)
 
     def set_flavor(self, found: ResourceFlavor) -> None:
-        """A flavor as it is now; every queue that grants it changes with it."""
+        """Apply a flavor. Every queue with it changes."""
         self._flavors[found.metadata.name] = flavor_of(found)
         self._work_out_all()
 
@@ -136,7 +136,7 @@ class QueueIndex:
         self._work_out_all()
 
     def set_cohort(self, found: Cohort) -> None:
-        """A cohort as it is now; every queue below it changes with it."""
+        """Apply a cohort. Every queue below it changes."""
         self._cohort_objects[found.metadata.name] = found
         self._arrange_cohorts()
 
@@ -146,7 +146,7 @@ class QueueIndex:
             self._arrange_cohorts()
 
     def _queues_moved(self) -> None:
-        """It matters to cohorts whether there are queues below them."""
+        """Rearrange cohorts after the set of cohorts with queues changed."""
         in_use = {one.spec.cohort_name or "" for one in self._found.values()}
         if self._cohort_objects and in_use != self._cohorts_in_use:
             self._arrange_cohorts()
@@ -198,7 +198,7 @@ class QueueIndex:
             self.dirty_copies[key] = True
 
     def set_sent_job(self, found: HubJob) -> None:
-        """Take over a Job that MultiKueue has made here."""
+        """Apply a Job created by MultiKueue."""
         name, uid = found.copy_name, found.metadata.uid
         if not name or not found.succeeded:
             return
@@ -218,7 +218,7 @@ class QueueIndex:
             self.dirty_copies[key] = True
 
     def set_waiting(self, found: WaitingPod) -> None:
-        """A pod without a node, as it is now."""
+        """Apply a pod without a node."""
         self._touch_copies_of(self._waiting.put(found))
 
     def drop_waiting(self, key: Key) -> None:

@@ -1,8 +1,8 @@
-"""Kueue's queues and MultiKueue's copies, as facts. Pure.
+"""Kueue's queues and MultiKueue's copies as facts. Pure.
 
-``used`` is what is reserved: admitted or about to be, so that what is left is really left. Of a
-copy's conditions one says most to whoever waits: why it has no quota, which check it waits for, why
-it was evicted, how it ended.
+``used`` is the reserved quota, admitted or about to be, so the rest is really free. Of a copy's
+conditions the most informative is reported: the cause of a missing quota, the awaited check, the
+cause of an eviction, or the end.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -40,7 +40,7 @@ from berthmaster.lib.messages.workload import Toleration
 from berthmaster.worker.inventory.core.devices.amounts import Nonsense, quota
 from berthmaster.worker.inventory.core.waiting import NONE_WAIT, Unscheduled
 
-# Those that keep pods away; "" = all of them, as a toleration may say.
+# Effects that exclude pods; "" = all, as in a toleration.
 _EFFECTS: Final[Mapping[str, Literal["", "NoSchedule", "NoExecute"]]] = {
     "": "",
     "NoSchedule": "NoSchedule",
@@ -53,10 +53,10 @@ Used = Mapping[tuple[str, str], str | int]  # flavor, resource
 
 
 class Flavor(NamedTuple):
-    """What a ResourceFlavor says of its nodes."""
+    """Properties of a ResourceFlavor's nodes."""
 
     labels: Mapping[str, str] = {}
-    taints: tuple[Taint, ...] = ()  # that it does not tolerate for its pods
+    taints: tuple[Taint, ...] = ()  # taints that it does not tolerate for its pods
 
 
 class Queue(NamedTuple):
@@ -80,8 +80,9 @@ def queue_of(
     flavors: Mapping[str, Flavor],
     cohorts_of: Callable[[str], tuple[CohortQuota, ...]],
 ) -> Queue:
-    """``cohorts_of``: a cohort and those above it. A flavor whose quota is nonsense is left out and
-    told."""
+    """Return a queue. ``cohorts_of``: returns a cohort and its ancestors. Flavors with impossible
+    quota are left out and reported.
+    """
     active, reason = _active(found.active)
     if found.held:
         active, reason = False, reason or f"stopped: {found.held}"
@@ -110,7 +111,7 @@ def queue_of(
 
 
 def flavor_of(found: ResourceFlavor) -> Flavor:
-    """Taints that its own tolerations cover, or that keep nobody away, are no matter."""
+    """Return a flavor, without taints that it tolerates itself or that exclude no pods."""
     own = tuple(
         Toleration(
             key=one.key or "",
@@ -133,7 +134,7 @@ def flavor_of(found: ResourceFlavor) -> Flavor:
 def granted_by(
     groups: Iterable[ResourceGroup], flavors: Mapping[str, Flavor], used: Used, problems: list[str]
 ) -> tuple[FlavorQuota, ...]:
-    """What all flavors of a queue or a cohort have, in their order."""
+    """Return the quota of all flavors in order."""
     granted: list[FlavorQuota] = []
     for group in groups:
         for flavor in group.flavors or ():
@@ -179,8 +180,9 @@ def local_queue_of(found: LocalQueue) -> LocalQueueReport:
 
 
 def _active(found: Condition | None) -> tuple[bool, str]:
-    """(whether Kueue calls it active, why not). Kueue that has not looked at it yet serves it not,
-    either."""
+    """Return whether Kueue reports it active, and why not. A queue without a condition
+    is inactive.
+    """
     if found is None:
         return False, "Kueue has not looked at it yet"
     if found.true:
@@ -201,7 +203,7 @@ def queue_report(
     stamp: Stamp,
     now_s: float,
 ) -> QueueReport:
-    """None: it is gone."""
+    """Return the report of a queue; None reports its removal."""
     if queue is None:
         return QueueReport(
             cluster=cluster,
@@ -291,11 +293,11 @@ def _says_most(found: Workload) -> str:
 
 
 class Beside(NamedTuple):
-    """What other objects say of a copy."""
+    """Information about a copy from other objects."""
 
-    waiting: Unscheduled = NONE_WAIT  # of its job's pods
-    blocked_by: str = ""  # what has its job's name
-    succeeded: int = 0  # Jobs of this name that have completed
+    waiting: Unscheduled = NONE_WAIT  # unscheduled pods of its job
+    blocked_by: str = ""  # object with its job's name
+    succeeded: int = 0  # completed Jobs of this name
 
 
 def copy_report(
@@ -307,7 +309,7 @@ def copy_report(
     stamp: Stamp,
     now_s: float,
 ) -> CopyReport:
-    """None: it is gone."""
+    """Return the report of a copy; None reports its removal."""
     if copy is None:
         beside = Beside(succeeded=beside.succeeded)
     waiting, state = beside.waiting, copy or Copy(message="removed")

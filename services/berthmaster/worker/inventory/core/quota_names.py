@@ -1,14 +1,13 @@
-"""As which resources a cluster's Kueue counts devices that pods ask for by other names. Pure.
+"""Resource names that a cluster's Kueue counts devices under, where pods request other names. Pure.
 
-Rules of this file, each of them Kueue's (0.18 on):
+Rules of Kueue (0.18 on):
 
-- Devices of a class that ``deviceClassMappings`` names are counted as the resource there, whether
-  a claim asks for them or, by the class's extendedResourceName, a container. Claims of a class
-  that no mapping names are let in nowhere.
-- Where several classes have one extendedResourceName, the youngest is meant; of equal age, the
-  first by its name.
-- Where a mapping counts a driver's counters or a part of a capacity, amounts are not known here:
-  one for each device is the least that it can be.
+- Devices of a class in ``deviceClassMappings`` count as the mapped resource, for claims and for
+  containers that use the class's extendedResourceName. Claims of other classes are never admitted.
+- Of several classes with one extendedResourceName the youngest counts, at equal age the first by
+  name.
+- If a mapping counts counters or parts of a capacity, quantities are unknown here: one per device
+  is the minimum.
 """
 
 from collections.abc import Mapping
@@ -41,12 +40,13 @@ class QuotaNames:
         self._work_out()
 
     def now(self) -> dict[str, str]:
-        """What is asked for -> the resource that it is counted as, where that is another. Devices
-        of a class, claimed, are ``deviceclass.resource.kubernetes.io/CLASS``."""
+        """Return Kueue's name by requested name, where they differ. Claimed devices are
+        ``deviceclass.resource.kubernetes.io/CLASS``.
+        """
         return dict(self._now)
 
     def set_config(self, found: ConfigMap) -> None:
-        """What Kueue's manager is told now. What cannot be read leaves what was."""
+        """Apply the configuration of Kueue's manager. An unreadable one changes nothing."""
         problems: list[str] = []
         try:
             self._read = device_classes(configuration_in(found.data), problems)
@@ -75,7 +75,7 @@ class QuotaNames:
     def _work_out(self) -> None:
         mapped = {**self._read, **self._told}
         names = {f"{CLASS}{one}": resource for one, resource in mapped.items()}
-        # The last by this order is the one that is meant.
+        # The last one in this order counts.
         by_age = sorted(sorted(self._served_by, reverse=True), key=lambda c: self._served_by[c][1])
         meant = {self._served_by[one][0]: one for one in by_age}
         for resource, one in meant.items():

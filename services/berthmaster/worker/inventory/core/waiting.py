@@ -1,7 +1,7 @@
-"""Pods for which a cluster's scheduler finds no node, by the job that they are of. Pure.
+"""Pods without a node, by job. Pure.
 
-Only the scheduler says why an admitted job does not start: Kueue has given it quota and looks no
-further. A pod that is held back by a gate, or that the scheduler has not looked at, does not count.
+Only the scheduler reports why an admitted job does not start, because Kueue's part ends with the
+quota. Pods with a scheduling gate, or not yet examined by the scheduler, do not count.
 """
 
 from typing import Final, NamedTuple
@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 from berthmaster.lib.kube.objects import condition
 from berthmaster.worker.inventory.core.objects import WaitingPod
 
-JOB_SET_LABEL: Final = "jobset.sigs.k8s.io/jobset-name"  # its pods belong to Jobs of the set
+JOB_SET_LABEL: Final = "jobset.sigs.k8s.io/jobset-name"  # pods belong to Jobs of the set
 Key = tuple[str, str]
 
 
@@ -22,7 +22,7 @@ class Owner(NamedTuple):
 
 
 class Unscheduled(NamedTuple):
-    """Pods of one job that find no node."""
+    """Pods of one job without a node."""
 
     pods: int = 0
     words: str = ""  # the scheduler's, of the first by name
@@ -42,7 +42,7 @@ class WaitingPods:
         return Unscheduled(len(pods), pods[min(pods)]) if pods else NONE_WAIT
 
     def put(self, pod: WaitingPod) -> Owner:
-        """A pod as it is now. Whose job is told of otherwise by it; NOBODY if none is."""
+        """Apply a pod. Return the job with a changed result; NOBODY if none."""
         key = (pod.metadata.namespace, pod.metadata.name)
         found = condition(pod.status.conditions, "PodScheduled")
         owner = _owner_of(pod)

@@ -1,19 +1,19 @@
-"""Whose one GPU is at one moment, and what part of what it does is theirs. Pure.
+"""Attribution of one GPU's usage to pods, at one time. Pure.
 
-Three sources say whose it is, and each is wrong in its own way:
+Three sources name users of a GPU, each with gaps:
 
-- the kubelet (or an exporter that asks it) says what it has given to whom. HAMi and KAI give out
-  something else than what they hand the kubelet: of their pods only what is written counts.
-- what HAMi writes on a pod names its GPUs; KAI's group is whoever shares the GPU of its keeper.
-- the driver's processes say who is on it now, whoever was given what.
+- The kubelet (or an exporter that asks it) reports allocations. HAMi and KAI allocate other GPUs
+  than the kubelet knows, so for their pods only annotations and groups count.
+- HAMi's annotation names the GPUs of a pod. A KAI group shares the GPU of its keeper.
+- The driver's processes show present users, whatever was allocated.
 
-Held is what was given or written; used is where processes are. Whoever uses a GPU has the figures
-of that use, given or not, and where the sources cannot all be right that is told: rarely a fault of
-the agent, mostly one of the cluster, such as a pod that helps itself to all GPUs of its node.
+Held means allocated or annotated; used means with processes. A pod gets the usage of its processes,
+allocated or not. A contradiction of sources is reported: rarely a fault of the agent, usually of
+the cluster, such as a pod that uses all GPUs of its node.
 
-Of a GPU that one pod has alone all figures are that pod's. Of one that is shared, each has what its
-processes had, and of the power the part that it had of the utilization: an estimate. How many SMs
-had work is known of a device only, so it is told of who has one alone.
+Example: pod a is alone on a GPU and gets all of its metrics. If a and b share it with 30 % and 10 %
+utilization, a gets 30 % and three quarters of the power, an estimate. SM activity is known per
+device only, so it is reported for exclusive use.
 """
 
 from enum import Enum
@@ -28,7 +28,7 @@ class Disagreement(Enum):
 
     UNKNOWN_POD = "unknown_pod"  # named by the kubelet or a process, unknown to the API server
     OTHER_NODE = "other_node"  # the API server has the pod on another node
-    NOT_GIVEN = "not_given"  # processes of a pod that nobody gave the GPU
+    NOT_GIVEN = "not_given"  # processes of a pod without an allocation
     TWO_AGENTS = "two_agents"  # two lives of an agent tell of one node at once
     GPU_TWICE = "gpu_twice"  # two nodes tell of one GPU
 
@@ -40,7 +40,7 @@ class Wrong(NamedTuple):
 
 
 class Part(NamedTuple):
-    """What one pod has of one device, and what that does."""
+    """One pod's part of a device, and its usage."""
 
     pod: Pod
     device: str  # UUID
@@ -54,7 +54,9 @@ class Part(NamedTuple):
 def attribute(
     gpu: GpuReading, node: str, book: Book, *, told_of_holders: bool
 ) -> tuple[list[Part], list[Wrong]]:
-    """``told_of_holders``: whether it is known at all who was given what on this node."""
+    """Return parts and contradictions. ``told_of_holders``: whether allocations on the node are
+    known.
+    """
     wrong: list[Wrong] = []
     where = f"GPU {gpu.index} of {node}"
     held = _held(gpu, node, book, where, wrong)
@@ -95,7 +97,7 @@ def attribute(
 def _held(
     gpu: GpuReading, node: str, book: Book, where: str, wrong: list[Wrong]
 ) -> set[tuple[str, str]]:
-    """Who was given the GPU, or which of its MIG instances: (uid, instance)."""
+    """Return the holders of the GPU or its MIG instances: (uid, instance)."""
     held: set[tuple[str, str]] = set()
     for holder in gpu.holders:
         pod = book.named(holder.namespace, holder.pod)
@@ -123,14 +125,14 @@ def _elsewhere(pod: Pod, where: str) -> Wrong:
 
 
 def _whole(gpu: GpuReading, pods: list[Pod], used: dict[str, GpuPodUse]) -> list[Part]:
-    """The parts of those who have the GPU itself."""
+    """Return the parts of pods on the GPU itself."""
     total_mib = gpu.memory_total_mib
     if len(pods) == 1 and not gpu.other_processes:
         alone = pods[0]
         busy, memory_mib, power_w = gpu.utilization_percent, gpu.memory_used_mib, gpu.power_w
         sm = gpu.sm_active_percent
         return [Part(alone, gpu.uuid, busy, memory_mib, total_mib, power_w, sm)]
-    told = bool(gpu.pods or gpu.other_processes)  # a driver's reading, which knows processes
+    told = bool(gpu.pods or gpu.other_processes)  # a driver's sample, with processes
     still = gpu.utilization_percent == 0
     busy_of: dict[str, float | None] = {}
     for pod in pods:
@@ -138,7 +140,7 @@ def _whole(gpu: GpuReading, pods: list[Pod], used: dict[str, GpuPodUse]) -> list
         share = use.sm_percent if use is not None else 0.0 if told else None
         busy_of[pod.uid] = 0.0 if still else share
     known = [share for share in busy_of.values() if share is not None]
-    # Of whom it is not known what they do, as under MPS, all have the same part of the power.
+    # Pods with unknown usage, as under MPS, share the power equally.
     sum_percent = sum(known) if len(known) == len(busy_of) else 0.0
     parts: list[Part] = []
     for pod in pods:

@@ -1,8 +1,7 @@
-"""Whose pods are whose, what their GPUs do, and whom that is told. A reconciler; pure.
+"""Usage metrics of jobs: pods and telemetry in, messages and annotations out. A reconciler; pure.
 
-Pods and telemetry come in as they change; ``act`` tells what is due. Owners are asked for only of
-pods that have GPUs. A job that leaves all its GPUs idle for long is told once, when that begins,
-and once when it ends.
+``act`` returns what is due. Owners are read only for pods with GPUs. A job that idles on all GPUs
+for long gets one event at the begin and one at the end.
 """
 
 from collections.abc import Iterable
@@ -31,17 +30,17 @@ class Figures:
         self._notes = Notes(namespaces, annotate_s)
         self._owners = Owners()
         self._pods: dict[str, PodObject] = {}
-        self._above: dict[str, set[str]] = {}  # uid of an owner that was asked for -> pods
+        self._above: dict[str, set[str]] = {}  # uid of a requested owner -> pods
         self._marked: dict[str, tuple[str, JobObject]] = {}  # uid -> kind, Job
-        self._idle: set[str] = set()  # uids of jobs that are told as idle
+        self._idle: set[str] = set()  # uids of jobs reported idle
         self._asks: list[FindOwner] = []
         self._told: list[JobFigures] = []
         self._next_s = 0.0
 
-    # What comes in
+    # Input
 
     def on_pod(self, pod: PodObject, *, gone: bool) -> None:
-        """A bound pod that has not ended, or that has."""
+        """Apply a bound pod, or its end."""
         uid = pod.metadata.uid
         if gone:
             self._pods.pop(uid, None)
@@ -51,7 +50,7 @@ class Figures:
         self._take(pod)
 
     def on_job(self, kind: str, job: JobObject, *, gone: bool) -> None:
-        """One that carries figures."""
+        """Apply a job with annotations."""
         uid = job.metadata.uid
         if gone:
             self._marked.pop(uid, None)
@@ -62,7 +61,7 @@ class Figures:
                 self._next_s = 0.0
 
     def on_node(self, told: NodeTelemetry, now_s: float) -> None:
-        """A reading; who stands above the pods in it is asked for if it is not known."""
+        """Apply telemetry. Unknown owners of its pods are requested."""
         for uid in self.meter.on_node(told, now_s):
             if (pod := self._pods.get(uid)) is None:
                 continue
@@ -75,7 +74,7 @@ class Figures:
         above, _ = self._owners.chain(controller_of(pod.metadata))
         self.meter.book.put(pod_of(pod, above))
 
-    # What is to be done
+    # Output
 
     def begin(self) -> None: ...
 
@@ -84,7 +83,7 @@ class Figures:
         return 0.0 if self._asks else self._next_s
 
     def act(self, now_s: float) -> Iterable[Write | KubeEvent]:
-        """What is due."""
+        """Return the writes and events that are due."""
         asks, self._asks = self._asks, []
         out: list[Write | KubeEvent] = [*asks]
         if now_s < self._next_s:
@@ -107,12 +106,12 @@ class Figures:
         return out
 
     def take_told(self) -> list[JobFigures]:
-        """What is to be sent, now or not at all: figures that come late are worth nothing."""
+        """Return the messages to send now; late ones are worthless."""
         told, self._told = self._told, []
         return told
 
     def _idleness(self, figures: JobFigures) -> list[KubeEvent]:
-        """Told on the object where that may be written on, when it changes."""
+        """Return events about changed idleness, where allowed."""
         if not figures.idle_for_long:
             was = figures.uid in self._idle
             self._idle.discard(figures.uid)
@@ -135,7 +134,7 @@ class Figures:
         return [KubeEvent(RESOURCES[figures.kind], about, warning, reason, note)]
 
     def on_answer(self, write: Write, answer: Answer, now_s: float) -> Iterable[Write | KubeEvent]:
-        """What became of a write, or of a question."""
+        """Apply the result of a write or read."""
         if isinstance(write, Annotate):
             if answer.outcome is Outcome.GONE:
                 self._notes.gone(write.uid)

@@ -1,4 +1,4 @@
-"""What the core asks for. Pure."""
+"""Instructions of the core. Pure."""
 
 from collections.abc import Mapping
 from typing import NamedTuple
@@ -8,14 +8,14 @@ from berthmaster.lib.kube.resources import Resource
 
 
 class FindOwner(NamedTuple):
-    """Read an owner, to learn whose it is."""
+    """Read an owner, to learn its owner."""
 
     namespace: str
     reference: OwnerReference
 
 
 class Annotate(NamedTuple):
-    """Write these on a Job or JobSet, or take away those that are None."""
+    """Set annotations on a Job or JobSet; None removes one."""
 
     resource: Resource
     namespace: str

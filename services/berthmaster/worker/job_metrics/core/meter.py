@@ -1,11 +1,12 @@
-"""Adds up what the GPUs of each job do, and tells it twice a minute a job. Pure.
+"""Sums of each job's GPU usage, published twice a minute. Pure.
 
-A reading counts when it comes: by its parts (attribution.py) it goes to the pods' jobs, per device.
-After `FIGURES_S` a job's sums become one message and begin anew, so that a reading is in exactly
-one message. A job of which nothing was measured meanwhile has none: unknown is not zero.
+A sample counts on arrival: attribution.py gives its parts to the pods' jobs, by device. After
+`FIGURES_S` the sums become one message and restart, so each sample is in exactly one message.
+Example: at 30 s job a had samples of 40 % and 60 % on one GPU, so its message has 50 %. A job
+without samples has no message, because unknown is not zero.
 
-Contradictions between sources are told when they last: while pods start and end, who knows of them
-first differs by seconds.
+Contradictions are reported only if they last, because sources see starts and ends at different
+times.
 """
 
 from collections import Counter
@@ -23,8 +24,8 @@ from berthmaster.lib.messages.telemetry import (
 from berthmaster.worker.job_metrics.core.attribution import Disagreement, Part, Wrong, attribute
 from berthmaster.worker.job_metrics.core.pods import Book, JobName, Owner
 
-LASTS_S: Final = 20.0  # a contradiction that is told
-FORGET_S: Final = 60.0  # one that was not seen any more; a node that says nothing
+LASTS_S: Final = 20.0  # duration of a reported contradiction
+FORGET_S: Final = 60.0  # time until a contradiction, or a silent node, is forgotten
 ENDED_S: Final = 10.0  # without any pod: pods are made anew within seconds
 MAX_JOBS: Final = 20_000
 MAX_NODES_TOLD: Final = 64
@@ -62,7 +63,7 @@ class _Device:
 
 @dataclass
 class _Job:
-    """One job over a while, and what is remembered of it longer."""
+    """One job in a window, with longer-lived data."""
 
     name: JobName
     began_s: float
@@ -75,7 +76,7 @@ class _Job:
 
 @dataclass
 class _Seen:
-    """A contradiction, from when it was first seen to when it was seen last."""
+    """A contradiction, with first and last sight."""
 
     wrong: Wrong
     first_s: float
@@ -85,11 +86,11 @@ class _Seen:
 
 @dataclass
 class _Node:
-    """What orders a node's messages."""
+    """Order of a node's messages."""
 
     epoch: int
     counter: int
-    changed_s: float  # when this life of its agent was first heard
+    changed_s: float  # first message of this process run of its agent
     heard_s: float
 
 
@@ -106,7 +107,7 @@ class Meter:
         """``idle_percent``: a device below it does nothing. ``idle_limit_s``: a job all of whose
         devices do nothing for so long is told; 0 = never."""
         self.book = Book()
-        self.dropped: Counter[str] = Counter()  # messages that did not count, by why
+        self.dropped: Counter[str] = Counter()  # ignored messages by reason
         self._cluster = cluster
         self._epoch = epoch
         self._idle_percent = idle_percent
@@ -118,7 +119,7 @@ class Meter:
         self._owned: dict[Owner, list[_Job]] = {}  # as of the last round
         self._wrong: dict[tuple[Disagreement, str, str], _Seen] = {}
 
-    # What comes in
+    # Input
 
     def on_node(self, told: NodeTelemetry, now_s: float) -> set[str]:
         if told.cluster != self._cluster:
@@ -158,7 +159,9 @@ class Meter:
         return True
 
     def _is_of(self, uuid: str, node: str, now_s: float) -> bool:
-        """Whether the GPU is this node's: the first to tell of it has it until it falls silent."""
+        """Return whether the GPU belongs to this node: to its first reporter, until
+        that is silent.
+        """
         if not uuid:
             return True
         other, at_s = self._gpus.get(uuid, (node, now_s))
@@ -190,11 +193,11 @@ class Meter:
         else:
             seen.wrong, seen.last_s = wrong, now_s
 
-    # What goes out
+    # Output
 
     @property
     def jobs(self) -> int:
-        """That have figures."""
+        """Return the number of jobs with metrics."""
         return len(self._jobs)
 
     def due_s(self) -> float:
@@ -202,7 +205,7 @@ class Meter:
         return min((job.began_s + self._every_s for job in self._jobs.values()), default=1e18)
 
     def take(self, now_s: float) -> list[JobFigures]:
-        """The figures of all jobs that are due, and the last ones of those that have ended."""
+        """Return the messages of all due jobs, and the last ones of ended jobs."""
         self._forget(now_s)
         self._owned = {}
         for job in self._jobs.values():
@@ -290,7 +293,7 @@ class Meter:
         return Counter(seen.wrong.kind for seen in self._lasting())
 
     def take_new_disagreements(self) -> list[Wrong]:
-        """Those that nobody was told of: each once, until it was gone for a while."""
+        """Return unreported contradictions, each once until it was gone for a while."""
         new = [seen for seen in self._lasting() if not seen.told]
         for seen in new:
             seen.told = True

@@ -1,10 +1,9 @@
-"""Figures as annotations on Jobs: what is written, when it is worth a write, when it is taken away.
+"""Usage as annotations on Jobs: content, timing and removal. Pure.
 
-A write of a Job costs its API server, and everybody who watches Jobs, far more than a message costs
-us. So a Job is written again only after `every_s`, and only if a figure has moved by a step that
-people care for; that it leaves its GPUs idle, or does not any more, is written at once. What is
-written goes when the job ends; a label marks it, by which leftovers of an earlier life are found.
-Pure.
+A write of a Job costs its API server and every watcher far more than a message. So a Job is written
+again only after ``every_s``, and only after a relevant change. Begin and end of idleness are
+written at once. Annotations are removed at the end of the job. A label marks annotated Jobs, so
+that leftovers of an earlier process run are found.
 """
 
 from collections.abc import Mapping
@@ -25,16 +24,16 @@ ALL: Final = (UTILIZATION, MEMORY, POWER, IDLE)
 STEP_PERCENT: Final = 10.0  # of utilization
 STEP_SHARE: Final = 0.2  # of memory and power
 RESOURCES: Final = {one.kind: one for one in (JOBS, JOB_SETS)}
-AGAIN_S: Final = 30.0  # after a write that failed
+AGAIN_S: Final = 30.0  # retry interval
 
 
 class _Written(NamedTuple):
     at_s: float
-    figures: JobFigures | None  # None: by an earlier life, or nobody knows whether it is there
+    figures: JobFigures | None  # None: from an earlier process run, or unknown
 
 
 class Notes:
-    """What is written on the Jobs of one cluster."""
+    """Annotations on the Jobs of one cluster."""
 
     def __init__(self, namespaces: tuple[str, ...], every_s: float) -> None:
         self._namespaces = frozenset(namespaces)
@@ -42,11 +41,10 @@ class Notes:
         self._written: dict[str, _Written] = {}  # by uid
 
     def serves(self, figures: JobFigures) -> bool:
-        """Whether anything may be written on its object."""
         return figures.namespace in self._namespaces and figures.kind in RESOURCES
 
     def write(self, figures: JobFigures, now_s: float) -> list[Annotate]:
-        """What this message is worth."""
+        """Return the writes for a message."""
         if not self.serves(figures):
             return []
         known = self._written.get(figures.uid)
@@ -84,7 +82,7 @@ class Notes:
             self._written[write.uid] = _Written(now_s, None)
 
     def left_over(self, kind: str, namespace: str, name: str, uid: str) -> list[Annotate]:
-        """A marked Job that has ended: what is written goes."""
+        """Return the writes that clean an ended, marked Job."""
         self._written.pop(uid, None)
         if namespace not in self._namespaces:
             return []

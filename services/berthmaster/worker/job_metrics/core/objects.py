@@ -1,4 +1,4 @@
-"""The parts of pods and of their owners that figures need. Pure."""
+"""Parts of pods and owners for usage metrics. Pure."""
 
 from typing import Final
 
@@ -7,9 +7,9 @@ from berthmaster.lib.kube.labels import identity
 from berthmaster.lib.kube.objects import Condition, Metadata, Object, OwnerReference, Struct, holds
 from berthmaster.worker.job_metrics.core.pods import JobName, Owner, Pod
 
-# What is bound to a node and has not ended.
+# Bound pods that have not ended.
 HOLDING_PODS: Final = "spec.nodeName!=,status.phase!=Succeeded,status.phase!=Failed"
-SETS: Final = ("JobSet",)  # of a tenant's job with several pod sets, above its Jobs
+SETS: Final = ("JobSet",)  # of a job with several pod sets, above its Jobs
 
 
 class PodSpec(Struct, frozen=True):
@@ -25,7 +25,7 @@ class JobStatus(Struct, frozen=True):
 
 
 class JobObject(Object, frozen=True):
-    """A Job or JobSet on which figures are written."""
+    """A Job or JobSet with usage annotations."""
 
     status: JobStatus = JobStatus()
 
@@ -36,13 +36,13 @@ class JobObject(Object, frozen=True):
 
 
 def controller_of(metadata: Metadata) -> OwnerReference | None:
-    """Whose an object is: the owner that controls it, else its first."""
+    """Return the controlling owner, else the first."""
     owners = metadata.owner_references
     return next((one for one in owners if one.controller), owners[0] if owners else None)
 
 
 def pod_of(pod: PodObject, above: tuple[Owner, ...]) -> Pod:
-    """As figures know it; ``above``: its owners as far as they are known, the nearest first."""
+    """Return a pod. ``above``: its known owners, nearest first."""
     metadata = pod.metadata
     groups = kai_groups(metadata.labels)
     return Pod(
@@ -58,7 +58,7 @@ def pod_of(pod: PodObject, above: tuple[Owner, ...]) -> Pod:
 
 
 def _job(metadata: Metadata, above: tuple[Owner, ...]) -> JobName:
-    """Of a tenant's pod the workload, of any other what its controller is."""
+    """Return the job of a pod: the workload of a managed pod, else its controller."""
     ours = identity(metadata.labels, metadata.annotations)
     near = above[0] if above else Owner("Pod", metadata.name, metadata.uid)
     job = next((one for one in above if ours and one.kind in SETS), near)

@@ -1,7 +1,7 @@
-"""Who stands above pods, up to the top: what is known of it, and what must be asked. Pure.
+"""Owners of pods up to the top: known ones, and ones to read. Pure.
 
-An object's owners do not change, so each is read once. Where the API server does not let us read
-one, or lacks it, the chain ends there: the reference to it has said what it is.
+Owners of an object are immutable, so each is read once. At an unreadable or missing owner the chain
+ends with the reference.
 """
 
 from collections import OrderedDict
@@ -16,17 +16,17 @@ MAX_DEPTH: Final = 10  # Pod, Job, JobSet, TrainJob, Workflow …: more is a cir
 
 
 class Owners:
-    """All owners that were asked for."""
+    """All requested owners."""
 
     def __init__(self) -> None:
-        # uid -> its own owner; None = it has none, or nobody can say
+        # uid -> its own owner; None = none, or unreadable
         self._above: OrderedDict[str, OwnerReference | None] = OrderedDict()
         self._asked: dict[str, None] = {}
 
     def chain(
         self, reference: OwnerReference | None
     ) -> tuple[tuple[Owner, ...], OwnerReference | None]:
-        """The owners as far as they are known, the nearest first, and which is to be asked for."""
+        """Return the known owners, nearest first, and the one to read next."""
         found: list[Owner] = []
         while reference is not None and len(found) < MAX_DEPTH:
             found.append(Owner(reference.kind, reference.name, reference.uid))
@@ -37,19 +37,19 @@ class Owners:
         return tuple(found), None
 
     def ask(self, namespace: str, reference: OwnerReference) -> list[FindOwner]:
-        """Nothing if it was asked for and not answered yet."""
+        """Return the read, unless already pending."""
         if reference.uid in self._asked:
             return []
         self._asked[reference.uid] = None
         return [FindOwner(namespace, reference)]
 
     def learn(self, uid: str, above: OwnerReference | None) -> None:
-        """What the API server said."""
+        """Store an answer of the API server."""
         self._asked.pop(uid, None)
         self._above[uid] = above
         if len(self._above) > MAX_KNOWN:
             self._above.popitem(last=False)
 
     def unanswered(self, uid: str) -> None:
-        """It did not say: it will be asked again."""
+        """Forget a failed read, to repeat it."""
         self._asked.pop(uid, None)

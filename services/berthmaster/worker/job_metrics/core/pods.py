@@ -1,5 +1,4 @@
-"""The pods that may have GPUs, as somebody knows them, found by uid, by name and by what is written
-on them. Pure."""
+"""Pods that may have GPUs, by uid, name, annotated device and KAI group. Pure."""
 
 from collections.abc import Hashable, Iterable
 from typing import NamedTuple, TypeVar
@@ -14,33 +13,33 @@ class Owner(NamedTuple):
 
 
 class JobName(NamedTuple):
-    """What a pod is a part of."""
+    """The job of a pod."""
 
     namespace: str
     job: Owner
-    tenant: str = ""  # "" = it did not come through us
+    tenant: str = ""  # "" = an unmanaged job
     id: str = ""
     attempt: int = 0
-    owner: Owner | None = None  # at the top, where that is somebody else
+    owner: Owner | None = None  # top owner, if another object
 
     @property
     def key(self) -> tuple[str, ...]:
-        """Alike for all pods of a job, whatever is learned of its owners later."""
+        """Return a key, equal for all pods of a job, whatever owners are learned later."""
         if self.tenant:
             return self.tenant, self.id, str(self.attempt)
         return self.namespace, self.job.kind, self.job.name, self.job.uid
 
 
 class Pod(NamedTuple):
-    """One pod that is bound to a node and has not ended."""
+    """A bound pod that has not ended."""
 
     uid: str
     namespace: str
     name: str
     node: str
     job: JobName
-    devices: frozenset[str] = frozenset()  # UUIDs that are written on it, as HAMi does
-    groups: tuple[str, ...] = ()  # KAI's: it shares the GPU that each group's keeper was given
+    devices: frozenset[str] = frozenset()  # annotated UUIDs, as by HAMi
+    groups: tuple[str, ...] = ()  # KAI groups, whose keepers' GPUs it shares
     keeper: bool = False
 
 
@@ -66,7 +65,6 @@ class Book:
             self._by_group.setdefault(group, set()).add(pod.uid)
 
     def drop(self, uid: str) -> None:
-        """It is gone, or it has ended."""
         pod = self._by_uid.pop(uid, None)
         if pod is None:
             return
@@ -88,11 +86,11 @@ class Book:
         return self._by_uid.get(uid) if uid else None
 
     def written(self, device: str) -> Iterable[Pod]:
-        """Those on which this device is written."""
+        """Return the pods annotated with this device."""
         return [self._by_uid[uid] for uid in sorted(self._by_device.get(device, ()))]
 
     def sharing(self, group: str) -> Iterable[Pod]:
-        """Those of a group, without its keeper."""
+        """Return the pods of a group without its keeper."""
         found = [self._by_uid[uid] for uid in sorted(self._by_group.get(group, ()))]
         return [pod for pod in found if not pod.keeper]
 

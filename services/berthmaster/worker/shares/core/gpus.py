@@ -1,6 +1,6 @@
-"""The GPUs of this node, as NVIDIA's driver lists them, and whether the driver can still use them.
+"""GPUs of this node in NVIDIA's driver, and whether the driver can use them.
 
-pynvml loads the driver's library. Each function is one blocking pass over all GPUs.
+pynvml loads the driver's library. Each function is a blocking pass over all GPUs.
 """
 
 from collections.abc import Sequence
@@ -26,7 +26,9 @@ class Driver:
             raise CannotStart(f"no NVIDIA driver answers here: {error}") from error
 
     def gpus(self) -> tuple[tuple[Gpu, ...], tuple[str, ...]]:
-        """List the GPUs that can be shared, and say which cannot. Raises CannotStart."""
+        """Return the GPUs that can be shared, and the reasons for the others. Raises
+        CannotStart.
+        """
         nvml, found, left_out = self._nvml, [], []
         try:
             for index in range(nvml.nvmlDeviceGetCount()):
@@ -50,7 +52,7 @@ class Driver:
         return bool(current)
 
     def faults(self, gpus: Sequence[Gpu]) -> dict[str, str]:
-        """Return what is wrong with each GPU that the driver cannot use, by UUID."""
+        """Return the fault of each unusable GPU by UUID."""
         nvml, found = self._nvml, {}
         for gpu in gpus:
             try:

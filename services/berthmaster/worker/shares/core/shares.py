@@ -1,15 +1,15 @@
-"""Which GPU gives which share, and what a container gets of it. Pure.
+"""Shares of GPUs: the GPU of each share, and the settings of its container. Pure.
 
-The kubelet counts devices. Each GPU is offered as 1000 of them, ``GPU-1a2b…::0`` to ``::999``. A
-container that requests ``berthmaster.io/gpu-milli: 250`` gets 250. The kubelet remembers who has
-which, so nothing is remembered here. Example: of two GPUs with 400 and 1000 devices free, a request
-for 250 is given 250 of the first one, and a request for 2000 is refused.
+The kubelet counts devices. Each GPU is offered as 1000 devices, ``GPU-1a2b…::0`` to ``::999``. A
+container with ``berthmaster.io/gpu-milli: 250`` gets 250. The kubelet stores the allocations.
+Example: of two GPUs with 400 and 1000 free devices, a request for 250 gets 250 of the first, and a
+request for 2000 is refused.
 
-- Below 1000, all devices are of one GPU: of those with enough free, the one with the fewest free.
-- From 1000 on, the request is a multiple of 1000 and gets GPUs of which nobody else has a part.
-- Memory goes with the devices: 250 of a GPU with 80,000 MiB are 20,000 MiB.
-- A share is held by MPS, by a library in the container's processes (intercept), or by nothing where
-  GPUs take turns (time slicing). A container with whole GPUs needs no limit and gets none.
+- Below 1000, all devices are of one GPU: of those with enough free, the one with the fewest.
+- From 1000 on, requests are multiples of 1000 and get wholly free GPUs.
+- Memory is proportional: 250 of a GPU with 80,000 MiB are 20,000 MiB.
+- A share is enforced by MPS, by a library in the processes (intercept), or not at all with time
+  slicing. Whole GPUs need no limit.
 """
 
 from collections import Counter
@@ -32,7 +32,7 @@ PIPES_INSIDE: Final = "/run/berthmaster/mps"  # in a container
 SHM_INSIDE: Final = "/dev/shm"
 # Beside the GPU's own file, as far as the node has them.
 COMMON_FILES: Final = ("nvidiactl", "nvidia-uvm", "nvidia-uvm-tools", "nvidia-modeset")
-SEPARATOR: Final = "::"  # as in NVIDIA's names of replicas, which telemetry reads
+SEPARATOR: Final = "::"  # as in NVIDIA's names of replicas, which telemetry parses
 
 Way = Literal["mps", "intercept", "time-slicing"]
 RESOURCES: Final[Mapping[Way, str]] = {
@@ -50,19 +50,17 @@ class Refused(ValueError):
 
 
 class Gpu(NamedTuple):
-    """One GPU of this node."""
-
     uuid: str
-    minor: int  # the number of its device file
+    minor: int  # number of the device file
     memory_mib: int
 
 
 class Share(NamedTuple):
-    """What one container gets: a part of one GPU, or whole GPUs."""
+    """Share of one container: a part of one GPU, or whole GPUs."""
 
     gpus: tuple[Gpu, ...]
-    milli: int  # of each of them
-    name: str = ""  # of a part: its first device, which nobody else has meanwhile
+    milli: int  # of each GPU
+    name: str = ""  # first device of a part, unique while allocated
 
 
 class Mount(NamedTuple):
@@ -74,7 +72,7 @@ class Mount(NamedTuple):
 
 
 class Grant(NamedTuple):
-    """What the kubelet adds to a container."""
+    """The kubelet's additions to a container."""
 
     env: Mapping[str, str]
     mounts: tuple[Mount, ...]
@@ -85,16 +83,16 @@ class Places(NamedTuple):
     """Where things are on the node, as the kubelet sees the node."""
 
     devices: str  # the folder of device files
-    files: tuple[str, ...]  # those of COMMON_FILES that are there
+    files: tuple[str, ...]  # existing ones of COMMON_FILES
     pipes: str  # a folder for each GPU's daemon, by UUID
-    shm: str  # what the daemons have as /dev/shm
-    accounts: str  # a file for each share that the library holds, by its name
+    shm: str  # /dev/shm of the daemons
+    accounts: str  # folder with a file for each intercepted share, by name
     library: str
-    preload: str  # a file that names the library
+    preload: str  # file that names the library
 
 
 def device_ids(gpu: Gpu) -> Iterator[str]:
-    """Name the devices as which a GPU is offered."""
+    """Yield the device ids of a GPU."""
     return (f"{gpu.uuid}{SEPARATOR}{number}" for number in range(WHOLE))
 
 
@@ -123,7 +121,7 @@ def preferred(available: Iterable[str], taken: Sequence[str], size: int) -> list
 
 
 def share_of(devices: Sequence[str], gpus: Mapping[str, Gpu]) -> Share:
-    """Return the share that these devices are. Raises Refused."""
+    """Return the share of these devices. Raises Refused."""
     counts = Counter(map(_uuid, devices))
     unknown = sorted(set(counts) - set(gpus))
     if unknown:
@@ -141,12 +139,12 @@ def share_of(devices: Sequence[str], gpus: Mapping[str, Gpu]) -> Share:
 
 
 def memory_mib(share: Share) -> int:
-    """Return the memory that goes with a part of a GPU."""
+    """Return the memory of a part of a GPU."""
     return share.gpus[0].memory_mib * share.milli // WHOLE
 
 
 def grant_of(share: Share, way: Way, places: Places) -> Grant:
-    """Return what a container with this share gets."""
+    """Return the additions to a container with this share."""
     env = {VISIBLE: ",".join(gpu.uuid for gpu in share.gpus)}
     names = (*(f"nvidia{gpu.minor}" for gpu in share.gpus), *places.files)
     files = tuple(f"{places.devices}/{name}" for name in names)

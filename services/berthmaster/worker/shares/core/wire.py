@@ -1,8 +1,8 @@
-"""The messages of the kubelet's APIs that are used here, as protobuf encodes them. Pure.
+"""Messages of the kubelet's APIs in protobuf encoding. Pure.
 
 Device plugin API v1beta1: Register, ListAndWatch, GetPreferredAllocation, Allocate. PodResources
-API v1: GetAllocatableResources. Numbers of fields are those of Kubernetes' api.proto. All functions
-that read raise BadMessage.
+API v1: GetAllocatableResources. Field numbers are those of Kubernetes' api.proto. Reading functions
+raise BadMessage.
 """
 
 from collections.abc import Iterable
@@ -17,7 +17,7 @@ OPTIONS: Final = _PREFERRED
 
 
 class Wish(NamedTuple):
-    """A question for the devices that one container should get."""
+    """A request for a preferred allocation."""
 
     available: tuple[str, ...]
     taken: tuple[str, ...]
@@ -25,7 +25,7 @@ class Wish(NamedTuple):
 
 
 class Owned(NamedTuple):
-    """Devices that the kubelet knows under one resource."""
+    """Devices of one resource in the kubelet."""
 
     resource: str
     devices: tuple[str, ...]
@@ -37,7 +37,7 @@ def registration(endpoint: str, resource: str) -> bytes:
 
 
 def listing(devices: Iterable[tuple[str, bool]]) -> bytes:
-    """Encode a ListAndWatchResponse: each device and whether it is healthy."""
+    """Encode a ListAndWatchResponse with the health of each device."""
     states = {True: field(2, "Healthy"), False: field(2, "Unhealthy")}
     return b"".join(field(1, field(1, name) + states[ok]) for name, ok in devices)
 

@@ -1,11 +1,12 @@
-"""The agent between its source and the bus: when to read, what to publish, what to tell people.
+"""The agent between source and bus: when to read, what to publish, what to log.
 
-One read at a time. A tick that finds the last read still under way is skipped, so that a slow
-driver makes the agent slower and never later and later; a read past its limit is told as hung, and
-what it brings in the end is thrown away, since it is old. Observations are never kept for later.
+One read at a time. A tick during a read is skipped, so a slow driver slows the agent without a
+growing delay. A read past its limit is reported as hung, and its late result is dropped.
+Observations are never queued.
 
-People are told of a change, not of every second in which it lasts. Pure: events in, instructions
-out; `now_s` is a clock that never goes back, the wall clock comes with the event that needs it.
+Changes are logged, not every second of a condition. Example: a GPU is lost for an hour, and the log
+has two lines. Pure: events in, instructions out. ``now_s`` never goes back, and events carry the
+wall clock where needed.
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,9 +18,9 @@ from berthmaster.lib.messages.telemetry import GpuHealth, GpuReading, NodeTeleme
 from berthmaster.worker.telemetry.core.plausible import plausible
 from berthmaster.worker.telemetry.core.source import NodeReading
 
-REFUSED: Final = "values that cannot be right"  # what a node's message lacks then
+REFUSED: Final = "values that cannot be right"  # entry in ``lacks`` for refused values
 MAX_NAMED_CHARS: Final = 160
-# A GPU whose health wavers is told of this often at most; one that is lost, always.
+# Log interval for a GPU with a fluctuating health; a lost GPU is always logged.
 QUIET_S: Final = 60.0
 
 
@@ -30,7 +31,7 @@ QUIET_S: Final = 60.0
 class Ticked:
     """A beat of the interval is due."""
 
-    missed: int = 0  # beats before it that never came, as the machine was busy
+    missed: int = 0  # earlier ticks missed on a busy machine
 
 
 @dataclass(frozen=True)
@@ -56,19 +57,19 @@ Event: TypeAlias = Ticked | ReadEnded | ReadFailed
 
 @dataclass(frozen=True)
 class StartRead:
-    """Let the source read; exactly one ReadEnded or ReadFailed follows, if it ever returns."""
+    """Start a read. Exactly one ReadEnded or ReadFailed follows, if the source ever returns."""
 
 
 @dataclass(frozen=True)
 class Publish:
-    """Send it now or not at all."""
+    """Send now or not at all."""
 
     message: NodeTelemetry
 
 
 @dataclass(frozen=True)
 class Ready:
-    """Whether the source is in order, for whoever asks about readiness."""
+    """Readiness of the source."""
 
     ok: bool
     why: str = ""
@@ -84,7 +85,7 @@ class Tell:
 
 
 class What(Enum):
-    """What is counted; the values are names of metrics."""
+    """Counted events, by metric name."""
 
     SKIPPED = "ticks_skipped"
     HUNG = "reads_hung"
@@ -96,8 +97,6 @@ class What(Enum):
 
 @dataclass(frozen=True)
 class Count:
-    """Something happened that metrics show."""
-
     what: What
     times: int = 1
 
@@ -107,7 +106,7 @@ Instruction: TypeAlias = StartRead | Publish | Ready | Tell | Count
 
 @dataclass
 class _Told:
-    """What people were last told of one GPU."""
+    """Last logged state of one GPU."""
 
     health: GpuHealth
     at_s: float
@@ -139,7 +138,7 @@ class Agent:
         self._lacks: dict[str, tuple[tuple[str, ...], float]] = {}
 
     def handle(self, event: Event, now_s: float) -> list[Instruction]:
-        """Take one event in; what to do about it comes out, in order."""
+        """Apply one event and return the instructions in order."""
         match event:
             case Ticked():
                 return self._on_ticked(event, now_s)
@@ -212,7 +211,7 @@ class Agent:
         since_s, self._reading_since_s, self._hung = self._reading_since_s, None, False
         return 0.0 if since_s is None else now_s - since_s
 
-    # What people are told
+    # Log lines
 
     def _unreadable(self, why: str) -> list[Instruction]:
         """Not ready: the log hears it once, readiness always knows the newest reason."""
@@ -237,7 +236,7 @@ class Agent:
     def _watch_lacks(
         self, node: str, lacks: tuple[str, ...], now_s: float, done: list[Instruction]
     ) -> None:
-        """Tell of what cannot be read when that begins and ends; wavering, a line a minute."""
+        """Log the begin and end of missing values, at most a line a minute."""
         told, at_s = self._lacks.get(node, ((), float("-inf")))
         kinds = tuple(_kind_of_lack(lack) for lack in lacks)
         if kinds == told or now_s - at_s < QUIET_S:
@@ -258,7 +257,7 @@ class Agent:
     def _watch_health(
         self, node: str, gpu: GpuReading, now_s: float, done: list[Instruction]
     ) -> None:
-        """Tell of a GPU whose health has changed since we last told of it."""
+        """Log a GPU whose health changed since the last line."""
         key = (node, gpu.uuid or f"#{gpu.index}")
         told = self._told.get(key)
         before: GpuHealth = told.health if told else "ok"
@@ -273,7 +272,7 @@ class Agent:
 
 
 def _right(node: NodeReading) -> tuple[tuple[GpuReading, ...], list[str]]:
-    """The node's readings without what cannot be right, and what that was."""
+    """Return the node's samples without impossible values, and those values."""
     gpus: list[GpuReading] = []
     refused = list(node.refused)
     for gpu in node.gpus:
@@ -284,5 +283,5 @@ def _right(node: NodeReading) -> tuple[tuple[GpuReading, ...], list[str]]:
 
 
 def _kind_of_lack(lack: str) -> str:
-    """What is lacking, without why: the reason may be worded anew each time."""
+    """Return the part of a text before the reason, which may vary."""
     return lack.partition(":")[0]

@@ -19,7 +19,7 @@ imitate all of this. Pure.
 import re
 from typing import Final
 
-MAX_CHARS: Final = 64 * 1024  # the kernel writes a few hundred; whoever reads may stop here
+MAX_CHARS: Final = 64 * 1024  # the kernel writes a few hundred
 
 # A uid is a UUID; a static pod's is the hash of its file, 32 digits without dashes.
 _UID = r"[0-9a-f]{8}(?:[-_][0-9a-f]{4}){3}[-_][0-9a-f]{12}|[0-9a-f]{32}"
@@ -28,12 +28,12 @@ _QOS: Final = frozenset({"burstable", "besteffort"})  # guaranteed pods stand ri
 _IS_ROOT: Final = re.compile(rf"{_ROOT}\Z")
 _CGROUPFS: Final = re.compile(rf"pod({_UID})\Z")
 _SYSTEMD: Final = re.compile(rf"{_ROOT}(?:-burstable|-besteffort)?-pod({_UID})\.slice(?::.*)?\Z")
-# cri-o's monitor lives in the group of the pod and is none of its processes.
+# cri-o's monitor is in the pod's group and no process of the pod.
 _MONITOR: Final = "crio-conmon-"
 
 
 def pod_uid(text: str) -> str | None:
-    """The pod's uid as Kubernetes spells it, or None if the process is in no pod."""
+    """Return the pod's uid as Kubernetes spells it; None outside of pods."""
     for line in text.splitlines():
         parts = line.split(":", 2)
         if len(parts) == 3 and (uid := _uid_in(parts[2].split("/"))):
@@ -53,7 +53,7 @@ def _uid_in(segments: list[str]) -> str | None:
 
 
 def _below_kubepods(segments: list[str], place: int) -> bool:
-    """Whether this segment stands right below kubepods, or below one of its service classes."""
+    """Return whether the segment is directly below kubepods or a service class."""
     above = segments[:place]
     if above and above[-1] in _QOS:
         above.pop()

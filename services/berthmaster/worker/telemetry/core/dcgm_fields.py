@@ -1,15 +1,13 @@
-"""From the series of a dcgm-exporter to readings: which field means what, and whose it is.
+"""Samples from the series of a dcgm-exporter. Pure.
 
-An exporter repeats a GPU's series for each pod that shares it, and in MIG mode for each instance,
-so that series are gathered by (host, GPU, instance) and never added up. The exporter knows pods by
-name and not by uid or process, so that readings from here say who was given a GPU and carry no
-processes.
+An exporter repeats a GPU's series for each pod on it, and in MIG mode for each instance, so series
+are grouped by (host, GPU, instance) and never summed. The exporter knows pods by name, without uid
+or process, so samples have holders and no processes.
 
-A GPU is known by its UUID, as indices may move. For example, 0 = A and 1 = B, then 0 = B alone: B
-is as it was, and A is lost. A GPU that an exporter has told of and tells of no more is lost, unless
-a line that may be about it cannot be read. One without a UUID is not healthy: nobody could tell
-whose it is. A host that an exporter tells of no more is not ours to judge, and is simply not
-reported. Pure.
+A GPU is identified by UUID, because indices may change. Example: 0 = A and 1 = B, then 0 = B alone:
+B is unchanged and A is lost. A GPU missing in a later page is lost, unless an unreadable line may
+concern it. A GPU without a UUID is unhealthy, because no pod can be matched. A host missing in a
+later page is simply not reported.
 """
 
 import math
@@ -57,7 +55,7 @@ REMAP_FAILURE: Final = f"{DEV}ROW_REMAP_FAILURE"
 THROTTLE: Final = f"{DEV}CLOCK_THROTTLE_REASONS"  # until DCGM 3
 EVENT_REASONS: Final = f"{DEV}CLOCKS_EVENT_REASONS"  # since DCGM 4
 ENGINE_ACTIVE: Final = "DCGM_FI_PROF_GR_ENGINE_ACTIVE"  # 0 to 1
-SM_ACTIVE: Final = "DCGM_FI_PROF_SM_ACTIVE"  # 0 to 1; not among what the exporter tells by default
+SM_ACTIVE: Final = "DCGM_FI_PROF_SM_ACTIVE"  # 0 to 1; not exported by default
 
 WANTED: Final = frozenset(
     {
@@ -68,7 +66,7 @@ WANTED: Final = frozenset(
     }
 )  # fmt: skip
 
-# DCGM writes "I do not know" as a number from here on; nothing that we read comes near it.
+# DCGM writes unknown values as numbers from here on.
 _BLANK: Final = 0x7FFFFFF0
 _BOUNDS: Final = MappingProxyType(
     {
@@ -83,7 +81,7 @@ _BOUNDS: Final = MappingProxyType(
         **dict.fromkeys((ENGINE_ACTIVE, SM_ACTIVE), SHARE),
     }
 )
-# What an instance's series say about the whole GPU, not about the instance.
+# Fields of an instance's series that describe the whole GPU.
 _OF_THE_GPU: Final = WANTED - {
     GPU_UTIL, MEM_COPY_UTIL, FB_TOTAL, FB_USED, FB_FREE, FB_RESERVED, ENGINE_ACTIVE, SM_ACTIVE,
 }  # fmt: skip
@@ -109,12 +107,12 @@ class Parsed(NamedTuple):
     """A page, taken apart."""
 
     series: Sequence[Series]
-    skipped: int = 0  # lines that cannot be read
+    skipped: int = 0  # unreadable lines
     named: tuple[str, ...] = ()  # the first of them
     cut_short: bool = False  # the page ends in the middle of a line
 
     def may_tell_of(self, index: int, uuid: str) -> bool:
-        """Whether a line that cannot be read may be about this GPU."""
+        """Return whether an unreadable line may concern this GPU."""
         if self.cut_short or len(self.named) < self.skipped:
             return True
         marks = [mark for mark in (uuid, f'gpu="{index}"') if mark]
@@ -122,7 +120,7 @@ class Parsed(NamedTuple):
 
     @property
     def lacks(self) -> tuple[str, ...]:
-        """What cannot be read, in words for people."""
+        """Return the unreadable lines, described."""
         if not self.skipped:
             return ()
         first = repr(self.named[0][:80]) if self.named else "the last, which has no end"
@@ -133,7 +131,7 @@ class Parsed(NamedTuple):
 
 @dataclass
 class _Device:
-    """What was said about one GPU."""
+    """Series of one GPU."""
 
     index: int
     uuid: str = ""
@@ -141,7 +139,7 @@ class _Device:
     values: dict[str, float] = field(default_factory=dict)
     instances: dict[str, "_Instance"] = field(default_factory=dict)
     holders: set[tuple[str, str, str, str]] = field(default_factory=set)  # instance, pod …
-    fault: str = ""  # why it is not to be trusted, whatever it says of itself
+    fault: str = ""  # why its values are not trusted
 
     @property
     def key(self) -> str:
@@ -150,7 +148,7 @@ class _Device:
 
 @dataclass
 class _Instance:
-    """What was said about one MIG instance, under the number of its GPU instance."""
+    """Series of one MIG instance, by GPU instance number."""
 
     profile: str
     values: dict[str, float] = field(default_factory=dict)
@@ -158,7 +156,7 @@ class _Instance:
 
 @dataclass
 class _Known:
-    """What is remembered of a GPU from one scrape to the next."""
+    """Memory of a GPU between scrapes."""
 
     uuid: str
     model: str
@@ -171,11 +169,11 @@ class DcgmReadings:
     """Turns one scrape after the other into readings."""
 
     def __init__(self, node: str) -> None:
-        self._node = node  # "" = each Hostname is a node of its own
-        self._known: dict[str, dict[str, _Known]] = {}  # by host and what a GPU is known by
+        self._node = node  # "" = each Hostname is its own node
+        self._known: dict[str, dict[str, _Known]] = {}  # by host and identity of the GPU
 
     def take(self, page: Parsed, now_s: float) -> tuple[NodeReading, ...]:
-        """The readings of one scrape. Raises SourceFailed if it tells of no GPU of ours."""
+        """Return the samples of one scrape. Raises SourceFailed without any GPU of the node."""
         refused: list[str] = []
         hosts = _gather(page.series, refused)
         if not hosts:
@@ -187,7 +185,7 @@ class DcgmReadings:
             NodeReading(host, self._readings(host, hosts[host], page, now_s))
             for host in sorted(hosts)
         ]
-        # Of a line that cannot be read nobody knows the host; nearly always there is one.
+        # The host of an unreadable line is unknown; usually there is one host.
         made[0] = made[0]._replace(
             lacks=page.lacks, lines_skipped=page.skipped, refused=tuple(refused)
         )
@@ -231,21 +229,21 @@ class DcgmReadings:
 
 
 def _replaced(known: dict[str, _Known], there: Collection[str], index: int) -> None:
-    """A GPU that we have not seen before has come: one that is absent and had its place is gone."""
+    """Forget an absent GPU whose index a new GPU has."""
     for key, one in list(known.items()):
         if key not in there and one.index == index:
             del known[key]
 
 
 class _Indices:
-    """Gives every GPU of a node an index of its own, if it can the one that it has."""
+    """Gives each GPU of a node a unique index, its own if possible."""
 
     def __init__(self, devices: Iterable[_Device]) -> None:
         self._wanted = {device.index for device in devices}
         self._taken: set[int] = set()
 
     def take(self, index: int) -> int:
-        """This one, or the first that nobody has or wants."""
+        """Return this index, or the first unused and unwanted one."""
         if index in self._taken:
             unfit = self._taken | self._wanted
             index = next(n for n in range(len(unfit) + 1) if n not in unfit)
@@ -254,7 +252,7 @@ class _Indices:
 
 
 def _gather(series: Iterable[Series], refused: list[str]) -> dict[str, list[_Device]]:
-    """The GPUs of each host. ``refused``: takes what of them cannot be right."""
+    """Return the GPUs of each host. ``refused``: collects impossible values."""
     hosts: dict[str, dict[str, _Device]] = {}
     for one in series:
         labels = one.labels
@@ -292,8 +290,9 @@ def _gather(series: Iterable[Series], refused: list[str]) -> dict[str, list[_Dev
 
 
 def _with_nameless(devices: Mapping[str, _Device]) -> list[_Device]:
-    """Series without a UUID are of the GPU that others name under the same index. Where none does,
-    or several do, they are of one that nobody names."""
+    """Assign series without a UUID to the GPU with the same index; to an unnamed GPU if none or
+    several match.
+    """
     named = [device for device in devices.values() if device.uuid]
     left: list[_Device] = []
     for device in devices.values():
@@ -312,7 +311,7 @@ def _with_nameless(devices: Mapping[str, _Device]) -> list[_Device]:
 
 
 def _pod(labels: Mapping[str, str]) -> tuple[str, str, str] | None:
-    """(namespace, pod, container) that a series is about; the second names are older ones."""
+    """Return (namespace, pod, container) of a series, by new or old label names."""
     pod = labels.get("pod") or labels.get("pod_name") or ""
     namespace = labels.get("namespace") or labels.get("pod_namespace") or ""
     container = labels.get("container") or labels.get("container_name") or ""
@@ -392,7 +391,9 @@ def _reading(index: int, device: _Device, known: _Known, now_s: float) -> GpuRea
 
 
 def _mig(uuid: str, number: str, instance: _Instance) -> MigInstance:
-    """The exporter does not name an instance's UUID: its GPU's and its number stand for it."""
+    """Return a MIG instance. Without a UUID in the exporter, its GPU's and its number
+    identify it.
+    """
     total_mib = _total_mib(instance.values)
     if total_mib is None:
         size = re.search(r"(\d+)gb", instance.profile)
@@ -408,7 +409,7 @@ def _mig(uuid: str, number: str, instance: _Instance) -> MigInstance:
 
 
 def _total_mib(values: Mapping[str, float]) -> int | None:
-    """As exported, else what is used, free and reserved; without the reserve it is not whole."""
+    """Return the total memory as exported, or as used, free and reserved together."""
     if FB_TOTAL in values:
         return _whole(values[FB_TOTAL])
     if FB_USED in values and FB_FREE in values:
@@ -419,8 +420,9 @@ def _total_mib(values: Mapping[str, float]) -> int | None:
 def _utilization(
     values: Mapping[str, float], slices: Sequence[MigInstance], model: str
 ) -> float | None:
-    """Of a GPU: as its driver counts, else as its profiling counters do, else as its slices come to
-    that a MIG mode cuts it into, since in it the driver does not count."""
+    """Return the utilization of a GPU: from the driver, else from profiling counters, else from its
+    MIG slices, since the driver does not count in MIG mode.
+    """
     if GPU_UTIL in values:
         return values[GPU_UTIL]
     whole = _of_instance(values)

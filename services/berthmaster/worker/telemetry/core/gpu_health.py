@@ -1,8 +1,8 @@
-"""The health of a GPU, judged from the signs that its driver gives.
+"""The health of a GPU, from the driver's signs. Pure.
 
-One function for all sources, so that NVML and dcgm-exporter cannot disagree. A GPU that does not
-answer has no signs, and its source calls it lost. One that has a fatal XID, such as 79, is lost
-although figures of it may still come. The worst sign comes first, since one reason is shown. Pure.
+All sources use this function, so NVML and dcgm-exporter agree. A GPU without an answer has no
+signs, and its source reports it lost. A fatal XID, such as 79, also makes a GPU lost, even while
+samples arrive. The worst sign comes first, because one reason is shown.
 """
 
 from typing import Final, NamedTuple
@@ -10,8 +10,8 @@ from typing import Final, NamedTuple
 from berthmaster.lib.messages.telemetry import HARDWARE_THROTTLES, GpuHealth
 from berthmaster.worker.telemetry.core.xid import Severity, look_up
 
-# After this long a driver that can name what a GPU needs, and names nothing, is believed over an
-# XID: long enough that it has noticed, short enough that a repaired GPU is not shunned for a day.
+# After this time a driver that names no recovery action overrides an XID: long enough for the
+# driver to notice, short enough not to avoid a repaired GPU for a day.
 XID_SETTLES_S: Final = 300.0
 
 THROTTLE_REASONS: Final = (
@@ -34,7 +34,7 @@ _SLOWED_BY: Final = {
 }
 
 NO_UUID: Final = "its source reports no UUID of it"
-# What a driver may ask for to recover a GPU.
+# Recovery actions that a driver may request.
 RECOVERY: Final = {
     1: "a reset of the GPU",
     2: "a reboot of the node",
@@ -47,20 +47,20 @@ RECOVERY: Final = {
 
 
 class Signs(NamedTuple):
-    """What is known about one GPU; None is unknown, and unknown accuses nobody."""
+    """Known signs of one GPU. None is unknown and never counts against it."""
 
-    xid: int | None = None  # the newest that is no passing one: those often follow upon a bad one
+    xid: int | None = None  # newest XID that is not transient, since transient ones often follow
     xid_at_s: float = 0.0
     ecc_uncorrected: int | None = None
     retirement_failed: bool | None = None  # memory rows could not be remapped
     retirement_pending: bool | None = None  # rows or pages wait for a reset
     recovery_action: int | None = None  # 0 = the driver asks for nothing
     throttle_reasons: tuple[str, ...] = ()
-    named: bool = True  # False: its source tells no UUID, so nobody knows which GPU that is
+    named: bool = True  # False: no UUID, so the GPU is not identified
 
 
 def throttle_names(bits: int) -> tuple[str, ...]:
-    """The driver's bit mask as words; a bit that we do not know keeps its number."""
+    """Return the names of the driver's bit mask; an unknown bit keeps its number."""
     if bits == 0:
         return ()
     names = [name for bit, name in THROTTLE_REASONS if bits & bit]
@@ -70,7 +70,7 @@ def throttle_names(bits: int) -> tuple[str, ...]:
 
 
 def verdict(signs: Signs, now_s: float) -> tuple[GpuHealth, str]:
-    """The health and, unless it is ok, the reason for people."""
+    """Return the health and, unless ok, the reason."""
     by_xid = _xid(signs, now_s)
     if by_xid and signs.xid is not None and look_up(signs.xid).severity is Severity.FATAL:
         return "lost", by_xid

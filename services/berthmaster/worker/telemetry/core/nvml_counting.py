@@ -1,8 +1,7 @@
-"""What a GPU's SMs did, or its MIG slices, by the counters of Hopper and later.
+"""SM activity of a GPU or its MIG slices, from the counters of Hopper and later. Pure.
 
-Counters only grow, so that a look now and then misses nothing; but one costs 2 to 3 ms of a
-processor (H200, driver 580). They are therefore read every `COUNTERS_S`, and what they tell is a
-mean of that while. Pure.
+Counters only grow, so rare reads miss nothing, but one costs 2 to 3 ms of CPU (H200, driver 580).
+They are read every `COUNTERS_S` and give the mean of that time.
 """
 
 from collections.abc import Callable, Mapping
@@ -17,7 +16,7 @@ NOTHING: Final[Mapping[str, Activity]] = MappingProxyType({})
 
 
 class Counting:
-    """The counters of one GPU, or of the slices that it is cut into."""
+    """Counters of one GPU, or of its slices."""
 
     def __init__(self, driver: Nvml, ask: Ask) -> None:
         self._driver = driver
@@ -33,7 +32,7 @@ class Counting:
     def read(
         self, now_s: float, devices: Mapping[str, Callable[[Handle], Counters]]
     ) -> Mapping[str, Activity]:
-        """By UUID what devices did in the last while; of which that is not known, nothing."""
+        """Return the activity of devices by UUID over the last interval, as far as known."""
         if now_s < self._due_s:
             return self._told
         self._due_s = now_s + COUNTERS_S

@@ -1,8 +1,8 @@
-"""What we need of the NVIDIA driver, as a protocol, and what each of its refusals means.
+"""The NVIDIA driver as a protocol, and the meaning of its errors. Pure.
 
-The reader (nvml_reader.py, nvml_gpu.py) is written against `Nvml` and sees plain numbers and one
-exception; nvml.py puts pynvml behind it, tests put a script behind it. Every single call may be
-refused, and the caller acts on the kind of a refusal, never on its number. Pure.
+The reader (nvml_reader.py, nvml_gpu.py) uses `Nvml` and sees plain numbers and one exception.
+nvml.py implements it with pynvml, and tests with a script. Each call may fail, and the caller acts
+on the kind of the failure, never on its number.
 """
 
 from collections.abc import Sequence
@@ -12,23 +12,23 @@ from typing import Final, NamedTuple, NewType, Protocol
 
 # The driver's name for a device or MIG device; valid until `stop`.
 Handle = NewType("Handle", int)
-# The counters of a device as they were at one moment; valid until `stop`.
+# The counters of a device at one time; valid until `stop`.
 Counters = NewType("Counters", int)
 
 
 class FaultKind(Enum):
-    """What a refusal means for whoever asked."""
+    """Meaning of a failure for the caller."""
 
     UNSUPPORTED = "unsupported"  # this GPU or driver cannot tell: do not ask again soon
     FORBIDDEN = "forbidden"  # we may not know: do not ask again soon
     NOTHING = "nothing"  # there is nothing to tell at the moment
     GPU_LOST = "gpu lost"  # this GPU does not answer any more, or not before a reset
     DRIVER_GONE = "driver gone"  # no GPU answers until the driver is opened anew
-    TROUBLE = "trouble"  # it failed for once, or says no more than that
+    TROUBLE = "trouble"  # a single or unspecified failure
 
 
-# NVML's return codes; what is not named here is trouble. "Invalid argument" is among that on
-# purpose: it is also what a handle gives that has outlived its device.
+# NVML's return codes; others are TROUBLE. "Invalid argument" is TROUBLE too, because an outdated
+# handle gives it.
 KINDS: Final = MappingProxyType(
     {
         0: FaultKind.NOTHING,  # a success that pynvml takes for an error: an empty list of samples
@@ -52,7 +52,7 @@ KINDS: Final = MappingProxyType(
     }
 )
 
-# What a person can do about it, where that is not plain from the driver's own words.
+# Remedies, where the driver's message is not clear.
 _ADVICE: Final = MappingProxyType({18: "it was replaced while in use, restart this agent"})
 
 
@@ -91,7 +91,7 @@ class Remapped(NamedTuple):
 
 
 class Slice(NamedTuple):
-    """What a MIG device was made of."""
+    """Profile data of a MIG device."""
 
     gpu_slices: int
     compute_slices: int
@@ -116,32 +116,32 @@ class Sample(NamedTuple):
 class Activity(NamedTuple):
     """Means over the while between two looks at a device's counters, in percent; NaN = not told."""
 
-    engine_percent: float  # of the time, in which a kernel ran
-    sm_percent: float  # of the device's SMs, that had work
+    engine_percent: float  # share of time with a running kernel
+    sm_percent: float  # share of SMs with work
 
 
 class XidEvent(NamedTuple):
-    """An XID error that the driver reported."""
+    """An XID error from the driver."""
 
     handle: Handle
     xid: int
 
 
 class Nvml(Protocol):
-    """The driver. Every method is one question to it and may raise NvmlFault."""
+    """The driver. Every method is one call and may raise NvmlFault."""
 
-    # Its life. After `stop`, or a fault of kind DRIVER_GONE, `start` opens it anew.
+    # Lifecycle. After `stop`, or a fault of kind DRIVER_GONE, `start` opens it again.
     def start(self) -> None: ...
     def stop(self) -> None: ...
     def driver_version(self) -> str: ...
 
-    # What there is
+    # Devices
     def count(self) -> int: ...
     def device(self, index: int, /) -> Handle: ...
     def uuid(self, handle: Handle, /) -> str: ...
     def name(self, handle: Handle, /) -> str: ...
 
-    # How it is now
+    # Usage
     def memory(self, handle: Handle, /) -> Memory: ...
     def memory_v1(self, handle: Handle, /) -> Memory: ...
     def rates(self, handle: Handle, /) -> Rates: ...
@@ -153,7 +153,7 @@ class Nvml(Protocol):
     def clock_reasons(self, handle: Handle, /) -> int: ...
     def clock_reasons_v1(self, handle: Handle, /) -> int: ...
 
-    # Its health
+    # Health
     def ecc_corrected(self, handle: Handle, /) -> int: ...
     def ecc_uncorrected(self, handle: Handle, /) -> int: ...
     def remapped_rows(self, handle: Handle, /) -> Remapped: ...
@@ -172,8 +172,8 @@ class Nvml(Protocol):
     def graphics_processes(self, handle: Handle, /) -> Sequence[Process]: ...
     def process_samples(self, handle: Handle, since_us: int, /) -> Sequence[Sample]: ...
 
-    # What the counters of Hopper and later say (GPU performance monitoring). `count_mig` is asked
-    # of the GPU, about a GPU instance on it. `forget` refuses nothing.
+    # Counters of Hopper and later (GPU performance monitoring). `count_mig` is called on the GPU,
+    # for one of its GPU instances. `forget` never fails.
     def counts(self, handle: Handle, /) -> bool: ...
     def gpu_instance(self, handle: Handle, /) -> int: ...
     def count_gpu(self, handle: Handle, /) -> Counters: ...
@@ -181,7 +181,7 @@ class Nvml(Protocol):
     def activity(self, before: Counters, after: Counters, /) -> Activity: ...
     def forget(self, counters: Counters, /) -> None: ...
 
-    # Events. `open_events` forgets who was watched; `next_xid` never waits (NOTHING = none there).
+    # Events. `open_events` drops earlier watches. `next_xid` never waits (NOTHING = none).
     def open_events(self) -> None: ...
     def watch(self, handle: Handle, /) -> None: ...
     def next_xid(self) -> XidEvent: ...

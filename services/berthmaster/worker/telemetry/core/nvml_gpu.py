@@ -1,12 +1,11 @@
-"""One GPU under NVML: which calls are made, how often, and what becomes of their refusals.
+"""One GPU under NVML: calls, their frequency, and handling of failures. Pure.
 
-Two lanes. What changes from second to second is asked at every read. What changes seldom or is slow
-to answer (limits, error counters, MIG, retired memory) is asked every `SLOW_S` and remembered. A
-call that this GPU does not support, or that we are not allowed, is left alone for `DEAF_S`: eight
-GPUs that each refuse five calls a second would cost more than all that they answer.
+Fast values are read each time. Slow or rarely changing ones (limits, error counters, MIG, retired
+memory) are read every `SLOW_S` and cached. An unsupported or forbidden call is skipped for
+`DEAF_S`: eight GPUs with five failing calls a second would cost more than all successful ones.
 
-A refused call gives None for its figure. Only a GPU that answers nothing at all is lost, with the
-driver's own words; so is one for which the driver says so. Pure.
+A failed call gives None. Only a GPU without any answer is lost, with the driver's message, or a GPU
+that the driver reports lost.
 """
 
 from collections import Counter
@@ -40,7 +39,7 @@ T = TypeVar("T")
 
 SLOW_S: Final = 10.0
 DEAF_S: Final = 60.0
-MAX_MIG: Final = 16  # twice what any GPU can be cut into
+MAX_MIG: Final = 16  # twice the maximum number of instances
 
 
 class GpuGone(Exception):
@@ -49,7 +48,7 @@ class GpuGone(Exception):
 
 @dataclass
 class _Slow:
-    """What was learned in the slow lane."""
+    """Cached values of slow reads."""
 
     due_s: float
     power_limit_w: float | None = None
@@ -70,7 +69,7 @@ class Gpu:
         self.uuid = uuid
         self.model = model
         self.why_lost = "not opened yet"  # "" = not lost
-        self.handle: Handle | None = None  # kept when it is lost: it may come back under the same
+        self.handle: Handle | None = None  # kept for a lost GPU, which may return under it
         self.processes = Processes(driver, self._ask, whose)
         self._counting = Counting(driver, self._ask)
         self._driver = driver
@@ -84,7 +83,7 @@ class Gpu:
         self._trouble = ""
 
     def attach(self, handle: Handle) -> None:
-        """The driver has named it anew: what an earlier handle refused may be answered now."""
+        """Set a new handle, and retry calls that failed under the old one."""
         self.handle = handle
         self._slow = _Slow(due_s=float("-inf"))
         self._deaf_until_s.clear()
@@ -92,23 +91,22 @@ class Gpu:
         self.processes.begin()
 
     def lose(self, why: str) -> None:
-        """It does not answer any more."""
         self.why_lost = why
 
     def find(self) -> None:
-        """It answers again. What reset it has also cleared whatever an XID had told of."""
+        """Note that it answers again. The reset also cleared the cause of an XID."""
         if self.why_lost:
             self.why_lost = ""
             self._device_xid = None
 
     def note_xid(self, xid: int, now_s: float) -> None:
-        """The driver has reported an XID error on it."""
+        """Note an XID error."""
         self._xid = xid
         if outweighs(xid, self._device_xid):
             self._device_xid, self._device_xid_at_s = xid, now_s
 
     def lost_reading(self) -> GpuReading:
-        """What is still known of it."""
+        """Return the known values of a lost GPU."""
         return GpuReading(
             index=self.index,
             uuid=self.uuid,
@@ -175,12 +173,12 @@ class Gpu:
             other_processes=others,
         )
 
-    # One call
+    # A call
 
     def _ask(
         self, what: str, call: Callable[[Handle], T], handle: Handle | None = None
     ) -> T | None:
-        """The answer or None; only what concerns more than this one call is raised."""
+        """Return the answer or None. Only failures beyond this call are raised."""
         if self._deaf_until_s and self._deaf_until_s.get(what, 0.0) > self._now_s:
             return None
         asked = self.handle if handle is None else handle
@@ -240,7 +238,7 @@ class Gpu:
         return self._slow
 
     def _cut(self, memory: Memory | None) -> None:
-        """Which instances there are, and of which the counters tell."""
+        """Read MIG instances, and which of them have counters."""
         driver = self._driver
         places = min(self._ask("mig places", driver.mig_places) or 0, MAX_MIG)
         counts = self._ask("counters", driver.counts)
@@ -255,7 +253,7 @@ class Gpu:
             number = self._ask("gpu instance", driver.gpu_instance, handle) if counts else None
             if number is not None:
                 within[instance.uuid] = number
-        # The counters are those of a GPU instance: of several devices within one nobody can say.
+        # Counters are per GPU instance: several devices in one are indistinguishable.
         devices = Counter(within.values())
         self._slow.mig = tuple(found)
         self._slow.counted = {
@@ -269,7 +267,7 @@ class Gpu:
         return self._ask(f"mig device {place}", lambda parent: driver.mig_device(parent, place))
 
     def _mig_instance(self, handle: Handle, memory: Memory | None) -> MigInstance | None:
-        """What is known of it; None for one that has no identity."""
+        """Return an instance; None without an identity."""
         driver = self._driver
         uuid = self._ask("mig uuid", driver.uuid, handle)
         made_of = self._ask("mig slice", driver.mig_slice, handle)
@@ -305,10 +303,9 @@ def _with_activity(instance: MigInstance, activity: Activity | None) -> MigInsta
 
 
 def profile_name(name: str, made_of: Slice | None, parent: Memory | None) -> str:
-    """The profile as resources spell it: what the driver calls the device, else what it is made of.
-
-    The size in a profile's name is no measurement: it is the parent's size, rounded up to whole GB,
-    times the share of memory, in eighths.
+    """Return the profile in the spelling of resources: from the driver's name, else computed. The
+    size in a profile's name is the parent's memory, rounded up to whole GB, times its share in
+    eighths.
     """
     _, found, profile = name.rpartition("MIG ")
     if found and profile.strip():

@@ -1,12 +1,11 @@
-"""Who is on one GPU under NVML, and how much of it each uses.
+"""Processes on one GPU under NVML, and the usage of each. Pure.
 
-The driver's samples of processes cost ten times what all else about a GPU does (2 to 3 ms of a
-processor on an H200, driver 580). So they are asked every `SHARES_S`, and not at all where one
-process has the GPU to itself: what the GPU does is then what that process does.
+Process samples cost ten times as much as all other values of a GPU (2 to 3 ms of CPU on an H200,
+driver 580). They are read every `SHARES_S`, and not at all for a single process, whose usage is the
+GPU's.
 
-Under MPS the driver sees the server do everything and the clients nothing. What the server did is
-its only client's, and if it did nothing then nobody did; of several clients nobody can say more.
-The server itself is nobody's, even where it runs in a pod: it has the GPU for others. Pure.
+Under MPS the driver attributes everything to the server. The server's usage belongs to its only
+client. With several clients it is known only if it is 0. The server itself belongs to no pod.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -20,30 +19,30 @@ T = TypeVar("T")
 ProcessKind = Literal["compute", "graphics", "mps"]
 
 SHARES_S: Final = 10.0  # between two looks at the samples; each tells of all the time since
-GRAPHICS_S: Final = 10.0  # between two looks for processes that draw
+GRAPHICS_S: Final = 10.0  # interval of reads of graphics processes
 MIB: Final = 1024 * 1024
-# Those with the most memory are told one by one, all of them by pod: a node of eight GPUs stays
-# below the 64 KiB that the door passes on.
+# Processes with the most memory are listed, all of them by pod: a node of eight GPUs stays below
+# the door's limit of 64 KiB.
 MAX_PROCESSES: Final = 32
 MAX_PODS: Final = 32
 
 
 class Whose(Protocol):
-    """What is known of processes beside the driver."""
+    """Knowledge about processes from other sources."""
 
     def pod_of(self, pid: int) -> str | None: ...
     def serves_mps(self, pid: int) -> bool: ...
 
 
 class Ask(Protocol):
-    """One call of the driver: its answer, or None where it is refused."""
+    """One call of the driver: its answer, or None after a failure."""
 
     def __call__(self, what: str, call: Callable[[Handle], T]) -> T | None: ...
 
 
 class Processes:
     def __init__(self, driver: Nvml, ask: Ask, whose: Whose) -> None:
-        self.told_together = False  # several clients of MPS of whom nobody knows who did what
+        self.told_together = False  # several MPS clients with an indivisible usage
         self._driver = driver
         self._ask = ask
         self._whose = whose
@@ -59,9 +58,8 @@ class Processes:
     def read(
         self, now_s: float, busy_percent: float | None
     ) -> tuple[tuple[GpuProcess, ...], tuple[GpuPodUse, ...], int]:
-        """Those with the most memory, all of them by pod, and how many are in none.
-
-        ``busy_percent`` is what the whole GPU does.
+        """Return processes with the most memory, usage by pod, and the number outside of pods.
+        ``busy_percent``: utilization of the GPU.
         """
         used = self._list(now_s)
         self.told_together = False
@@ -91,10 +89,10 @@ class Processes:
         return told, *_by_pod(memory, shares, pod_of)
 
     def _list(self, now_s: float) -> dict[tuple[int, ProcessKind], int | None]:
-        """The memory of each process, by what it does."""
+        """Return the memory of each process by its kind."""
         driver = self._driver
         compute = self._ask("compute processes", driver.compute_processes)
-        # Clients of MPS have a server, which computes: where nobody does there are none.
+        # MPS clients have a computing server, so without compute processes there are none.
         asks_mps = compute is None or len(compute) > 0
         mps = self._ask("mps processes", driver.mps_processes) if asks_mps else ()
         if now_s >= self._graphics_due_s:
@@ -111,7 +109,7 @@ class Processes:
                 if kind == "compute" and (process.pid, "mps") in used:
                     continue  # a client is in both lists
                 key = (process.pid, kind)
-                if key in used:  # one entry per MIG instance that it is in
+                if key in used:  # an entry for each of its MIG instances
                     used[key] = _sum(used[key], process.used_bytes)
                 else:
                     used[key] = process.used_bytes
@@ -120,7 +118,7 @@ class Processes:
     def _shares(
         self, now_s: float, measured: set[int], busy_percent: float | None
     ) -> Mapping[int, float]:
-        """What each of these used of the GPU in percent, as far as it is known."""
+        """Return the known usage of these processes in percent."""
         if busy_percent == 0 or (len(measured) == 1 and busy_percent is not None):
             return dict.fromkeys(measured, busy_percent)
         if now_s >= self._shares_due_s:
@@ -129,10 +127,8 @@ class Processes:
         return {pid: self._sampled[pid] for pid in measured if pid in self._sampled}
 
     def _sample(self, measured: set[int]) -> Mapping[int, float]:
-        """The mean of each process's samples since we last asked.
-
-        The driver names those who did something: where it names anybody, the others did nothing.
-        Where it names nobody it may have taken no sample.
+        """Return the mean of each process's new samples. The driver lists active processes, so
+        others were idle. Without any entry it may have no sample.
         """
         since_us = self._sampled_us
         samples = self._ask(
@@ -154,7 +150,7 @@ class Processes:
         return still | {pid: round(total / count, 1) for pid, (total, count) in sums.items()}
 
     def _divide(self, shares: dict[int, float], servers: set[int], clients: set[int]) -> None:
-        """Give the clients what the server did for them, as far as that can be said."""
+        """Attribute the servers' usage to clients, as far as possible."""
         if not servers or not clients or any(pid not in shares for pid in servers):
             return
         together = sum(shares[pid] for pid in servers)
@@ -167,7 +163,7 @@ class Processes:
 def _by_pod(
     memory: Mapping[int, int | None], shares: Mapping[int, float], pod_of: Mapping[int, str | None]
 ) -> tuple[tuple[GpuPodUse, ...], int]:
-    """What the processes of each pod have together, and how many processes are in none."""
+    """Return usage by pod, and the number of processes outside of pods."""
     pids: dict[str, list[int]] = {}
     others = 0
     for pid, uid in pod_of.items():

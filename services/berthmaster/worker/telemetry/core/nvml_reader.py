@@ -1,12 +1,12 @@
-"""All GPUs of this machine under NVML: finding them, losing them, and finding them again.
+"""All GPUs of this machine under NVML, with losses and recoveries. Pure.
 
-A GPU can fall off the bus while jobs run on the others, and the driver can be unloaded or replaced
-under us. Neither is an exception. Each GPU that was ever seen goes on being reported, as lost and
-with the reason, under the identity it had, until it answers again or another takes its place.
+A GPU can fall off the bus while jobs run on others, and the driver can be unloaded or replaced.
+Neither raises. Each GPU seen once stays reported as lost, with reason and identity, until it
+answers again or another GPU takes its place.
 
-While anything is lost the reader tries, with growing pauses, first whether it answers under its old
-handle, and then whether the driver finds it anew: that needs the driver to be closed and opened,
-since a device that was reset, or plugged in, is not seen otherwise. Pure; `now_s` never goes back.
+While a GPU is lost, the reader tries with growing pauses: first the old handle, then a new
+enumeration, which needs the driver closed and opened, because a reset or added device is invisible
+otherwise. ``now_s`` never goes back.
 """
 
 from collections.abc import Sequence
@@ -21,7 +21,7 @@ from berthmaster.worker.telemetry.core.source import NodeReading, SourceAbsent
 
 # Opening the driver takes from milliseconds to seconds; a GPU that is dead stays so for days.
 RETRY: Final = Backoff(first_s=1.0, most_s=120.0, factor=2.0, jitter=0.0)
-# All well for so long: the next loss is a new one. Sooner, and it is the old one that came back.
+# Time without faults after which a loss is a new one.
 STEADY_S: Final = 120.0
 EVENTS_RETRY_S: Final = 10.0
 MAX_EVENTS: Final = 64  # at one read; more are left for the next
@@ -34,7 +34,7 @@ class _NoChance:
 
 
 class _Found(NamedTuple):
-    """A GPU as the driver has just listed it."""
+    """A GPU in the driver's present list."""
 
     place: int
     handle: Handle
@@ -51,7 +51,7 @@ class NvmlReader:
         self._driver = driver
         self._pods = pods
         self._gpus: list[Gpu] = []
-        self._driver_gone = ""  # why, or "" while it answers
+        self._driver_gone = ""  # reason; "" while it answers
         self._failures = 0
         self._retry_at_s = 0.0
         self._well_since_s = 0.0
@@ -59,7 +59,7 @@ class NvmlReader:
         self._events_at_s = 0.0
 
     def open(self, now_s: float) -> str:
-        """Open the driver and list the GPUs; its version. Raises SourceAbsent."""
+        """Open the driver, list the GPUs, and return its version. Raises SourceAbsent."""
         try:
             self._driver.start()
             self._list()
@@ -76,10 +76,10 @@ class NvmlReader:
         try:
             self._driver.stop()
         except NvmlFault:
-            pass  # it has gone before us
+            pass  # gone already
 
     def read(self, now_s: float) -> tuple[NodeReading, ...]:
-        """Every GPU that there is or was. Raises nothing."""
+        """Return every present or lost GPU. Never raises."""
         if self._troubled() and now_s >= self._retry_at_s:
             self._recover(now_s)
         self._poll_events(now_s)
@@ -134,8 +134,8 @@ class NvmlReader:
             self._retry_at_s = now_s + RETRY.delay_s(self._failures, _NoChance())
 
     def _recover(self, now_s: float) -> None:
-        """Try to get back what is lost; what stays lost keeps its reason."""
-        self._events_open, self._events_at_s = False, now_s  # what comes back is watched again
+        """Try to recover lost GPUs. The others keep their reasons."""
+        self._events_open, self._events_at_s = False, now_s  # watches recovered GPUs too
         if not self._driver_gone:
             for gpu in self._gpus:
                 if gpu.why_lost and gpu.handle is not None:
@@ -146,7 +146,7 @@ class NvmlReader:
             try:
                 self._driver.stop()
             except NvmlFault:
-                pass  # it has no more to close
+                pass  # nothing left to close
             self._driver.start()
             self._driver_gone = ""
             self._list()
@@ -154,7 +154,7 @@ class NvmlReader:
             self._lose_driver(fault.why)
 
     def _probe(self, gpu: Gpu, now_s: float) -> None:
-        """Whether a lost GPU answers under the handle it had."""
+        """Try a lost GPU's old handle."""
         try:
             gpu.read(now_s)
             gpu.find()
@@ -166,7 +166,7 @@ class NvmlReader:
     # Listing
 
     def _list(self) -> None:
-        """Match what the driver lists with what we know. Raises NvmlFault if it lists nothing."""
+        """Match the driver's list with known GPUs. Raises NvmlFault if there is no list."""
         found: list[_Found] = []
         broken: list[tuple[int, str]] = []
         for place in range(self._driver.count()):
@@ -212,7 +212,7 @@ class NvmlReader:
         gpu.find()
 
     def _take_in(self, found: _Found, absent: list[Gpu]) -> None:
-        """A GPU that we have not seen before. One that is absent and had its place was replaced."""
+        """Add a new GPU. An absent GPU with its index was replaced."""
         for gpu in absent:
             if gpu.index == found.place:
                 absent.remove(gpu)
@@ -223,7 +223,7 @@ class NvmlReader:
         self._gpus.append(gpu)
 
     def _mark_broken(self, place: int, why: str, absent: list[Gpu]) -> None:
-        """A place whose GPU does not say who it is: most likely one of those that are absent."""
+        """Mark an index without identity, probably an absent GPU."""
         for gpu in absent:
             if gpu.index == place:
                 absent.remove(gpu)
@@ -237,7 +237,7 @@ class NvmlReader:
         self._gpus.append(gpu)
 
     def _free_index(self, place: int) -> int:
-        """An index stays with its GPU even when the driver counts anew around a lost one."""
+        """Return an index that no GPU has, since the driver renumbers after a loss."""
         taken = {gpu.index for gpu in self._gpus}
         if place not in taken:
             return place
@@ -274,5 +274,5 @@ class NvmlReader:
                 except NvmlFault as fault:
                     if fault.kind is FaultKind.DRIVER_GONE:
                         raise
-                    # This GPU reports no XIDs, or is lost, which its own reading will tell.
+                    # This GPU has no XID events, or is lost, as its own read shows.
         self._events_open = True

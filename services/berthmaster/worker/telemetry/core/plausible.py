@@ -14,7 +14,7 @@ from berthmaster.lib.messages.telemetry import MAX_MODEL_CHARS, GpuReading
 
 
 class Bounds(NamedTuple):
-    """The least and the most that a value can be."""
+    """Minimum and maximum of a value."""
 
     least: float
     most: float
@@ -24,13 +24,13 @@ class Bounds(NamedTuple):
         return self.least <= value <= self.most
 
 
-MEMORY_MIB: Final = Bounds(0, 4 * 1024 * 1024)  # 4 TiB: several times what any GPU has
+MEMORY_MIB: Final = Bounds(0, 4 * 1024 * 1024)  # 4 TiB, several times any GPU's memory
 PERCENT: Final = Bounds(0, 100)
-SHARE: Final = Bounds(0, 1.0005)  # profiling counters, which round
+SHARE: Final = Bounds(0, 1.0005)  # profiling counters round
 POWER_W: Final = Bounds(0, 10_000)
-TEMPERATURE_C: Final = Bounds(-50, 150)  # GPUs switch themselves off far below that
+TEMPERATURE_C: Final = Bounds(-50, 150)  # GPUs switch off far below
 CLOCK_MHZ: Final = Bounds(0, 100_000)
-COUNT: Final = Bounds(0, 2**53)  # beyond it other languages' numbers are not exact
+COUNT: Final = Bounds(0, 2**53)  # larger numbers are inexact in other languages
 XID: Final = Bounds(0, 9_999)
 MAX_INDEX: Final = 1023  # of a GPU on its node
 
@@ -58,7 +58,7 @@ _OF_PART: Final = (  # of a MIG instance, a process, a pod
 
 
 def plausible(reading: GpuReading) -> tuple[GpuReading, list[str]]:
-    """The reading without what cannot be right, and what that was."""
+    """Return the sample without impossible values, and those values."""
     refused = _refused(reading, _OF_READING)
     used, total = reading.memory_used_mib, reading.memory_total_mib
     if used is not None and total and "memory_total_mib" not in refused and used > total:

@@ -1,10 +1,10 @@
-"""Which containers have which devices, as the kubelet's PodResources API says it (v1, List).
+"""Devices of containers, from the kubelet's PodResources API (v1, List). Pure.
 
-Device ids are what device plugins call their devices: a GPU's or MIG instance's UUID, with ``::n``
-behind it where one device is handed out several times, or ``-n`` with HAMi's plugin. What dynamic
-resource allocation gave is named by the claim, and by CDI, whose names may hold a UUID. Pure.
+Device ids are the device plugins' names: UUID of a GPU or MIG instance, followed by ``::n`` for
+replicas, or ``-n`` with HAMi. Dynamic resource allocation gives the claim and CDI names, which may
+contain a UUID. Example: ``GPU-1a2b::3`` is replica 3 of GPU-1a2b.
 
-The kubelet knows pods by namespace and name, and no uid.
+The kubelet knows pods by namespace and name, without uid.
 """
 
 import re
@@ -21,21 +21,21 @@ _UUID: Final = re.compile(
     r"(?:GPU|MIG)-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}|MIG-GPU-[0-9a-f-]{36}/\d+/\d+"
 )
 _REPLICA: Final = re.compile(r"(?:::|-)\d{1,4}\Z")
-# What NVIDIA's driver for dynamic resource allocation calls whole devices, by their minor number.
+# NVIDIA's DRA driver names whole devices by minor number.
 _NVIDIA_DRIVER: Final = "gpu.nvidia.com"
 _BY_NUMBER: Final = re.compile(r"gpu-(\d{1,3})\Z")
 
 
 class Given(NamedTuple):
-    """One device in one container's hands."""
+    """One device of one container."""
 
     namespace: str
     pod: str
     container: str
     resource: str  # the extended resource, or the driver of the claim
     device: str  # a UUID, "" where only the number is known
-    number: int | None = None  # of the GPU on its node
-    replica: bool = False  # a part of a device that is handed out several times
+    number: int | None = None  # number of the GPU on its node
+    replica: bool = False  # a replica of a device
     claim: str = ""
 
 
@@ -89,7 +89,7 @@ def _of_claim(namespace: str, pod: str, container: str, claim: bytes) -> Iterabl
 
 
 class Holders:
-    """Who has each device, for readings of GPUs to carry."""
+    """Holders of each device, for samples."""
 
     def __init__(self, found: Iterable[Given]) -> None:
         self._by_device: dict[str, list[Given]] = {}
@@ -101,7 +101,7 @@ class Holders:
                 self._by_number.setdefault(one.number, []).append(one)
 
     def told(self, gpu: GpuReading) -> GpuReading:
-        """The reading, with who has the GPU or a part of it."""
+        """Return the sample with its holders."""
         holders = [
             *(_holder(one, "") for one in self._by_device.get(gpu.uuid, ())),
             *(_holder(one, "") for one in self._by_number.get(gpu.index, ())),
@@ -127,7 +127,7 @@ def _holder(one: Given, device: str) -> GpuHolder:
 
 
 def merged(holders: Iterable[GpuHolder]) -> tuple[GpuHolder, ...]:
-    """One entry a container and device; parts of one device in the same hands are counted."""
+    """Return one entry per container and device, with the number of replicas."""
     found: dict[tuple[str, str, str, str], GpuHolder] = {}
     for one in holders:
         key = (one.namespace, one.pod, one.container, one.device)

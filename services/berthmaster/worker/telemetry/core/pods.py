@@ -1,11 +1,9 @@
-"""Remembers which pod a process belongs to, and whether it is a server of MPS: /proc is read once
-a process, not once a second.
+"""Cache of processes: pod, and whether an MPS server, so that /proc is read once per process. Pure.
 
-A process does not change its pod, but its number is given to another after it has ended. A process
-is therefore its number and its start time: what is remembered counts as long as the start time is
-still the same. Looking at that is cheap but not free, so `CHECKS` are made a round, in turn. With
-more processes than that on its GPUs, one whose number was given away may be taken for the other
-for some rounds, `REMEMBER_S` at most. Pure: reading /proc is handed in.
+A process keeps its pod, but its number is reused after its end. So a process is identified by
+number and start time, and an entry is valid while the start time is the same. That check is cheap
+but not free, so `CHECKS` are made per round, in turn. With more processes, a reused number may be
+confused for some rounds, `REMEMBER_S` at most. Reading /proc is passed in.
 """
 
 from collections.abc import Callable
@@ -14,34 +12,34 @@ from typing import Final, NamedTuple, Protocol
 from berthmaster.worker.telemetry.core.cgroup import pod_uid
 
 REMEMBER_S: Final = 30.0
-AGAIN_S: Final = 5.0  # until one that could not be read is looked up again
+AGAIN_S: Final = 5.0  # retry interval after a failed read
 CHECKS: Final = 64  # of start times, a round
 LOOK_UPS: Final = 512  # of processes not known yet, a round: the next round goes on
-# "nvidia-cuda-mps-server", as far as the kernel keeps a name. Whoever else calls itself so hides
-# what it does from telemetry, which nobody decides by.
+# "nvidia-cuda-mps-server", cut by the kernel. Another process of this name only hides its own usage
+# from telemetry.
 MPS_SERVER: Final = "nvidia-cuda-mps"
-MAX_REMEMBERED: Final = 16_384  # twice what 1,000 processes on each of eight GPUs are
+MAX_REMEMBERED: Final = 16_384  # twice 1,000 processes on each of eight GPUs
 
 
 class Proc(Protocol):
-    """The processes of this machine. All raise OSError for one that is not there (any more)."""
+    """Processes of this machine. All methods raise OSError for a missing process."""
 
     def cgroup(self, pid: int) -> str: ...
 
     def name(self, pid: int) -> str:
-        """What it calls itself, in 15 characters at most."""
+        """Return the process name, at most 15 characters."""
         ...
 
     def started(self, pid: int) -> int:
-        """When it was started, in ticks since the machine was."""
+        """Return the start time in ticks since boot."""
         ...
 
 
 class _Known(NamedTuple):
     uid: str | None
     serves_mps: bool
-    started: int | None  # None: it could not be read
-    checked: int  # in which round
+    started: int | None  # None: unreadable
+    checked: int  # round of the last check
 
 
 class Pods:
@@ -55,10 +53,10 @@ class Pods:
         self._round = 0
         self._checks = CHECKS
         self._look_ups = LOOK_UPS
-        self._asked: set[int] = set()  # in this round
+        self._asked: set[int] = set()  # processes of this round
         self._turn = 1  # rounds until each start time has been looked at
-        self.left_out = 0  # processes of the last round that were not looked up yet
-        self.unreadable = 0  # of the last round, whose control group could not be read
+        self.left_out = 0  # processes of the last round without a lookup
+        self.unreadable = 0  # processes of the last round with an unreadable cgroup
 
     def begin(self) -> None:
         """A new round of questions, each process asked about once or more."""
@@ -69,7 +67,7 @@ class Pods:
         self.left_out = self.unreadable = 0
 
     def pod_of(self, pid: int) -> str | None:
-        """The uid of the process's pod; None for one outside of pods or one that cannot be read."""
+        """Return the uid of the process's pod; None outside of pods or if unreadable."""
         known = self._of(pid)
         if known is None:
             self.left_out += 1
@@ -79,12 +77,12 @@ class Pods:
         return known.uid
 
     def serves_mps(self, pid: int) -> bool:
-        """Whether all that it does on a GPU is what clients of MPS have asked it to."""
+        """Return whether it is an MPS server."""
         known = self._of(pid)
         return known is not None and known.serves_mps
 
     def _of(self, pid: int) -> _Known | None:
-        """What is known of it; None before its turn to be looked up."""
+        """Return the entry; None before its lookup."""
         known = self._known.get(pid)
         self._asked.add(pid)
         if known is not None and (known.checked == self._round or self._holds(pid, known)):
@@ -95,7 +93,7 @@ class Pods:
         return self._look_up(pid)
 
     def _holds(self, pid: int, known: _Known) -> bool:
-        """Whether it is still the process that is remembered."""
+        """Return whether the entry is still the same process."""
         if self._clock() >= self._until_s[pid]:
             return False
         if known.started is None or self._checks <= 0 or known.checked + self._turn > self._round:
@@ -114,10 +112,10 @@ class Pods:
         try:
             before = self._proc.started(pid)
             text, name = self._proc.cgroup(pid), self._proc.name(pid)
-            if self._proc.started(pid) == before:  # else its number was given away meanwhile
+            if self._proc.started(pid) == before:  # otherwise the number was reused meanwhile
                 uid, serves_mps, started = pod_uid(text), name == MPS_SERVER, before
         except OSError:
-            pass  # it has ended, or this is not the host's /proc
+            pass  # ended, or not the host's /proc
         if len(self._known) >= MAX_REMEMBERED:
             self._known.clear()
             self._until_s.clear()

@@ -1,4 +1,4 @@
-"""What a GPU in MIG mode does, from what its slices do: its driver does not say it then. Pure."""
+"""Utilization of a GPU in MIG mode, from its slices, because the driver reports none. Pure."""
 
 from collections.abc import Sequence
 
@@ -8,10 +8,10 @@ from berthmaster.worker.telemetry.core.source import percent
 
 
 def of_slices(slices: Sequence[MigInstance], model: str) -> float | None:
-    """What the use of all slices comes to, each by its part of the GPU; what is cut into none is
-    idle. One that was not measured leaves the whole unknown.
+    """Return the sum over slices, each by its share of the GPU. An unmeasured slice makes the
+    result unknown.
 
-    For example, 3g at 80 % and 1g at 30 % are 3/7 * 80 + 1/7 * 30 = 38.6 % of an H100.
+    Example: 3g at 80 % and 1g at 30 % are 3/7 * 80 + 1/7 * 30 = 38.6 % of an H100.
     """
     board = mig.board_of(model)
     busy = 0.0

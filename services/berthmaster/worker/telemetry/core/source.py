@@ -1,14 +1,13 @@
-"""What the agent asks of a source of readings, whichever it is.
+"""The protocol between the agent and a source of samples. Pure.
 
 ::
 
     SourceFault
-    ├── SourceAbsent    this machine has no such source: choose another     exit code 3 at start
-    └── SourceFailed    nothing could be read this time: try again at the next tick
+    ├── SourceAbsent    no such source on this machine: exit code 3 at the start
+    └── SourceFailed    nothing could be read: retry at the next tick
 
-A source that cannot read raises SourceFailed and the agent publishes nothing, since silence is
-honest and zeros are not. One GPU that cannot be read is no failure: it is a reading with the health
-"lost". Pure.
+After SourceFailed the agent publishes nothing, because zeros would be wrong. A single unreadable
+GPU is a sample with health "lost".
 """
 
 from collections.abc import Sequence
@@ -22,7 +21,7 @@ class SourceFault(Exception):
 
 
 class SourceAbsent(SourceFault):
-    """There is no such source on this machine."""
+    pass
 
 
 class SourceFailed(SourceFault):
@@ -30,21 +29,21 @@ class SourceFailed(SourceFault):
 
 
 class NodeReading(NamedTuple):
-    """The GPUs of one node at one moment."""
+    """GPUs of one node at one time."""
 
-    node: str  # "" = the node that the agent runs on
+    node: str  # "" = the agent's own node
     gpus: tuple[GpuReading, ...]
-    lacks: tuple[str, ...] = ()  # what could not be read and why, in words for people
+    lacks: tuple[str, ...] = ()  # unreadable values and the reasons
     lines_skipped: int = 0  # of an exporter's page, since the last reading
-    refused: tuple[str, ...] = ()  # values that the source left out since they cannot be right
+    refused: tuple[str, ...] = ()  # impossible values left out
 
 
 class Source(Protocol):
-    """Read from one thread only; may block, since that thread is its own."""
+    """A source, used from one thread of its own. Calls may block."""
 
     @property
     def kind(self) -> TelemetrySource:
-        """How messages name it."""
+        """Return its name in messages."""
         ...
 
     def read(self, now_s: float) -> Sequence[NodeReading]:
@@ -52,7 +51,7 @@ class Source(Protocol):
         ...
 
     def close(self) -> None:
-        """Let go of whatever it holds; raises nothing."""
+        """Release everything. Never raises."""
         ...
 
 

@@ -1,10 +1,9 @@
-"""What the driver's XID errors say about a GPU.
+"""Meaning of the driver's XID errors.
 
-An XID is the number under which the driver reports that something went wrong on a GPU. Most often
-a program did something forbidden and the GPU is fine; some mean that the GPU is not to be trusted
-until somebody resets or replaces it, and of those some mean that nothing runs on it at all until
-then. A number that is not in the table counts as one of a GPU that is not to be trusted: what is
-unknown must not make a GPU look better.
+An XID is the driver's number of a GPU error. Usually a program did something forbidden, and the GPU
+is fine. Some mean an impaired GPU until a reset or replacement, and some a GPU on which nothing
+runs until then. Example: 31 is a fault of the program, 79 a lost GPU. An unknown number counts as
+an impaired GPU, because unknown must not look better.
 """
 
 from enum import Enum
@@ -13,11 +12,11 @@ from typing import Final, NamedTuple
 
 
 class Severity(Enum):
-    """What an XID asks of whoever places work."""
+    """Severity of an XID for placement."""
 
     PASSING = "passing"  # a program's own fault, its ending, or mere news: the GPU goes on
-    DEVICE = "device"  # the GPU or its link is impaired until it is reset, or for good
-    FATAL = "fatal"  # nothing runs on the GPU until it is reset or replaced: it is lost
+    DEVICE = "device"  # impaired until a reset, or for good
+    FATAL = "fatal"  # nothing runs until a reset or replacement: the GPU is lost
 
 
 class Xid(NamedTuple):
@@ -62,19 +61,20 @@ XIDS: Final = MappingProxyType(
         140: Xid(_F, "memory error that was not recovered"),
         143: Xid(_F, "the GPU failed to start"),
         **dict.fromkeys(range(144, 151), Xid(_D, "NVLink error")),
-        # What it asks for is read by itself and judged as such.
+        # The recovery action is read and judged separately.
         154: Xid(_P, "the driver changed what it asks for to recover the GPU"),
     }
 )
 
 
 def look_up(number: int) -> Xid:
-    """The entry of this XID; for one that is not known, the worse severity."""
+    """Return the entry of an XID; unknown ones are impairing."""
     return XIDS.get(number) or Xid(Severity.DEVICE, "not known to this agent")
 
 
 def outweighs(number: int, known: int | None) -> bool:
-    """Whether an XID tells more of a GPU than the one that is known. One that passes tells
-    nothing, and a lesser one follows a fatal one often."""
+    """Return whether an XID is worse than the known one. A transient XID never is, and lesser ones
+    often follow a fatal one.
+    """
     weight = _WEIGHT[look_up(number).severity]
     return weight > 0 and (known is None or weight >= _WEIGHT[look_up(known).severity])

@@ -1,1 +1,1 @@
-"""Which GPUs and devices a node has, how they are handed out, and what its pods hold of them."""
+"""GPUs and devices of a node, the way they are allocated, and their use by pods."""

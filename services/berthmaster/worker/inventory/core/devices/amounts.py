@@ -1,8 +1,8 @@
-"""Quantities of objects as the whole numbers of facts, and what a pod holds. Pure.
+"""Quantities of objects as whole numbers, and the requests of a pod. Pure.
 
-What is offered is rounded down, what is used is rounded up. A figure of an offer that is nonsense
-(negative, no number, more than any machine has) is an error that names it. Of what a pod holds it
-is a problem that names it, and counts as the most that any machine has.
+Offers are rounded down, requests up. An impossible offer (negative, not a number, above any
+machine) is an error that names the quantity. An impossible request is a problem that names it, and
+counts as the maximum of any machine.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -19,13 +19,13 @@ MIB: Final = 2**20
 # No machine has more. Beyond them a figure is a mistake, and arithmetic elsewhere could overflow.
 MAX_CPU_MILLI: Final = 10_000_000
 MAX_MEMORY_MIB: Final = 2**30
-MAX_DEVICES: Final = 10_000  # of one resource of one node, replicas counted
-MAX_TPUS: Final = 1024  # that pods of one node hold
-MAX_PIECES: Final = 1_000_000  # of a resource that the table does not know, on one node
-MAX_COUNT: Final = 2**53  # of anything else; beyond it other languages' numbers are not exact
+MAX_DEVICES: Final = 10_000  # of one resource of a node, replicas included
+MAX_TPUS: Final = 1024  # TPUs of pods on one node
+MAX_PIECES: Final = 1_000_000  # of an unknown resource on one node
+MAX_COUNT: Final = 2**53  # larger numbers are inexact in other languages
 
 
-# What a pod holds of a resource where the amount cannot be read.
+# Charge of a request that cannot be read.
 _MOST: Final = {
     CPU: MAX_CPU_MILLI,
     MEMORY: MAX_MEMORY_MIB * MIB,
@@ -35,7 +35,7 @@ _MOST: Final = {
 
 
 class Nonsense(ValueError):
-    """A figure that cannot be right; the text names it."""
+    """An impossible quantity, named in the text."""
 
 
 def offered(quantities: Quantities, name: str) -> int:
@@ -77,8 +77,9 @@ def _units(name: str, text: str | int, *, up: bool) -> int:
 
 @lru_cache(maxsize=4096)
 def _asked(name: str, text: str | int) -> int:
-    """What one container asks for: CPU in milli, all else in whole units, memory thus in bytes. The
-    most that any machine has, where the text is no quantity."""
+    """Return the request of one container: CPU in milli, else whole units (memory in bytes).
+    Unreadable text gives the maximum of any machine.
+    """
     try:
         value = parse_quantity(text) * (1000 if name == CPU else 1)
     except QuantityError:
@@ -87,7 +88,7 @@ def _asked(name: str, text: str | int) -> int:
 
 
 def nonsense_of(named: Iterable[Quantities]) -> tuple[str, ...]:
-    """What of these quantities cannot be read, in words."""
+    """Return the unreadable quantities, described."""
     found: dict[str, None] = {}
     for quantities in named:
         for name, text in quantities.items():
@@ -99,7 +100,7 @@ def nonsense_of(named: Iterable[Quantities]) -> tuple[str, ...]:
 
 
 def quantities_of(spec: PodSpec) -> Iterator[Quantities]:
-    """All that a pod asks for, part by part."""
+    """Yield all requests of a pod, part by part."""
     for container in (*spec.containers, *spec.init_containers):
         yield container.resources.asked
     yield spec.resources.asked
@@ -107,10 +108,11 @@ def quantities_of(spec: PodSpec) -> Iterator[Quantities]:
 
 
 def held(spec: PodSpec) -> dict[str, int]:
-    """What a pod's requests come to, as the scheduler counts: CPU in milli, memory in bytes, all
-    else in pieces. Containers and sidecars together, or what is needed at one moment of starting if
-    that is more; what is asked for the pod as a whole counts instead; overhead comes on top. What
-    cannot be read counts as the most that any machine has; ``nonsense_of`` names it.
+    """Return a pod's requests as the scheduler counts: CPU in milli, memory in bytes, else units.
+
+    Containers and sidecars together, or the peak during initialization if larger. Requests of the
+    whole pod replace these, and overhead is added. Unreadable requests count as the maximum of any
+    machine, and ``nonsense_of`` names them.
     """
     total = _sum(container.resources.asked for container in spec.containers)
     if spec.init_containers:
@@ -131,7 +133,9 @@ def _sum(many: Iterable[Quantities]) -> dict[str, int]:
 
 
 def _with_starting(running: Mapping[str, int], starting: Iterable[Container]) -> dict[str, int]:
-    """Init containers run one after the other, each beside the sidecars that started before it."""
+    """Return the peak: init containers run one after another, each beside the sidecars started
+    before.
+    """
     sidecars: dict[str, int] = {}
     peak: dict[str, int] = {}
     for container in starting:

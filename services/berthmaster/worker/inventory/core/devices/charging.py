@@ -1,12 +1,12 @@
-"""Which GPUs of a node its pods hold. Pure.
+"""The GPUs of a node that its pods hold. Pure.
 
-Where it is known it is taken as it is: by a claim, by HAMi's annotation, by ours. Where only the
-number is known, pods of ours are taken to have the first GPUs that are free, and all others the
-last: so the two meet as late as they can, and a GPU stays charged to whom it was charged. Whoever
-is of one of KAI's groups has the GPU of the group, which is nobody's but the group's.
+Known GPUs are charged as known: from a claim, HAMi's annotation or Berthmaster's own. If only a
+number is known, managed pods get the first free GPUs and unmanaged pods the last, so that both meet
+as late as possible and charges stay stable. Pods of a KAI group share the group's GPU. Example: on
+8 free GPUs a managed pod with 2 GPUs is charged 0 and 1, and an unmanaged pod with 1 GPU is charged
+7.
 
-A device that the node does not know, such as a UUID that is in no list, is a whole GPU of it: the
-most that it could be. The reader is told which.
+An unknown device, such as a UUID in no list, counts as a whole GPU, the maximum, and is reported.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -28,57 +28,57 @@ from berthmaster.worker.inventory.core.devices.holds import Hold
 from berthmaster.worker.inventory.core.devices.layout import WHOLE, Gpu, Way, indices_of
 
 MIB_BYTES = 2**20
-Part = tuple[int, int]  # position of a GPU, milli of it
+Part = tuple[int, int]  # position of a GPU, milli
 
 
 class Want(NamedTuple):
-    """One GPU, or a part of one, whose place is to be guessed."""
+    """One GPU or fraction whose position must be guessed."""
 
     way: Way
     milli: int
-    group: str = ""  # KAI's, whose GPU it is
+    group: str = ""  # KAI group, if any
 
 
 class Claimed(NamedTuple):
     parts: Mapping[str, list[Part]] = {}  # by uid of a pod
-    orphaned: tuple[Part, ...] = ()  # what no pod of this node accounts for
+    orphaned: tuple[Part, ...] = ()  # charges without a pod of this node
     unknown: Mapping[
         str, int
     ] = {}  # by uid of a pod: GPUs that the node does not list; "" = none's
-    foreign_tpus: int = 0  # of pods that are not ours
+    foreign_tpus: int = 0  # of unmanaged pods
     problems: tuple[str, ...] = ()
 
 
 class Charged(NamedTuple):
-    """Who holds what."""
+    """Charges by holder."""
 
     foreign_milli: tuple[int, ...]  # of each GPU
     foreign_cpu_milli: int
     foreign_memory_mib: int
     foreign_tpus: int
-    foreign_pieces: Mapping[str, int]  # of what is no GPU and no TPU
+    foreign_pieces: Mapping[str, int]  # of other resources than GPUs and TPUs
     pods: tuple[PodUse, ...]
-    problems: tuple[str, ...] = ()  # what was counted as the most that it could be
+    problems: tuple[str, ...] = ()  # quantities counted as their maximum
 
 
 def charge(
     gpus: Sequence[Gpu], ways: Sequence[Way], holds: Sequence[Hold], claimed: Claimed
 ) -> Charged:
-    """What the pods of a node, and claims, hold of its GPUs."""
+    """Return the GPUs of a node held by pods and claims."""
     charges = _Charges(gpus, ways, claimed)
     for position, milli in claimed.orphaned:
         charges.foreign[position] += milli
-    # Only where sharers can be charged; elsewhere what their keeper asks for is what they have.
+    # Only if members can be charged; otherwise they hold their keeper's request.
     sharers = {
         group for hold in holds if hold.is_part and charges.shared_by_kai for group in hold.groups
     }
     holds = [
-        # What its sharers take of the GPU counts, its CPU and memory are its own.
+        # Members are charged for the GPU, the keeper only for its CPU and memory.
         hold._replace(pieces=()) if hold.keeper and sharers.intersection(hold.groups) else hold
         for hold in holds
     ]
     others = [hold for hold in holds if hold.ours is None]
-    for hold in holds:  # the known places first, so that the rest is guessed around them
+    for hold in holds:  # known positions first, then guesses around them
         charges.settle(hold)
     pods = tuple(charges.use(hold.ours, hold) for hold in holds if hold.ours is not None)
     for hold in others:
@@ -97,7 +97,7 @@ def charge(
 
 
 class _Charges:
-    """What is left of each GPU while pods are charged to them."""
+    """Free capacity of each GPU while pods are charged."""
 
     def __init__(self, gpus: Sequence[Gpu], ways: Sequence[Way], claimed: Claimed) -> None:
         self._gpus = gpus
@@ -112,8 +112,8 @@ class _Charges:
         self._at = {index: position for position, index in enumerate(self._indices)}
         self.foreign = [0] * len(gpus)
         self._ours = [0] * len(gpus)
-        self._settled: dict[str, list[Part]] = {}  # by uid: what is known without guessing
-        self._left: dict[str, list[Want]] = {}  # by uid: what is not
+        self._settled: dict[str, list[Part]] = {}  # by uid: known positions
+        self._left: dict[str, list[Want]] = {}  # by uid: positions to guess
         self._of_group: dict[str, int] = {}  # KAI's groups: the GPU of each
         self.problems: list[str] = []
 
@@ -131,7 +131,7 @@ class _Charges:
             held[position] += milli
 
     def _known(self, hold: Hold) -> tuple[list[Part], list[Want]]:
-        """What is known, and what is to be guessed around it."""
+        """Return known parts of a pod, and parts to guess."""
         if hold.hami and self._by_hami is not None:
             return self._listed_by_hami(hold, self._by_hami)
         wanted = self._wanted(hold)
@@ -161,9 +161,9 @@ class _Charges:
         return known, left[: len(way.positions)]
 
     def _hami_milli(self, cores_percent: int, memory_mib: int, position: int) -> int:
-        """What of a GPU is gone for others: the larger part of its compute and its memory, and no
-        less than one of the pods takes away that may have it at once. All of it where nobody says
-        how much memory that is a part of."""
+        """Return the milli lost for others: the larger of compute and memory, and at least the
+        minimum of a limited number of pods. The whole GPU if its memory is unknown.
+        """
         total_mib = self._gpus[position].memory_mib
         if memory_mib and not total_mib:
             return WHOLE
@@ -172,7 +172,7 @@ class _Charges:
         return max(milli, self._least.get(position, 0))
 
     def use(self, who: Identity, hold: Hold) -> PodUse:
-        """One of ours, as the node sees it."""
+        """Return a managed pod as reported."""
         parts = self._settled[hold.uid]
         parts = parts + self._place(self._left[hold.uid], parts, self._ours, first=True)
         return PodUse(
@@ -189,7 +189,7 @@ class _Charges:
         )
 
     def others(self, holds: Iterable[Hold]) -> dict[str, int]:
-        """What pods hold of resources that are no GPUs here and that the table does not know."""
+        """Return the units of unknown resources held by pods."""
         total: dict[str, int] = {}
         for hold in holds:
             for name, count in hold.pieces:
@@ -198,11 +198,11 @@ class _Charges:
         return total
 
     def guess(self, hold: Hold) -> None:
-        """Charge what is not known of one that is not ours to the last GPUs."""
+        """Charge the unknown positions of an unmanaged pod to the last GPUs."""
         self._place(self._left[hold.uid], self._settled[hold.uid], self.foreign, first=False)
 
     def guess_orphans(self, count: int) -> None:
-        """Charge GPUs that claims have without a pod here, and that the node does not list."""
+        """Charge GPUs of claims without a local pod, whose devices the node does not list."""
         wanted = [Want(self._any, WHOLE)] * min(count, len(self._gpus))
         self._place(wanted, (), self.foreign, first=False)
 
@@ -242,10 +242,10 @@ class _Charges:
         healthy = [at for at in roomy if self._gpus[at].healthy]
         if roomy:
             return (healthy or roomy)[0]
-        return max(order, key=self._free)  # the likeliest of those that have too little
+        return max(order, key=self._free)  # the likeliest of the too small ones
 
     def _wanted(self, hold: Hold) -> list[Want]:
-        """One entry for each GPU, or part of one, that the pod asks for."""
+        """Return an entry for each requested GPU or fraction."""
         asked = dict(hold.pieces)
         wanted: list[Want] = []
         for name, count in hold.pieces:
@@ -258,14 +258,14 @@ class _Charges:
             # No pod can be bound for more than there is; what says so is not believed.
             most = len(way.positions) * (WHOLE // milli if milli else 1)
             count = min(count, most)
-            if way.kind == "milli":  # a part of one GPU, or several whole ones
+            if way.kind == "milli":  # a fraction of one GPU, or several whole GPUs
                 gpus, milli = divmod(count, WHOLE)
                 wanted += [Want(way, WHOLE)] * gpus + ([Want(way, milli)] if milli else [])
                 continue
             wanted += [Want(way, milli)] * count
         if hold.is_part and (whole := self.shared_by_kai) is not None:
             milli = hold.fraction_milli
-            if hold.fraction_mib:  # all of it, where KAI is not told what it has
+            if hold.fraction_mib:  # the whole GPU, if KAI does not know its memory
                 total_mib = whole.kai_mib
                 share = -(-hold.fraction_mib * WHOLE // total_mib) if total_mib else WHOLE
                 milli = max(milli, min(WHOLE, share))

@@ -1,9 +1,9 @@
-"""DeviceClasses: by which of them a driver's devices can be claimed. Pure.
+"""DeviceClasses that can claim a driver's devices. Pure.
 
-A class says by expressions (CEL) which devices it means. Those that drivers publish compare the
-driver, and mostly the type of a device as well (``device.driver == 'gpu.nvidia.com' &&
-device.attributes['gpu.nvidia.com'].type == 'gpu'``). These are read; a class that says anything
-else may leave out devices that we count, so nothing is claimed by it.
+A class selects devices by CEL expressions. Published classes compare the driver, and usually the
+type: ``device.driver == 'gpu.nvidia.com' && device.attributes['gpu.nvidia.com'].type == 'gpu'``.
+Only such classes are understood. Any other class may exclude devices that are counted here, so it
+is not used.
 """
 
 import re
@@ -28,7 +28,7 @@ class Claimable(NamedTuple):
 
 
 def claimable(found: DeviceClass) -> Claimable | None:
-    """None: what it means cannot be told."""
+    """Return what a class selects; None if not understood."""
     driver = kind = ""
     for selector in found.spec.selectors:
         text = selector.cel.expression if selector.cel is not None else ""
@@ -51,13 +51,14 @@ def claimable(found: DeviceClass) -> Claimable | None:
 
 
 def class_for(classes: Iterable[Claimable], driver: str, kind: str) -> Claimable | None:
-    """The class by which a device of this driver and type is claimed: the one that is named after
-    the driver, else the first by its name that means no more than these devices."""
+    """Return the class for devices of this driver and type: the one named after the driver, else
+    the first by name that selects only these.
+    """
     fit = [one for one in classes if one.driver == driver and one.type in ("", kind)]
     return min(fit, key=lambda one: (one.type != kind, one.name != driver, one.name), default=None)
 
 
 def resource_for(classes: Iterable[Claimable], driver: str, kind: str) -> str:
-    """The extended resource by which such a device can be asked for; "" = by none."""
+    """Return the extended resource of such devices; "" = none."""
     named = (c.resource for c in classes if c.driver == driver and c.type in ("", kind))
     return min((name for name in named if name), default="")

@@ -1,15 +1,13 @@
-"""Devices by dynamic resource allocation: what drivers offer, and what claims have got. Pure.
+"""Devices of dynamic resource allocation: offers of drivers, and allocations of claims. Pure.
 
-A driver's pool is what the slices of its newest generation say, once all of them are there; the
-scheduler sees it so too. GPUs are devices of drivers named ``gpu.…``, TPUs of those named
-``tpu.…``; anything else is none of a node's room. A MIG device is a part of its parent, which may
-be a device itself or be offered in parts only. Which GPUs belong together is read from attributes
-that drivers call nvlinkDomain and numaNode, under whatever prefix. Only devices of one node count:
-what a network brings to many nodes is no node's own.
+A driver's pool consists of the slices of its newest generation, once complete, as for the
+scheduler. GPUs are devices of drivers named ``gpu.…``, TPUs those of ``tpu.…``. A MIG device is
+part of its parent, which may be a device too or be offered in parts only. Links come from
+attributes named nvlinkDomain and numaNode, under any prefix. Only devices of a single node count.
 
-A device is had by a claim of a DeviceClass that means it, or by counting where such a class has an
-extendedResourceName; where no class means it nobody can have it. One that allows several
-allocations is charged by what each has consumed of its capacity, any other whole.
+A device is obtained by a claim of a matching DeviceClass, or by extended resource if the class has
+an extendedResourceName. Without a matching class no pod can get it. A device with several
+allocations is charged by consumed capacity, any other as a whole.
 """
 
 import re
@@ -37,38 +35,39 @@ _KEEPS_AWAY: Final = ("NoSchedule", "NoExecute")
 
 
 class DevicePlace(NamedTuple):
-    """Where a device is: the position of its GPU, and how much of it it is."""
+    """Position of a device's GPU, and the share that the device is."""
 
     position: int
     milli: int
-    capacity: tuple[tuple[str, int], ...] = ()  # that claims share; () = one claim has all of it
+    # Capacity shared by claims; () = one claim gets the device
+    capacity: tuple[tuple[str, int], ...] = ()
 
 
 class Offered(NamedTuple):
     gpus: tuple[Gpu, ...] = ()
     places: Mapping[DeviceName, DevicePlace] = {}
-    shares: tuple[Share, ...] = ()  # how parts of them are claimed
+    shares: tuple[Share, ...] = ()  # how to claim fractions
     tpus: tuple[DeviceName, ...] = ()
-    unclaimable: tuple[str, ...] = ()  # drivers of GPUs that no class means
+    unclaimable: tuple[str, ...] = ()  # drivers of GPUs without a class
     problems: tuple[str, ...] = ()
 
 
 class Granted(NamedTuple):
-    """One device that a claim has got, and how much of it."""
+    """One allocated device of a claim, and its share."""
 
     device: DeviceName
     consumed: tuple[tuple[str, str | int], ...] = ()  # () = all of it
 
 
 class Grant(NamedTuple):
-    """What a claim has got, and the pods that may use it."""
+    """Allocation of a claim, and the pods that may use it."""
 
     devices: tuple[Granted, ...]
     pods: tuple[str, ...]  # uids
 
 
 def grant_of(claim: ResourceClaim) -> Grant | None:
-    """None: the claim has got nothing that would be anybody's use."""
+    """Return the allocation of a claim; None without a counted device."""
     if claim.status.allocation is None:
         return None
     devices = tuple(
@@ -92,8 +91,9 @@ def is_tpu(driver: str) -> bool:
 
 
 def consumed_milli(place: DevicePlace, consumed: Iterable[tuple[str, str | int]]) -> int:
-    """What of its GPU a grant of a device takes: the largest part of any capacity that claims
-    share. All of it where the scheduler does not say, or says nonsense."""
+    """Return the milli of a GPU used by a claim: the largest share of any shared capacity, or all
+    if the scheduler reports none or nonsense.
+    """
     if not place.capacity:
         return place.milli
     there, most = dict(place.capacity), 0
@@ -111,14 +111,15 @@ def consumed_milli(place: DevicePlace, consumed: Iterable[tuple[str, str | int]]
 def offered_by(
     slices: Iterable[ResourceSlice], classes: Sequence[Claimable] | None = None
 ) -> Offered:
-    """What these slices of one node come to. ``classes``: by which devices are claimed; None = we
-    may not look, and take it that each can be had."""
+    """Return the offer of one node's slices. ``classes``: usable DeviceClasses; None = not
+    readable, so assume that every device can be claimed.
+    """
     problems: list[str] = []
     book = _Book(classes)
     tpus: list[DeviceName] = []
     counted = (one for one in slices if is_ours_to_count(one.spec.driver))
     for (driver, pool), devices in sorted(_pools(counted, problems).items()):
-        # Pods ask for TPUs by number, which takes a class that has them counted.
+        # Pods request TPUs by number, which needs a class with an extended resource.
         if is_tpu(driver) and classes is not None and resource_for(classes, driver, "") != TPU:
             problems.append(f"no DeviceClass has the devices of {driver} counted as {TPU}")
             continue
@@ -154,7 +155,7 @@ def _once(devices: Iterable[Device]) -> None:
 def _tpus(
     driver: str, pool: str, devices: Sequence[Device], others: Sequence[DeviceName]
 ) -> list[DeviceName]:
-    """Those of a pool; ``others``: of the pools before it. Raises Nonsense."""
+    """Return the TPUs of a pool. ``others``: those of earlier pools. Raises Nonsense."""
     known = {(one, name) for one, _, name in others}
     for device in devices:
         if (driver, device.name) in known:
@@ -223,7 +224,7 @@ class _Book:
             shared = _shared_capacity(device)
             places[driver, pool, device.name] = DevicePlace(first + len(gpus), WHOLE, shared)
             gpus.append(gpu)
-        offer: dict[int, int] = {}  # of GPUs that are offered in parts only
+        offer: dict[int, int] = {}  # of GPUs offered in parts only
         found: dict[tuple[str, int, int, DeviceClaim | None], list[int]] = {}
         for device in parts:
             parent = _text(device, "parentUUID") or _text(device, "uuid")
@@ -258,7 +259,9 @@ class _Book:
             self._slices.setdefault(what, []).extend(positions)
 
     def _claimed(self, gpu: Gpu, device: Device, driver: str) -> Gpu:
-        """The GPU with how it is had. By counting where that says all: a claim can say more."""
+        """Return the GPU with the way to obtain it. An extended resource is preferred where it is
+        sufficient.
+        """
         if self._classes is None:
             return gpu
         kind = _text(device, "type")
@@ -321,13 +324,13 @@ class _Book:
         return tuple(sorted(made, key=lambda share: share.resource))
 
     def _some(self, positions: Iterable[int]) -> tuple[int, ...]:
-        """Return the positions of some of the GPUs; nothing where it is all of them."""
+        """Return the positions; empty if they are all GPUs."""
         some = tuple(sorted(set(positions)))
         return some if len(some) < len(self.gpus) else ()
 
 
 def _shared_capacity(device: Device) -> tuple[tuple[str, int], ...]:
-    """What several claims may have of a device; nothing where one has all of it."""
+    """Return the capacity that several claims may share; empty for exclusive devices."""
     if not device.allow_multiple_allocations:
         return ()
     named = {_plain(name): quota(name, one.value) for name, one in device.capacity.items()}
@@ -335,7 +338,7 @@ def _shared_capacity(device: Device) -> tuple[tuple[str, int], ...]:
 
 
 def _plain(name: str) -> str:
-    """Without the domain before it."""
+    """Return the name without its domain."""
     return name.rpartition("/")[2]
 
 
@@ -370,7 +373,7 @@ def _memory_mib(device: Device) -> int:
 
 
 def _number(device: Device, wanted: str) -> int | None:
-    """An attribute that is a number; what is below 0 says that nobody knows, as Linux has it."""
+    """Return a number attribute; None if missing or negative (unknown, as in Linux)."""
     for name, attribute in device.attributes.items():
         if name.rpartition("/")[2] == wanted and attribute.number is not None:
             return attribute.number if attribute.number >= 0 else None
@@ -378,7 +381,7 @@ def _number(device: Device, wanted: str) -> int | None:
 
 
 def _text(device: Device, wanted: str) -> str:
-    """An attribute, whose name may have its driver's domain before it."""
+    """Return a text attribute, with or without the driver's domain."""
     for name, attribute in device.attributes.items():
         if name.rpartition("/")[2] == wanted:
             return (attribute.string or "")[:256]

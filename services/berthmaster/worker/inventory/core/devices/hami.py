@@ -1,13 +1,13 @@
-"""What HAMi says of a node's devices, in its annotation. Pure.
+"""Devices in HAMi's node annotation. Pure.
 
-HAMi multiplies nvidia.com/gpu (ten for each GPU by default), so that count says nothing. The node's
-annotation lists the devices, as JSON or, in older versions, as fields between commas and devices
-between colons. In JSON what is 0, empty or false is left out: of a GPU that is not healthy nothing
-is said. One that an operator cordons, in another annotation, gets no new pods.
+HAMi multiplies nvidia.com/gpu (ten per GPU by default), so the count is useless. The annotation
+lists the devices as JSON or, in older versions, as fields separated by commas and devices by
+colons. JSON omits 0, empty and false, so an unhealthy GPU has no health field. GPUs cordoned in
+another annotation get no new pods.
 
-An entry that cannot be read is a GPU that gets no new pods, where its id can be, and is told. A
-list of which nothing can be read leaves the node without GPUs: the count alone would promise each
-of them ten times.
+A malformed entry becomes a GPU without new pods, if its id is readable, and is reported. A list
+without any readable entry leaves the node without GPUs, because the count alone would promise each
+GPU ten times.
 """
 
 import re
@@ -33,7 +33,7 @@ class HamiDevice(NamedTuple):
     model: str
     healthy: bool
     numa_node: int | None = None
-    parts: int = 0  # pods that may have it at once; 0 = not told
+    parts: int = 0  # pods on it at a time; 0 = unknown
 
 
 class _Named(msgspec.Struct):
@@ -54,8 +54,7 @@ _ID: Final = msgspec.json.Decoder(_Named)
 
 
 def hami_devices(annotations: Mapping[str, str]) -> tuple[tuple[HamiDevice, ...], list[str]]:
-    """The devices of a node, none where HAMi does not manage it, and what of them cannot be read.
-    Raises Nonsense."""
+    """Return a node's devices, empty without HAMi, and the malformed entries. Raises Nonsense."""
     if REGISTER not in annotations:
         return (), []
     text = annotations[REGISTER].strip()
@@ -103,7 +102,7 @@ def _from_json(text: str, problems: list[str]) -> list[HamiDevice]:
         parts = min(d.count, MAX_PARTS)
         found.append(HamiDevice(d.id, d.devmem, _model(d.type), d.health, parts=parts))
         zones.append(max(0, d.numa))
-    if not any(zones):  # else nobody knows whether there is more than one
+    if not any(zones):  # otherwise the number of NUMA nodes is unknown
         return found
     return [one._replace(numa_node=zone) for one, zone in zip(found, zones, strict=True)]
 
@@ -140,7 +139,7 @@ def _from_lines(text: str, problems: list[str]) -> list[HamiDevice]:
 
 
 def _model(kind: str) -> str:
-    """HAMi writes "NVIDIA-Tesla T4" for what discovery labels "Tesla-T4"."""
+    """Return a model name as discovery labels it: HAMi writes "NVIDIA-Tesla T4" for "Tesla-T4"."""
     kind = (
         kind.removeprefix("NVIDIA-") if kind.startswith(("NVIDIA-NVIDIA", "NVIDIA-Tesla")) else kind
     )

@@ -1,12 +1,12 @@
-"""What one pod holds on its node, worked out once when the pod changes. Pure.
+"""Resources that one pod holds on its node, computed when the pod changes. Pure.
 
-A pod is ours when it carries our labels; what any other holds is foreign use. KAI's scheduler keeps
-a GPU that it shares by a pod of its own, and the sharers ask for no resource: they say by
-annotation how much, and by label which groups they belong to, one for each GPU.
+A pod with Berthmaster's labels is managed, any other is unmanaged. KAI's scheduler holds a shared
+GPU with a pod of its own. The sharing pods request no resource: annotations give their fraction,
+and labels their groups, one per GPU.
 
-What cannot be read counts as the most that it could be, and is a problem of the hold. For example
-``gpu-fraction: "NaN"`` is a whole GPU, and ``gpu-fraction-num-devices: "two"`` is every GPU of the
-node, unless labels name the pod's groups.
+Unreadable values count as their maximum and are problems of the hold. Example: ``gpu-fraction:
+"NaN"`` is a whole GPU. ``gpu-fraction-num-devices: "two"`` is every GPU of the node, unless labels
+name the pod's groups.
 """
 
 import math
@@ -48,24 +48,24 @@ class Hold(NamedTuple):
     ours: Identity | None
     cpu_milli: int
     memory_bytes: int
-    pieces: tuple[tuple[str, int], ...] = ()  # extended resources, GPUs among them
+    pieces: tuple[tuple[str, int], ...] = ()  # extended resources, GPUs included
     gpus: tuple[int, ...] = ()  # indices, where the pod says
     hami: tuple[HamiUse, ...] = ()
     fraction_milli: int = 0  # by KAI, of each device; the larger counts where both are told
-    fraction_mib: int = 0  # by KAI, where it asks for memory
+    fraction_mib: int = 0  # of a KAI fraction by memory
     fraction_devices: int = 1
     groups: tuple[str, ...] = ()  # KAI's, of one GPU each
-    keeper: bool = False  # KAI's own pod, which keeps a GPU for its group
-    problems: tuple[str, ...] = ()  # what cannot be read of it, and counts as the most
+    keeper: bool = False  # KAI's own pod that holds a GPU for its group
+    problems: tuple[str, ...] = ()  # unreadable values, counted as their maximum
 
     @property
     def is_part(self) -> bool:
-        """Whether KAI gives it a part of a GPU."""
+        """Return whether KAI gives the pod a GPU fraction."""
         return bool(self.fraction_milli or self.fraction_mib)
 
 
 def hold_of(pod: Pod) -> Hold | None:
-    """None: it is bound to no node, or has ended."""
+    """Return a pod's hold; None if unbound or ended."""
     if not pod.spec.node_name or pod.status.phase in ENDED:
         return None
     asked = held(pod.spec)
@@ -102,7 +102,7 @@ def hold_of(pod: Pod) -> Hold | None:
 
 
 def _by_hami(pod: Pod, asked: int, problems: list[str]) -> tuple[HamiUse, ...]:
-    """What HAMi's annotation says, and of each GPU that it does not name all."""
+    """Return the GPUs in HAMi's annotation, and a whole GPU for each one not named."""
     annotations = pod.metadata.annotations
     found = read_hami(annotations, len(pod.spec.init_containers))
     if found.problem:

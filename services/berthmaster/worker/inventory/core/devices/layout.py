@@ -1,26 +1,28 @@
-"""Which GPUs a node has and how they are handed out, by its resources and labels. Pure.
+"""GPUs of a node and how they are allocated, from resources and labels. Pure.
 
-A node offers GPUs as counts of extended resources. One resource is one way of handing out: whole
-(nvidia.com/gpu, amd.com/gpu, Intel's), replicas of a GPU (time slicing or MPS:
-nvidia.com/gpu.shared, or nvidia.com/gpu where the labels tell of replicas), thousandths
-(berthmaster.io/gpu-milli, from `berth serve shares`), MIG instances (nvidia.com/mig-*, or
-nvidia.com/gpu where the product is one), or by HAMi, which lists its devices in an annotation. Each
-is a ``Way``: the positions of the GPUs behind it, and what one piece of it comes to. Replicas may
-have any name of NVIDIA's: it is one where labels tell of replicas and the count is that of all
-GPUs' (``rename`` of the device plugin).
+A node offers GPUs as counts of extended resources. Each resource is a ``Way``: the positions of its
+GPUs, and the milli of one unit. Example: ``nvidia.com/gpu: 8`` with ``nvidia.com/gpu.replicas: 4``
+is two GPUs with units of 249 milli.
 
-Extended resources that the table does not know are told as they are, in pieces.
+- Whole GPUs: nvidia.com/gpu, amd.com/gpu, Intel's.
+- Replicas (time slicing or MPS): nvidia.com/gpu.shared, or nvidia.com/gpu with labels for replicas.
+- Thousandths: berthmaster.io/gpu-milli of `berth serve shares`.
+- MIG instances: nvidia.com/mig-*, or nvidia.com/gpu with a MIG product.
+- HAMi, which lists its devices in an annotation.
 
-What a GPU does not offer in pieces is withheld, and at least 1 milli of it, so that nobody takes a
-GPU that is handed out in pieces only for one that can be had whole.
+Replicas may have any NVIDIA resource name (``rename`` of the device plugin): labels tell of
+replicas, and the count is that of all GPUs. Unknown extended resources are reported as units.
 
-MIG slices are resources of the node, so nobody tells which GPU a slice is on. Labels count the GPUs
-(nvidia.com/gpu.count; where all slices are of one profile it counts slices, so a cloud's label
-does), and else ``lib/accelerators/mig.py`` says how many can hold the slices. Where labels and
-resources contradict each other the resources count, and a problem says so.
+Capacity of a GPU without units is withheld, at least 1 milli, so that a GPU allocated in units
+never counts as whole.
 
-Each maker's GPUs have indices of their own (``_FIRST_INDEX``), so that they stay the same whatever
-becomes of another maker's device plugin.
+MIG slices are resources of the node, so the GPU of a slice is unknown. Labels count the GPUs
+(nvidia.com/gpu.count, which counts slices with a single profile, then a cloud's label does).
+Otherwise ``lib/accelerators/mig.py`` computes the minimum number. If labels and resources
+contradict each other, resources win, and a problem is reported.
+
+Each vendor's GPUs have their own range of indices (``_FIRST_INDEX``), stable under changes of
+another vendor's device plugin.
 """
 
 import re
@@ -70,7 +72,7 @@ GRAIN_MILLI: Final = 10  # HAMi and KAI hand out hundredths
 
 WHOLE: Final = 1000
 MAX_GPUS: Final = 64  # of one node; more than any has
-MAX_OTHERS: Final = 16  # resources of a node that are told in pieces
+MAX_OTHERS: Final = 16  # unknown resources of a node that are reported
 _MIG_PRODUCT: Final = re.compile(r"-MIG-(.+?)(?:-SHARED)?\Z")
 # By resource, how hard the limit of a part is.
 _THOUSANDTHS: Final[Mapping[str, Isolation]] = {GPU_MILLI: "memory", GPU_MILLI_SHARED: "none"}
@@ -86,17 +88,17 @@ _FIRST_OF_OTHERS: Final = MAX_GPUS * len(_COUNTED)
 class Gpu(NamedTuple):
     model: str
     memory_mib: int
-    uuid: str = ""  # "" = nobody says
+    uuid: str = ""  # "" = unknown
     healthy: bool = True
-    reserved_milli: int = 0  # never handed out as it is
-    nvlink_domain: int | None = None  # None = nobody says
+    reserved_milli: int = 0  # never allocated in this way
+    nvlink_domain: int | None = None  # None = unknown
     numa_node: int | None = None
-    resource: str = ""  # as which pods ask for it whole; "" = nvidia.com/gpu
-    claim: DeviceClaim | None = None  # None = it is not claimed but counted
+    resource: str = ""  # extended resource of the whole GPU; "" = nvidia.com/gpu
+    claim: DeviceClaim | None = None  # None = by extended resource
 
 
 def indices_of(gpus: Sequence[Gpu]) -> tuple[int, ...]:
-    """Return the index of each GPU: that of its maker's first, and on from there."""
+    """Return the index of each GPU, counted from its vendor's first."""
     found: list[int] = []
     following: dict[int, int] = {}
     for gpu in gpus:
@@ -110,24 +112,24 @@ def indices_of(gpus: Sequence[Gpu]) -> tuple[int, ...]:
 
 
 class Way(NamedTuple):
-    """One resource by which GPUs of a node are had."""
+    """One resource of GPUs on a node."""
 
     resource: str
     positions: tuple[int, ...]
-    milli: int  # what a piece comes to
+    milli: int  # milli of a unit
     kind: Literal["whole", "shared", "mig", "hami", "milli"] = "whole"
-    kai_mib: int = 0  # what KAI hands out of each GPU's memory; 0 = it is not told how much that is
+    kai_mib: int = 0  # memory that KAI allocates of each GPU; 0 = unknown
     least_milli: int = 0  # where parts are had in any size: of the smallest
 
 
 class _Cut(NamedTuple):
-    """MIG slices of one profile, as one resource hands them out."""
+    """MIG slices of one profile under one resource."""
 
     resource: str
     profile: mig.Profile
-    pieces: int  # that pods can have
-    slices: int  # that are there, healthy or not
-    replicas: int = 1  # pieces of each slice, which take turns
+    pieces: int  # allocatable units
+    slices: int  # existing slices, unhealthy ones included
+    replicas: int = 1  # time-sliced units of each slice
 
 
 class Layout(NamedTuple):
@@ -137,20 +139,21 @@ class Layout(NamedTuple):
     tpus: int = 0
     pieces: tuple[tuple[str, int], ...] = ()  # of other extended resources
     problems: tuple[str, ...] = ()
-    doubts: tuple[str, ...] = ()  # what is wrong and keeps nobody away
-    unplugged: tuple[tuple[str, str], ...] = ()  # by maker, which of the problems says so
+    doubts: tuple[str, ...] = ()  # problems that exclude no pods
+    unplugged: tuple[tuple[str, str], ...] = ()  # by vendor: the problem of a missing plugin
 
 
 def maker_of_gpu(gpu: Gpu) -> str:
-    """Return the maker of a GPU, by the resource that it is or by the driver of its claims."""
+    """Return the vendor of a GPU, from its resource or its driver."""
     if gpu.claim is not None:
         return maker_of(f"{gpu.claim.driver.removeprefix('gpu.')}/gpu")
     return maker_of(gpu.resource or NVIDIA)
 
 
 def layout_of(node: Node, *, kai: bool) -> Layout:
-    """What the node's resources and labels tell. ``kai``: the cluster's scheduler shares GPUs by
-    annotation. What cannot be right is left out and told."""
+    """Return the layout of a node. ``kai``: the cluster's scheduler shares GPUs by annotation.
+    Impossible parts are left out and reported.
+    """
     builder = _Builder(node, kai=kai)
     for step in (
         builder.tpus,
@@ -207,7 +210,7 @@ class _Builder:
         )
 
     def _unplugged(self) -> Iterator[tuple[str, str]]:
-        """Makers of whose GPUs labels tell and resources do not."""
+        """Yield vendors with GPUs in labels and without resources."""
         makers = {maker_of_gpu(gpu) for gpu in self._gpus}
         for maker in ("nvidia", "amd"):
             if maker not in makers and (told := gpus_told(self._labels, maker)):
@@ -215,7 +218,7 @@ class _Builder:
                 text = f"labels tell of {gpus} and allocatable of none: no device plugin runs"
                 yield maker, text
 
-    # ---- one way each; they raise Nonsense
+    # ---- One step for each way; steps raise Nonsense
 
     def tpus(self) -> None:
         """TPUs are only counted."""
@@ -239,8 +242,9 @@ class _Builder:
             self._whole(NVIDIA, pieces, there, model_of(self._labels), self._memory_mib())
 
     def _whole_at_most(self, otherwise: int) -> int:
-        """GPUs that labels count and no slices take: right after GPUs were cut, the kubelet still
-        counts them as whole ones that are not healthy."""
+        """Return labelled GPUs without slices: after a repartition, the kubelet still counts them
+        as unhealthy whole GPUs.
+        """
         told = gpus_told(self._labels)
         cuts = self._profiles_offered() if told else []
         return (
@@ -248,7 +252,7 @@ class _Builder:
         )
 
     def _profiles_offered(self) -> list[tuple[mig.Profile, int]]:
-        """What MIG resources count, however far they can be read."""
+        """Return the readable counts of MIG resources."""
         found = []
         for name in sorted(self._capacity):
             of = mig.profile(name.removeprefix(MIG)) if how_of(name) is How.MIG else None
@@ -260,8 +264,7 @@ class _Builder:
         return [(of, count) for of, count in found if count]
 
     def _only_profile(self) -> mig.Profile | None:
-        """The MIG profile that all of its GPUs are cut into; None: they are not. Raises
-        Nonsense."""
+        """Return the only MIG profile of all GPUs; None if there is none. Raises Nonsense."""
         product = self._labels.get(PRODUCT, "")
         found = _MIG_PRODUCT.search(product)
         key, told = (PRODUCT, found[1]) if found else (GKE_PARTITION, "")
@@ -288,7 +291,7 @@ class _Builder:
             self._whole(name, pieces, all_pieces, board.product, board.memory_mib)
 
     def shared(self) -> None:
-        """nvidia.com/gpu.shared, or as it was renamed: replicas under a name of their own."""
+        """Apply nvidia.com/gpu.shared or its renamed form: replicas under their own name."""
         pieces, all_pieces = self._count(SHARED)
         if all_pieces and (of := self._only_profile()) is not None:
             self._cut(SHARED, of, pieces, all_pieces, self._replicas())
@@ -312,7 +315,7 @@ class _Builder:
         return name.startswith(VENDOR) and how_of(name) is How.OTHER
 
     def others(self) -> None:
-        """What no row of the table knows, and the node has not said to be a GPU."""
+        """Apply unknown resources that are no GPUs."""
         ways = {way.resource for way in self._ways}
         names = [
             name
@@ -332,8 +335,7 @@ class _Builder:
                 self._pieces.append((name, pieces))
 
     def slices(self) -> None:
-        """nvidia.com/mig-<profile>: slices of any profiles. With .shared behind it: replicas of
-        them, as many of each as a label says."""
+        """Apply nvidia.com/mig-<profile>: slices, or with .shared their replicas."""
         for name in sorted(self._allocatable.keys() | self._capacity.keys()):
             if not name.startswith(MIG) or how_of(name) not in (How.MIG, How.SHARED):
                 continue
@@ -389,7 +391,7 @@ class _Builder:
     # ---- how each is laid out
 
     def _count(self, name: str) -> tuple[int, int]:
-        """(pieces that can be had, pieces that are there). The difference is not healthy."""
+        """Return allocatable and existing units. The difference is unhealthy."""
         pieces = offered(self._allocatable, name)
         return pieces, max(pieces, offered(self._capacity, name))
 
@@ -402,7 +404,9 @@ class _Builder:
         return int(text)
 
     def _memory_mib(self) -> int:
-        """Of one whole GPU; for MIG instances the label tells theirs, so the name counts first."""
+        """Return the memory of a whole GPU. For MIG products the label has the slice's, so the name
+        comes first.
+        """
         text = self._labels.get(f"{NVIDIA}.memory", "")
         product = self._labels.get(f"{NVIDIA}.product", "")
         if not text or _MIG_PRODUCT.search(product):
@@ -423,8 +427,7 @@ class _Builder:
         if not all_pieces:
             return
         positions = self._positions(all_pieces)
-        # Which of them are unhealthy is not told: the last, as foreign pods are charged to those
-        # before them and ours to the first.
+        # Unhealthy ones are unknown: assume the last, behind the GPUs of unmanaged pods.
         named = "" if resource == NVIDIA else resource
         self._gpus += [
             Gpu(model, memory_mib, healthy=n < pieces, resource=named) for n in range(all_pieces)
@@ -490,14 +493,14 @@ class _Builder:
             self._cuts.append(_Cut(resource, of, pieces, slices, replicas))
 
     def _board(self) -> mig.Board:
-        """How its GPUs are cut, by their labels."""
+        """Return how the node's GPUs can be partitioned, by labels."""
         is_slice = _MIG_PRODUCT.search(self._labels.get(PRODUCT, "")) is not None
         mib = "" if is_slice else self._labels.get(f"{NVIDIA}.memory", "")
         known_mib = int(mib) if mib.isdecimal() and len(mib) < 9 else 0
         return mig.board_of(model_of(self._labels), known_mib)
 
     def _lay_out_slices(self) -> None:
-        """Spread the slices over the GPUs that labels count, and else over as few as hold them."""
+        """Place slices on the labelled number of GPUs, else on the minimum number."""
         slices = tuple((cut.profile, cut.slices) for cut in self._cuts)
         model, board = model_of(self._labels), mig.fitting(self._board(), slices)
         least = mig.least_boards(board, slices)
@@ -531,13 +534,13 @@ class _Builder:
                     memory_mib=cut.profile.memory_mib,
                     count=cut.pieces,
                     kind="mig",
-                    # A resource that is not named after its profile tells it so.
+                    # Needed if the resource is not named after the profile.
                     profile="" if cut.resource.startswith(MIG) else cut.profile.name,
                 )
             self._shares.append(structs.replace(share, gpus=positions))
 
     def _contradictions(self, model: str, least: int) -> Iterator[str]:
-        """What labels say of slices that resources do not."""
+        """Yield contradictions between labels and resources of slices."""
         board = self._board()
         for cut in self._cuts:
             if board.memory_slices(cut.profile) is None:

@@ -1,9 +1,9 @@
-"""Which GPUs of a node belong together, where neither driver nor HAMi says: by annotations. Pure.
+"""Links between GPUs of a node from annotations, where neither driver nor HAMi reports them. Pure.
 
-``berthmaster.io/nvlink: "0,1,2,3 4,5,6,7"`` are two groups of GPUs that are linked by NVLink, by
-their indices as ``nvidia-smi topo -m`` shows them; ``berthmaster.io/numa`` are those of one NUMA
-node each. Whoever sets up nodes writes them: a device plugin only counts. They go before what a
-driver says, as a person knows better; what cannot be right is told, and nothing of it is believed.
+``berthmaster.io/nvlink: "0,1,2,3 4,5,6,7"`` are two groups linked by NVLink, with indices as in
+``nvidia-smi topo -m``. ``berthmaster.io/numa`` has the GPUs of each NUMA node. Operators write
+them, because a device plugin only counts. Annotations override a driver. A malformed annotation is
+reported and ignored.
 """
 
 from collections.abc import Mapping
@@ -19,7 +19,7 @@ MAX_CHARS: Final = 1024
 def linked(
     gpus: tuple[Gpu, ...], annotations: Mapping[str, str]
 ) -> tuple[tuple[Gpu, ...], list[str]]:
-    """The GPUs with what is told of them, and what is wrong with that."""
+    """Return the GPUs with links, and the problems of the annotations."""
     problems: list[str] = []
     for key in (NVLINK, NUMA):
         text = annotations.get(key, "")
@@ -43,8 +43,9 @@ def linked(
 
 
 def _numbers(gpus: tuple[Gpu, ...]) -> dict[int, int]:
-    """Return the number of each GPU that the annotations mean, by its position: NVIDIA's, and where
-    a node has none of NVIDIA's, those of its first maker."""
+    """Return the annotation's number of each GPU by position: of NVIDIA's GPUs, or else of the
+    node's first vendor.
+    """
     makers = [maker_of_gpu(gpu) for gpu in gpus]
     meant = "nvidia" if "nvidia" in makers else makers[0]
     positions = [at for at, maker in enumerate(makers) if maker == meant]
@@ -52,7 +53,7 @@ def _numbers(gpus: tuple[Gpu, ...]) -> dict[int, int]:
 
 
 def _groups(text: str, count: int) -> dict[int, int] | str:
-    """GPU -> number of its group; what is wrong if it cannot be read."""
+    """Return the group of each GPU, or the error."""
     found: dict[int, int] = {}
     for number, group in enumerate(text[:MAX_CHARS].split()):
         for index in group.split(","):

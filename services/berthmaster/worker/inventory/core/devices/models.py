@@ -1,10 +1,9 @@
-"""What a GPU model is called in facts: what GPU feature discovery calls it, and nothing beside.
+"""Model names of GPUs in facts, as GPU feature discovery writes them. Pure.
 
-Facts name models as `kubectl get nodes -L nvidia.com/gpu.product` shows them ("Tesla-T4",
-"NVIDIA-A100-SXM4-80GB"); how else people may spell them is lib/engine/fleet/models.py's matter. Two
-things are taken off, as they say how a GPU is handed out and not what it is: "-SHARED" (time
-slicing, MPS) and "-MIG-1g.5gb". Where nothing was discovered, a cloud's labels are translated
-(lib/accelerators/labels.py). The raw labels are in the report as well. Pure.
+Facts use the names of `kubectl get nodes -L nvidia.com/gpu.product` ("Tesla-T4",
+"NVIDIA-A100-SXM4-80GB"). lib/engine/fleet/models.py handles users' spellings. Suffixes for sharing
+are removed: "-SHARED" and "-MIG-1g.5gb". Without discovery a cloud's labels are translated
+(lib/accelerators/labels.py). The report has the raw labels too.
 """
 
 import re
@@ -32,7 +31,7 @@ def model_of(labels: Mapping[str, str], *, amd: bool = False) -> str:
 
 
 def memory_of(labels: Mapping[str, str], *, amd: bool = False) -> int:
-    """Memory of one whole GPU in MiB, by the model's name; 0 = it does not say."""
+    """Return the memory of a whole GPU in MiB, from the model's name; 0 = not in the name."""
     product = "" if amd else labels.get(PRODUCT, "")
     if product:
         found = _MEMORY.search(product)
@@ -46,8 +45,9 @@ def _board(labels: Mapping[str, str], *, amd: bool) -> Board | None:
 
 
 def named(product: str) -> str:
-    """A device's own name for its model ("NVIDIA A100-SXM4-40GB") as discovery would label it, of
-    at most 63 characters."""
+    """Return a device's own model name ("NVIDIA A100-SXM4-40GB") as a discovery label, at most 63
+    characters.
+    """
     return _plain(product) or UNKNOWN
 
 
