@@ -2,11 +2,12 @@
 
 Pure. A request that holds what looks like a secret is refused, with the way to name a Secret of
 Kubernetes instead, whose value only the pods get. Every text of every request is looked at, be it a
-variable, a word of the command, a label or a reason. Two rules, both meant to err rarely:
+variable, a word of the command, a label or a reason. Three rules, all meant to err rarely:
 
 1. a value that is known by its looks (lib/runtime/redact.py): keys, tokens, a password in a URL;
 2. a value that could be a secret under a name that says so. The name is a variable's or a label's,
-   or stands in the text: DB_PASS=hunter2, --password hunter2, {"clientSecret": "hunter2"}.
+   or stands in the text: DB_PASS=hunter2, --password hunter2, {"clientSecret": "hunter2"};
+3. a value behind a short flag of a program that takes a password there: mysql -phunter2.
 """
 
 import re
@@ -17,13 +18,15 @@ import msgspec
 
 from berthmaster.lib.messages.api import Refusal
 from berthmaster.lib.messages.explain import Step, invalid
-from berthmaster.lib.messages.workload import JobRequest
+from berthmaster.lib.messages.workload import JobRequest, RunSpec
+from berthmaster.lib.requests import command_passwords
 from berthmaster.lib.runtime.redact import HIDDEN, may_hold_secret, secret_in
 
 # In lower case one of these is in each name of a secret, and in each flag that has one behind it.
 _HINTS: Final = (
     *("pass", "pwd", "_pw", "-pw", '"pw', "ppw", "secret", "token", "key", "cred", "seed", "auth"),
     *("cookie", "session", "sig", "_pat", "-pat", '"pat', '"-u"', "user"),
+    *command_passwords.HINTS,
 )
 _NO_TEXT: Final = (int, float, bool)
 _Found = tuple[tuple[Step, ...], str]  # a path, and what kind of secret stands there
@@ -32,7 +35,7 @@ _WORD: Final = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|[-.]")  # between words of a 
 _SURE: Final = re.compile(
     r"(?:SECRETS?(?:_(?:ACCESS_)?KEY(?:_BASE)?|_TOKEN|_VALUE)?|PASSW(?:OR)?D|PASSPHRASE|PASSCODE)"
     r"(?:_?\d+)?\Z"
-    r"|(?:^|_|DB|USER|ROOT|ADMIN|SMTP|MYSQL|PG|REDIS|LDAP|HTTP|PROXY)(?:PASS|PWD|PW)(?:_?\d+)?\Z"
+    r"|(?:^|_|DB|USER|ROOT|ADMIN|SMTP|MYSQL|PG|REDIS|LDAP|HTTP|PROXY|STORE|KEY)(?:PASS|PWD|PW)(?:_?\d+)?\Z"
     r"|PASSWORD(?!.*_(?:FILE|PATH|DIR|NAME|LENGTH|POLICY|HASHER|PROMPT)\Z)"
 )
 _NO_PASS: Final = re.compile(
@@ -66,6 +69,10 @@ _CODE: Final = re.compile(
 )
 _NAME: Final = re.compile(r"[A-Za-z_]+\Z")
 _USER: Final = re.compile(r"[^\s:$]*[A-Za-z][^\s:]*:(?!\$)[^\s:/]\S*\Z")
+# Tools whose -u and --user hold a user and a group: docker run -u app:app.
+_OWNER: Final = re.compile(r"\b(?:docker|podman|nerdctl|kubectl|chroot|sudo|systemd-run)\s")
+BY_PROGRAM: Final = "a password of a command"
+BY_USER: Final = "a user with a password"
 
 
 def secret_fault(request: msgspec.Struct) -> Refusal | None:
@@ -97,6 +104,8 @@ def _secret(path: tuple[Step, ...], value: object) -> _Found | None:
     if isinstance(value, str):
         kind = secret_in(value) or _named_within(value)
         return (path, kind) if kind else None
+    if isinstance(value, RunSpec):
+        found = _in_command(path, value)
     if isinstance(value, msgspec.Struct):
         for field in value.__struct_fields__:
             each = getattr(value, field)
@@ -110,8 +119,19 @@ def _secret(path: tuple[Step, ...], value: object) -> _Found | None:
             found = found or _secret((*path, at), each)
             if at and not found and isinstance(each, str):
                 kind = _by_flag(value[at - 1], each)
+                if kind == BY_USER and _OWNER.search(" ".join(map(str, value[:at]))):
+                    kind = ""
                 found = ((*path, at), kind) if kind else None
     return found
+
+
+def _in_command(path: tuple[Step, ...], run: RunSpec) -> _Found | None:
+    """The same of a word behind a flag of the program that a container runs."""
+    at = command_passwords.password_at([*run.command, *run.args])
+    if at is None:
+        return None
+    field, at = ("command", at) if at < len(run.command) else ("args", at - len(run.command))
+    return (*path, field, at), BY_PROGRAM
 
 
 def _secret_member(path: tuple[Step, ...], name: str, value: object) -> _Found | None:
@@ -141,7 +161,7 @@ def _by_flag(flag: object, value: str) -> str:
     if not isinstance(flag, str) or flag[:1] != "-" or "=" in flag or value[:1] == "-":
         return ""
     if flag in ("-u", "--user", "--proxy-user") and _USER.match(value):
-        return "a user with a password"
+        return BY_USER
     return _by_name(flag.lstrip("-"), value)
 
 
@@ -155,10 +175,12 @@ def _named_within(text: str) -> str:
         name, _, sign, quote, value, after = found.groups()
         if (kind := _by_name(name, value)) and not _is_code(name, sign, quote, value, after):
             return kind
+    owner = _OWNER.search(text)
     for found in _FLAG.finditer(text):
-        if kind := _by_flag(f"-{found[1]}", found[2]):
+        kind = _by_flag(f"-{found[1]}", found[2])
+        if kind and not (kind == BY_USER and owner and owner.start() < found.start()):
             return kind
-    return ""
+    return BY_PROGRAM if command_passwords.password_in(text) else ""
 
 
 def _is_code(name: str, sign: str, quote: str, value: str, after: str) -> bool:

@@ -6,7 +6,12 @@ everyone to read. What a secret looks like is said here and nowhere else.
 """
 
 import base64
+import bz2
+import lzma
 import re
+import zlib
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Final
 from urllib.parse import unquote
 
@@ -59,6 +64,20 @@ _LOGIN: Final = re.compile(
 _ENCODED: Final = re.compile(
     r"(?<![A-Za-z0-9_+/-])[A-Za-z0-9_+/-]{40,}+(?:=*(?:\\+[nr]|\s)*+[A-Za-z0-9_+/-]{40,}+)*+"
 )
+# How bytes compressed by gzip, bzip2 and xz begin, and what expands them up to a length.
+_COMPRESSED: Final[Mapping[bytes, Callable[[bytes, int], bytes]]] = MappingProxyType(
+    {
+        b"\x1f\x8b\x08": lambda raw, most: zlib.decompressobj(_GZIP).decompress(raw, most),
+        b"BZh": lambda raw, most: bz2.BZ2Decompressor().decompress(raw, most),
+        b"\xfd7zXZ\x00": lambda raw, most: lzma.LZMADecompressor(memlimit=_XZ_MEMORY).decompress(
+            raw, most
+        ),
+    }
+)
+_GZIP: Final = zlib.MAX_WBITS | 16
+_XZ_MEMORY: Final = 64 * 1024 * 1024
+_EXPANSION: Final = 10  # so many times the length of compressed bytes are looked through,
+_MAX_EXPANDED: Final = 65_536  # and no more of one text
 _LINE_END: Final = re.compile(r"\\+[nr]|[=\s]")
 _ENCODINGS: Final = 3  # of base64 within base64 that are looked through
 # The beginning of DER that holds a private key: a sequence, and in it a version.
@@ -152,6 +171,7 @@ def _encoded_key(run: str, left: int = _ENCODINGS) -> bool:
     decoded = [_base64(text[at:]) for at in range(4)]
     if re.fullmatch(r"[0-9a-fA-F]+", text):
         decoded.append(bytes.fromhex(text[: len(text) // 2 * 2]))
+    decoded += [_expanded(raw, magic) for raw in decoded for magic in _COMPRESSED if magic in raw]
     if any(b"PRIVATE KEY" in raw for raw in decoded) or _DER_KEY.match(decoded[0]):
         return True
     if any(raw.isascii() and _KNOWN.search(raw.decode()) for raw in decoded):
@@ -160,6 +180,17 @@ def _encoded_key(run: str, left: int = _ENCODINGS) -> bool:
     return any(
         _encoded_key(found.group(), left - 1) for each in inner for found in _ENCODED.finditer(each)
     )
+
+
+def _expanded(raw: bytes, magic: bytes) -> bytes:
+    """Return the beginning of the text that is compressed in it; b"" where that is damaged."""
+    compressed = raw[raw.index(magic) :]
+    most = min(_EXPANSION * len(compressed), _MAX_EXPANDED)
+    try:
+        text = _COMPRESSED[magic](compressed, most)
+    except (zlib.error, lzma.LZMAError, OSError, EOFError):
+        return b""
+    return text.decode("ascii", "replace").encode("ascii", "replace")
 
 
 def _base64(text: str) -> bytes:

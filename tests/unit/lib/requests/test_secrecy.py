@@ -1,6 +1,9 @@
 """What is refused as a secret, what only resembles one, and what says how to name a Secret."""
 
 import base64
+import bz2
+import gzip
+import lzma
 import time
 from typing import Any
 
@@ -85,6 +88,12 @@ BY_BOTH = "a secret by its name and its looks"
         ("X", base64.encodebytes(b"a: b\n" * 30 + PEM.encode()).decode(), IN_BASE64),
         ("X", base64.b64encode(base64.b64encode(PEM.encode())).decode(), IN_BASE64),
         ("X", base64.b64encode(DER).decode(), IN_BASE64),
+        ("X", base64.b64encode(gzip.compress(PEM.encode())).decode(), IN_BASE64),
+        ("X", "H4sI/" + base64.b64encode(gzip.compress(f"a: {JWT}".encode())).decode(), IN_BASE64),
+        ("X", base64.b64encode(base64.b64encode(gzip.compress(PEM.encode()))).decode(), IN_BASE64),
+        ("X", base64.b64encode(bz2.compress(PEM.encode() * 9)).decode(), IN_BASE64),
+        ("X", base64.b64encode(lzma.compress(PEM.encode())).decode(), IN_BASE64),
+        ("X", gzip.compress(PEM.encode()).hex(), IN_BASE64),
         ("X", PEM.encode().hex(), IN_BASE64),
         ("X", base64.b64encode(f"user:\n  token: {JWT}\n".encode()).decode(), IN_BASE64),
         ("X", "PuTTY-User-Key-File-3: ssh-rsa\nPrivate-Lines: 14\nAAAA", "a private key of PuTTY"),
@@ -154,11 +163,14 @@ def test_a_secret_is_refused_and_not_repeated(name: str, value: str, kind: str) 
         ("HEADER", "Authorization: Bearer ${TOKEN}"),
         ("CA", base64.b64encode(b"-----BEGIN CERTIFICATE-----\n" + bytes(range(99))).decode()),
         ("BLOB", base64.b64encode(bytes(range(256)) * 9).decode()),
+        ("MANIFEST", base64.b64encode(gzip.compress(b"kind: ConfigMap\ndata: {}\n" * 9)).decode()),
+        ("HALF", base64.b64encode(gzip.compress(bytes(range(256)))).decode()[:80]),
         ("PATHS", "/opt/" + "lib/python3/site-packages/" * 9),
         ("ARGS", "--max-tokens=512 --pad-token=[PAD] --seed=42 --key=id"),
         ("PYTHON", "connect(user=name, password=pw)"),
         ("PYTHON", "password = os.environ['DB_PASSWORD']"),
         ("PYTHON", "def f(password: str, token: str = None): ..."),
+        ("SHELL", "docker run --user app:app -u ada:ada train && tar -cp a && ssh -p 22 host"),
         ("SHELL", "export DB_PASSWORD=$(cat /run/secrets/db) && train"),
     ],
 )
@@ -184,6 +196,9 @@ PEM64 = base64.b64encode(PEM.encode()).decode()
         ({"run": {"args": ["-u", "ada:hunter2"]}}, "run.args[1]"),
         ({"run": {"args": ["mysql --password hunter2"]}}, "run.args[0]"),
         ({"run": {"args": ["-H", "X-Api-Key: " + HEX]}}, "run.args[1]"),
+        ({"run": {"command": ["mysql", "-u", "root", "-phunter2"]}}, "run.command[3]"),
+        ({"run": {"command": ["redis-cli"], "args": ["-a", "hunter2"]}}, "run.args[1]"),
+        ({"run": {"command": ["sh", "-c", "mysql -phunter2 <a.sql"]}}, "run.command[2]"),
         ({"run": {"args": [PEM64]}}, "run.args[0]"),
         ({"run": {"env": {f"A{JWT}": "1"}}}, "run.env"),
         ({"pod_sets": [{"node_labels": {"x": JWT}}]}, "pod_sets[0].node_labels.x"),
@@ -240,6 +255,8 @@ def test_secret_in_the_text_of_any_verb_is_refused(read: Any) -> None:
             "a1B2\n" * 40_000,
             "x" * 39 + "\n" + "y" * 9,
         ),
+        *(base64.b64encode(gzip.compress(b"a1B2" * 900_000)).decode() * 40, "mysql -p " * 20_000),
+        *("bash " * 40_000, "docker login " * 15_000 + "-p x", "-u a:b " * 28_000 + "docker x"),
         *("authorization:" * 14_000, "Y" * 40 + "\\n" * 99_000, "a@tcp(" * 30_000, '"\\' * 90_000),
     ],
 )
