@@ -43,6 +43,10 @@ FOR_DEVICE_PLUGINS: Final = re.compile(
     r"|ASCEND_(?:RUNTIME_OPTIONS|ALLOW_LINK)\Z|HABANA_RUNTIME_\w+\Z|NEURON_RT_(?:NUM|VIRTUAL)_\w+\Z"
     r"|(?:RBLN|FURIOSA|QAIC|TT)_DEVICES?\Z"
 )
+# What of a driver a container gets. Some bring device files beside those of its GPUs: graphics and
+# display bring /dev/dri and /dev/nvidia-modeset, and "all" is both. These bring libraries only.
+_CAPABILITIES: Final = re.compile(r"\w+_DRIVER_CAPABILITIES\Z")
+LIBRARIES_ONLY: Final = ("compute", "utility", "video", "compat32", "ngx")
 Document = dict[str, Any]
 GPU_CLAIM: Final = "gpu"  # what pods call the claim of their GPUs
 # Of what a request names: a template, of which each pod gets its own, or a claim that all share.
@@ -119,8 +123,12 @@ def use_claims(spec: Document, existing: Mapping[str, Existing], gpus: str = "")
         container["resources"]["claims"] = [{"name": claim["name"]} for claim in named]
 
 
-def is_for_device_plugins(name: str) -> bool:
-    """Whether a variable says which accelerators a container sees, or how much of them."""
+def is_for_device_plugins(name: str, value: str | None) -> bool:
+    """Whether a variable says which devices a container sees, or how much of them; ``value``: None
+    = not known here."""
+    if _CAPABILITIES.match(name):
+        wanted = [each.strip() for each in (value or "").split(",")]
+        return value is None or not set(wanted) <= {"", *LIBRARIES_ONLY}
     return FOR_DEVICE_PLUGINS.match(name) is not None
 
 
@@ -142,13 +150,17 @@ def _container(
         made["command"] = list(run.command)
     if run.args:
         made["args"] = list(run.args)
-    plain = {name: run.env[name] for name in sorted(run.env) if not is_for_device_plugins(name)}
+    plain = {
+        name: value
+        for name, value in sorted(run.env.items())
+        if not is_for_device_plugins(name, value)
+    }
     if not pods.gpus:  # else images that say "all", as CUDA's do, see every GPU of the node
         plain[OPENS_GPUS] = "void"
     plain |= ours
     env: list[Document] = [{"name": name, "value": value} for name, value in plain.items()]
     for name, of in sorted(run.secret_env.items()):
-        if is_for_device_plugins(name):
+        if is_for_device_plugins(name, None):
             continue
         reference = {"name": f"{tenant}.{of.name}", "key": of.key}
         env.append({"name": name, "valueFrom": {"secretKeyRef": reference}})

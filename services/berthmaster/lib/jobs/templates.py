@@ -77,7 +77,7 @@ def _env(
         for name, of in keys.items():
             reference = {"name": of.name, "key": of.key}
             env.append({"name": name, "valueFrom": {field: reference}})
-    return [each for each in env if not is_for_device_plugins(each["name"])]
+    return [each for each in env if not is_for_device_plugins(each["name"], each.get("value"))]
 
 
 def _volume(volume: RuntimeVolume) -> Document:

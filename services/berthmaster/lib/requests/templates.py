@@ -218,7 +218,7 @@ def _env_faults(
                 yield invalid(here, name, VARIABLE_WORDS)
             if name in seen:
                 yield invalid(here, name, "a name that no other variable has")
-            if is_for_device_plugins(name):
+            if is_for_device_plugins(name, of.env.get(name)):
                 right = "no such name: a pod sees the GPUs that its request asks for"
                 yield invalid(here, name, right)
             seen.add(name)

@@ -2,7 +2,8 @@
 
 import pytest
 
-from berthmaster.lib.messages.workload import RunSpec, SecretKey
+from berthmaster.lib.jobs.pods import pod_spec
+from berthmaster.lib.messages.workload import PodSet, RunSpec, SecretKey
 from berthmaster.lib.requests.gpu_env import gpu_env_fault
 
 
@@ -24,6 +25,7 @@ from berthmaster.lib.requests.gpu_env import gpu_env_fault
         *("NEURON_RT_VISIBLE_CORES", "NEURON_RT_NUM_CORES", "AWS_NEURON_VISIBLE_DEVICES"),
         *("MTHREADS_VISIBLE_DEVICES", "MLU_VISIBLE_DEVICES", "CAMBRICON_VISIBLE_DEVICES"),
         *("ILUVATAR_COREX_VISIBLE_DEVICES", "METAX_VISIBLE_DEVICES", "XPU_VISIBLE_DEVICES"),
+        *("NVIDIA_DRIVER_CAPABILITIES", "MTHREADS_DRIVER_CAPABILITIES"),
         *("NPU_VISIBLE_DEVICES", "QAIC_VISIBLE_DEVICES", "RBLN_DEVICES", "VISIBLE_DEVICES"),
     ],
 )
@@ -41,7 +43,7 @@ def test_what_device_plugins_set_is_refused_by_name(name: str) -> None:
 @pytest.mark.parametrize(
     "name",
     [
-        *("NVIDIA_DRIVER_CAPABILITIES", "CUDA_HOME", "NCCL_DEBUG", "CUDA_LAUNCH_BLOCKING"),
+        *("LD_PRELOAD", "LD_LIBRARY_PATH", "CUDA_HOME", "NCCL_DEBUG", "CUDA_LAUNCH_BLOCKING"),
         *("CUDA_DEVICE_ORDER", "CUDA_CACHE_PATH", "ROCM_PATH", "HSA_OVERRIDE_GFX_VERSION"),
         *("TPU_LIBRARY_PATH", "TPU_NAME", "TPU_MIN_LOG_LEVEL", "ASCEND_HOME_PATH"),
         *("ASCEND_GLOBAL_LOG_LEVEL", "HABANA_LOGS", "NEURON_CC_FLAGS", "NEURON_RT_LOG_LEVEL"),
@@ -50,3 +52,21 @@ def test_what_device_plugins_set_is_refused_by_name(name: str) -> None:
 )
 def test_variable_that_only_tunes_is_accepted(name: str) -> None:
     assert gpu_env_fault(RunSpec(env={name: "0"})) is None
+
+
+@pytest.mark.parametrize("value", ["compute", "compute,utility", "video, compute,ngx", ""])
+def test_driver_capabilities_of_libraries_are_accepted(value: str) -> None:
+    assert gpu_env_fault(RunSpec(env={"NVIDIA_DRIVER_CAPABILITIES": value})) is None
+
+
+@pytest.mark.parametrize("value", ["all", "graphics", "compute,display", "compute;all"])
+def test_driver_capabilities_with_device_files_are_refused_and_left_out(value: str) -> None:
+    run = RunSpec(image="train", env={"NVIDIA_DRIVER_CAPABILITIES": value})
+    refusal = gpu_env_fault(run)
+    assert refusal is not None
+    assert (refusal.field, refusal.expected) == (
+        "run.env.NVIDIA_DRIVER_CAPABILITIES",
+        "of compute, utility, video, compat32, ngx: others bring device files of the display",
+    )
+    spec = pod_spec(run, PodSet(gpus=1), tenant="acme", account="", devices={})
+    assert "env" not in spec["containers"][0]
