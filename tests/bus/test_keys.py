@@ -14,6 +14,7 @@ import nkeys
 import pytest
 
 from berthmaster.lib.access import claims
+from berthmaster.lib.access.claims import ALWAYS
 from berthmaster.lib.access.keys import (
     DEFAULT_USERS,
     KeysError,
@@ -57,7 +58,7 @@ def test_what_is_secret_is_for_its_owner_only(tmp_path: Path) -> None:
     folder = tmp_path / "keys"
     public = make_keys(folder, ["gateway", "tenant.acme"])
     assert oct(stat.S_IMODE(folder.stat().st_mode)) == "0o700"
-    accounts = ("STREAMS", "CORE", "SYS", "T_acme")
+    accounts = (*ALWAYS, "T_acme")
     assert modes(folder) == {
         "gateway.creds": "0o600",
         "tenant.acme.creds": "0o600",
@@ -70,7 +71,7 @@ def test_what_is_secret_is_for_its_owner_only(tmp_path: Path) -> None:
     assert pair.public_key.decode() == public["gateway"]
     seeds = [path.read_text().strip() for path in folder.rglob("*.seed")]
     told = (folder / "accounts.conf").read_text()
-    assert len(seeds) == 5
+    assert len(seeds) == 1 + len(accounts)
     assert not any(seed in told for seed in (*seeds, creds(folder, "gateway").seed))
 
 
@@ -134,7 +135,7 @@ def test_what_was_revoked_stays_so_when_a_tenant_comes_back(tmp_path: Path) -> N
     key, old = account_key(tmp_path, "T_acme"), creds(tmp_path, "tenant.acme")
     assert remove_user(tmp_path, "tenant.acme")
     assert not remove_user(tmp_path, "tenant.acme")
-    assert set(account_jwts(tmp_path)) == {"STREAMS", "CORE", "SYS"}
+    assert set(account_jwts(tmp_path)) == set(ALWAYS)
     until = jwts.decoded(removed_accounts(tmp_path)["T_acme"])["nats"]["revocations"]["*"]
     assert until >= jwts.decoded(old.jwt)["iat"]
 
@@ -148,7 +149,7 @@ def test_what_was_revoked_stays_so_when_a_tenant_comes_back(tmp_path: Path) -> N
         with pytest.raises(WasRemoved, match="reads the jobs, history and Secrets of that one"):
             come_back()
     make_keys(tmp_path, ["gateway"])
-    assert set(account_jwts(tmp_path)) == {"STREAMS", "CORE", "SYS"}
+    assert set(account_jwts(tmp_path)) == set(ALWAYS)
 
     again = sign_user(tmp_path, "tenant.acme", days=1, again=True)
     said = jwts.decoded(account_jwts(tmp_path)["T_acme"])
@@ -171,11 +172,28 @@ def test_a_clusters_account_goes_with_its_last_user(tmp_path: Path) -> None:
     assert "C_red" not in account_jwts(tmp_path)
 
 
+def test_removed_cluster_comes_back_only_as_the_same_one(tmp_path: Path) -> None:
+    make_keys(tmp_path, ["agent.red", "telemetry.red"])
+    for user in ("telemetry.red", "agent.red"):
+        remove_user(tmp_path, user)
+    for come_back in (
+        lambda: sign_user(tmp_path, "agent.red", days=1),
+        lambda: sign_user(tmp_path, "telemetry.red", days=1),
+        lambda: make_keys(tmp_path, ["executor.red"]),
+    ):
+        with pytest.raises(WasRemoved, match=r"cluster 'red' was removed .* cluster add red --aga"):
+            come_back()
+    assert "C_red" not in account_jwts(tmp_path)
+    sign_user(tmp_path, "agent.red", days=1, again=True)
+    sign_user(tmp_path, "telemetry.red", days=1)
+    assert "C_red" in account_jwts(tmp_path)
+
+
 def test_the_key_of_one_user_of_core_is_revoked_alone(tmp_path: Path) -> None:
-    public = make_keys(tmp_path, ["gateway", "operator"])
-    assert remove_user(tmp_path, "operator")
+    public = make_keys(tmp_path, ["gateway", "resolver"])
+    assert remove_user(tmp_path, "resolver")
     said = jwts.decoded(account_jwts(tmp_path)["CORE"])
-    assert list(said["nats"]["revocations"]) == [public["operator"]]
+    assert list(said["nats"]["revocations"]) == [public["resolver"]]
 
 
 def test_a_server_is_told_of_accounts_that_are_and_of_none_that_were(tmp_path: Path) -> None:
@@ -183,24 +201,24 @@ def test_a_server_is_told_of_accounts_that_are_and_of_none_that_were(tmp_path: P
     make_keys(keys, ["tenant.acme", "tenant.rival"])
     first = server_config(keys, resolver)
     assert "tenant" not in first  # loaded when they are used, from the folder
-    assert len(list(resolver.glob("*.jwt"))) == 5
+    assert len(list(resolver.glob("*.jwt"))) == len(ALWAYS) + 2
     gone = account_key(keys, "T_rival")
     remove_user(keys, "tenant.rival")
     server_config(keys, resolver)
     there = {path.stem for path in resolver.glob("*.jwt")}
-    assert (len(there), gone in there) == (4, False)
+    assert (len(there), gone in there) == (len(ALWAYS) + 1, False)
 
 
 def test_a_server_has_built_what_all_import_from_before_a_client_comes(tmp_path: Path) -> None:
     """When the first clients do it, all at once, imports are lost: a tenant's requests, or a
     service's to JetStream, find nobody until the server is started anew."""
     keys = tmp_path / "keys"
-    make_keys(keys, ["gateway", "tenant.acme"])
+    make_keys(keys, ["gateway", "usage", "login", "tenant.acme"])
     config = ServerConfig(sync="default", extra=server_config(keys, tmp_path / "jwt"))
     with Server(tmp_path / "nats", config) as server:
         built = figures(server, "accountz")["accounts"]
-        assert {account_key(keys, name) for name in ("STREAMS", "CORE", "SYS")} <= set(built)
-        for name in ("STREAMS", "CORE", "SYS"):
+        assert {account_key(keys, name) for name in ALWAYS} <= set(built)
+        for name in ALWAYS:
             key = account_key(keys, name)
             account = figures(server, f"accountz?acc={key}")["account_detail"]
             said = jwts.decoded(account_jwts(keys)[name])["nats"]

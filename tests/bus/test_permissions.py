@@ -614,10 +614,10 @@ CASES: Mapping[str, Case] = {
             *(f"{API}DIRECT.GET.{stream}" for stream in ("WORKLOADS", "FLEET", "CONTROL")),
             f"{API}DIRECT.GET.FLEET.berth.fleet.c1.score",
             f"{API}STREAM.INFO.FLEET",
-            "sub berth.fleet.>",
-            "sub berth.event.>",
-            "sub berth.decision.>",
-            "sub berth.control.>",
+            *(
+                f"sub berth.stored.{each}.>"
+                for each in ("fleet", "workload", "decision", "control")
+            ),
             "sub berth.telemetry.*.*",
             "sub berth.figures.*.*.*",
             "sub berth.quality.*",

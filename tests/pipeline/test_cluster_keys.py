@@ -83,6 +83,11 @@ async def test_a_cluster_is_let_in_seen_and_shut_out_and_nobody_else_notices(
         with pytest.raises(BusError, match="refuses this user"):
             await Connection.open(settings, "agent", Lines(), timeout_s=10)
         assert await listed(up) == []
+        refused = await asyncio.to_thread(up.berth, "cluster", "add", "berlin")
+        assert refused.returncode != 0
+        assert "`berth cluster add berlin --again` if it is the same cluster" in refused.stderr
+        back = await asyncio.to_thread(up.json, "cluster", "add", "berlin", "--again")
+        assert back["key"] != added["key"]
 
         # The others were there all the time, and no seed is in any log.
         assert all(alive(pid) for pid in up.pids().values())

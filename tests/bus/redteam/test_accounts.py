@@ -248,14 +248,15 @@ async def test_reply_with_foreign_subject_reaches_asker(bus: Bus, account: str, 
 
 
 @story
-async def test_an_operator_with_such_a_reply_subject_is_not_worked_for(bus: Bus) -> None:
-    """In CORE nothing rewrites it: the service looks, and has no right to write there."""
+async def test_operators_reply_with_foreign_subject_reaches_the_operator(bus: Bus) -> None:
     async with unchanged(bus), answering(bus) as (gateway, heard), bus.user("operator") as operator:
         for reply in (*LOG, "berth.operator.cordon"):
             await operator.publish("berth.operator.cordon", b"{}", reply=reply)
         await operator.request("berth.operator.list", b"{}", timeout_s=ANSWER_S)
         await gateway.flush()
-        assert heard == ["berth.operator.list"]
+        asked = len((*LOG, "berth.operator.cordon"))
+        assert heard == ["berth.operator.cordon"] * asked + ["berth.operator.list"]
+        assert gateway.violations == []
 
 
 @pytest.mark.parametrize("account", ["T_evil", "C_red"])
@@ -429,7 +430,7 @@ async def test_one_user_of_several_is_cut_off_alone(bus: Bus) -> None:
         bus.user("operator") as operator,
         bus.user("agent.red") as stays,
     ):
-        for user, account in (("executor.red", "C_red"), ("scorer", "CORE")):
+        for user, account in (("executor.red", "C_red"), ("resolver", "CORE")):
             make_keys(bus.keys, [user])
             await account_push.push(pusher, account_jwts(bus.keys)[account])
             async with bus.user(user) as goes:

@@ -27,7 +27,7 @@ from berthmaster.lib.access.permissions import (
     grants,
     inbox_prefix,
 )
-from berthmaster.lib.messages.api import GATEWAY_VERBS
+from berthmaster.lib.messages.api import GATEWAY_VERBS, USAGE_VERBS
 from berthmaster.lib.messages.door import DOOR_VERBS
 from berthmaster.lib.nats.connection import Connection
 from berthmaster.lib.nats.durables import ENDINGS
@@ -35,9 +35,10 @@ from berthmaster.lib.nats.endpoints import Endpoint, serve
 from berthmaster.lib.nats.follower import Follower
 from berthmaster.lib.nats.stream_messages import Recorded
 from berthmaster.lib.nats.streams import FOLLOWED, SNAPSHOTS, WORKLOADS, ensure_streams
-from berthmaster.lib.nats.subjects import LANES
+from berthmaster.lib.nats.subjects import LANES, covers
 from berthmaster.lib.supervisor.embedded import Server, ServerConfig
 from tests.bus.tools import Lines, Settings, eventually, story
+from tests.support.patience import ANSWER_S
 
 USERS: Final = (*WHOLE_ROLES, *(f"{role}.red" for role in PART_ROLES))
 SEEDS: Final = {  # what each stream holds, and no request of the test changes
@@ -108,27 +109,33 @@ class Rig:
                 "operator": "berth.operator.*",
             },
             "door": {verb: f"berth.agent.*.{verb}" for verb in DOOR_VERBS},
+            "usage": {verb: f"berth.api.*.{verb}" for verb in USAGE_VERBS},
+            "login": {"token": "login.token"},
         }
         async with (
             self.user("gateway") as gateway,
             self.user("door") as door,
+            self.user("usage") as usage,
+            self.user("login") as login,
             self.user("tenant.acme") as tenant,
             self.user("agent.blue") as agent,
         ):
-            for conn, name in ((gateway, "gateway"), (door, "door")):
+            for conn, (name, verbs) in zip(
+                (gateway, door, usage, login), asked.items(), strict=True
+            ):
                 await serve(
                     conn,
                     f"berth-{name}",
-                    {verb: Endpoint(subject, answer) for verb, subject in asked[name].items()},
+                    {verb: Endpoint(subject, answer) for verb, subject in verbs.items()},
                     version="1.0.0",
                     description="test",
                     overloaded=said,
                     failed=said,
-                    lanes=[conn] * LANES,
+                    lanes=[conn] * LANES if name in ("gateway", "door") else (),
                 )
             for conn, subject in ((tenant, "berth.event.acme.>"), (agent, "berth.assign.blue.>")):
                 await conn.subscribe_raw(subject, hear)
-            for conn in (gateway, door, tenant, agent):
+            for conn in (gateway, door, usage, login, tenant, agent):
                 await conn.flush()
             yield heard
 
@@ -258,6 +265,34 @@ async def test_answer_reaches_nothing_but_an_inbox(rig: Rig, user: str) -> None:
 
 
 @story
+async def test_service_apart_answers_what_is_asked_of_core_and_is_found_there(rig: Rig) -> None:
+    async with rig.listening() as heard, rig.user("dashboard") as dashboard:
+        for user, subject in (
+            ("tenant.acme", "berth.api.acme.report"),
+            ("operator", "berth.api.acme.trends"),
+            ("dashboard", "berth.api.acme.report"),
+            ("sentinel", "login.token"),
+        ):
+            async with rig.user(user) as asker:
+                answer = await asker.request(subject, b"{}", timeout_s=ANSWER_S)
+                assert (answer.data, heard.pop()) == (b"{}", subject)
+        found: set[str] = set()
+
+        async def hear(msg: Any) -> None:
+            found.add(json.loads(msg.data)["name"])
+
+        inbox = dashboard.nc.new_inbox()
+        await dashboard.subscribe_raw(inbox, hear)
+        await dashboard.publish("$SRV.PING", b"", reply=inbox)
+        names = {f"berth-{each}" for each in ("gateway", "door", "usage", "login")}
+
+        async def all_answer() -> bool:
+            return found == names
+
+        await eventually(all_answer)
+
+
+@story
 async def test_answers_arrive_where_they_are_awaited(rig: Rig) -> None:
     """The requests of the test above are ones that JetStream answers."""
     for user in ("watcher", "dashboard", "gateway"):
@@ -281,18 +316,23 @@ async def test_answers_arrive_where_they_are_awaited(rig: Rig) -> None:
         assert ends[0]["Nats-Subject"] == "berth.fleet.red.alive"
 
 
-LISTENERS: Final = {  # of what services of CORE tell each other: pattern, one subject
+LISTENERS: Final = {  # of what services tell each other without a stream: pattern, one subject
     "gateway": ("berth.figures.*.*.*", "berth.figures.acme.blue.v1"),
     "resolver": ("berth.figures.*.*.*", "berth.figures.acme.blue.v1"),
     "scorer": ("berth.telemetry.*.*", "berth.telemetry.blue.n1"),
     "usage": ("berth.quality.*", "berth.quality.all"),
     "door": ("berth.inquiry.*", "berth.inquiry.blue"),
 }
-READERS: Final = tuple(  # in the account in which those listen
-    user
-    for user in USERS
-    if account_of(user) == CORE and any("DIRECT.GET" in each for each in grants(user).publish)
+READERS: Final = tuple(
+    user for user in USERS if any("DIRECT.GET" in each for each in grants(user).publish)
 )
+
+
+def follower_beside(user: str) -> str:
+    """A follower of the log that an answer to this user could reach: a replica of its own, or a
+    service of CORE."""
+    follows = any(covers(each, "berth.stored.workload.>") for each in grants(user).subscribe)
+    return user if follows and account_of(user) != CORE else "resolver"
 
 
 async def lead(rig: Rig, user: str, replies: Iterable[str], first: int = 1) -> None:
@@ -312,10 +352,10 @@ async def lead(rig: Rig, user: str, replies: Iterable[str], first: int = 1) -> N
 async def test_answer_is_not_taken_for_what_a_stream_stored(rig: Rig, user: str) -> None:
     """A follower believes sequences that it hears: one of another stream would hide an event."""
     event = f"berth.workload.acme.led-{user}.claimed.red"
-    async with rig.user("resolver") as resolver, rig.user("door") as door:
+    async with rig.user(follower_beside(user)) as reader, rig.user("door") as door:
         taken: list[Recorded] = []
         ready = asyncio.Event()
-        follower = Follower(resolver, WORKLOADS, FOLLOWED[WORKLOADS])
+        follower = Follower(reader, WORKLOADS, FOLLOWED[WORKLOADS])
         following = asyncio.create_task(follower.run(taken.append, caught_up=ready.set))
         await ready.wait()
         known = follower.sequence

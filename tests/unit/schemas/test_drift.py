@@ -250,7 +250,6 @@ def test_every_kind_of_subject_has_a_channel() -> None:
         "held_of_all_clusters",
         "lane",
         "lane_of_subject",
-        "in_any_lane",
         "offered",
     }
     readers = {

@@ -140,13 +140,19 @@ _secret_options = option_group(
 @cluster.command()
 @click.argument("name")
 @_secret_options
+@click.option(
+    "--again",
+    is_flag=True,
+    help="Bring back a cluster that was removed. Its agent takes over the jobs under its name.",
+)
 @folder_command
 def add(folder: Folder, output: Output, *, name: str, days: float, **flags: Any) -> int:
     """Make a key for a worker cluster, and the Secret that takes it there.
 
-    For one that has a key: the Secret as it was.
+    For one that has a key: the Secret as it was. The name of a cluster that was removed is refused
+    without --again: jobs and facts still go by that name, and another cluster would report them.
     """
-    return _hand_over(folder, output, name, days, again=False, **flags)
+    return _hand_over(folder, output, name, days, sign=False, **flags)
 
 
 @cluster.command()
@@ -156,7 +162,7 @@ def add(folder: Folder, output: Output, *, name: str, days: float, **flags: Any)
 def renew(folder: Folder, output: Output, *, name: str, days: float, **flags: Any) -> int:
     """Sign a cluster's credentials again, for the same key, and write the Secret with them."""
     folder.require_key(AGENT, name)
-    return _hand_over(folder, output, name, days, again=True, **flags)
+    return _hand_over(folder, output, name, days, sign=True, again=False, **flags)
 
 
 def _hand_over(
@@ -165,6 +171,7 @@ def _hand_over(
     name: str,
     days: float,
     *,
+    sign: bool,
     again: bool,
     namespaces: str,
     namespace: str,
@@ -191,8 +198,8 @@ def _hand_over(
             "--login: no login service belongs to this bus; it is started with a mapping "
             "(`berth up --login FILE`, hub.services={login} of the chart)"
         )
-    if again or not creds.exists():
-        sign_user(folder.keys, user, days=days)
+    if sign or not creds.exists():
+        sign_user(folder.keys, user, days=days, again=again)
     notified = folder.notify(user)
     ca = folder.ca_file.read_text()
     if nodes:
@@ -296,5 +303,6 @@ def removed_screen(removed: Removed) -> "RenderableType":
 
     return safe(
         f"{removed.cluster} comes in no more.{no_server(removed.server_told)} Jobs that run "
-        f"there keep running, unseen: `berth lost {removed.cluster}` gives them up."
+        f"there keep running, unseen: `berth lost {removed.cluster}` gives them up. They stay "
+        "under its name: give that to no other cluster."
     )

@@ -7,12 +7,12 @@ Rules of this file:
 - Only STREAMS has JetStream, and no user is in it. JetStream checks no right for the reply
   subject of a request, but the server rewrites the reply subject of an imported one: the answer
   reaches the asker's own account, and leads to no further import that holds a wildcard.
-- Services are in CORE, which imports the streams' subjects and JetStream's API.
-- A tenant's account imports its own part of the API, its own events and its jobs' figures, a
-  cluster's what the door offers it and what is assigned to it, that of a user apart what that user
-  may do.
+- Services that answer are in CORE, which imports the streams' subjects and JetStream's API. All
+  other services and people have accounts apart, a tenant and a cluster one each. Such an account
+  imports what its users may ask and hear, and nothing else.
 - Events reach tenants by way of STREAMS, so that no answer within CORE reaches them. Assignments
-  are CORE's: the server hands on to a client no message that came to an account as a request.
+  are CORE's: the server hands on to a client no message that came to an account as a request. For
+  the same reason STREAMS offers what is stored, and not the subjects that are written to.
 - Exports are public, which is safe: imports stand in account JWTs, and those only the operator's
   key signs.
 - Requests of tenants to the gateway and of clusters to the door come by lanes
@@ -25,7 +25,7 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
-from berthmaster.lib.messages.api import GATEWAY_VERBS
+from berthmaster.lib.messages.api import GATEWAY_VERBS, USAGE_VERBS
 from berthmaster.lib.messages.door import DOOR_VERBS
 from berthmaster.lib.nats import subjects
 from berthmaster.lib.nats.jwts import Body
@@ -35,14 +35,17 @@ STREAMS: Final = "STREAMS"
 CORE: Final = "CORE"
 SYSTEM: Final = "SYS"
 LOGIN: Final = "LOGIN"
+SIGNER: Final = "SIGNER"
+USAGE: Final = "USAGE"
 TENANT: Final = "T_"
 CLUSTER: Final = "C_"
-ALWAYS: Final = (STREAMS, CORE, SYSTEM)
+ALWAYS: Final = (STREAMS, USAGE, SIGNER, CORE, SYSTEM)  # CORE imports of the others
 
 API_ANSWER_S: Final = 15  # how long an unanswered request's reply subject lives
 AGENT_ANSWER_S: Final = 60  # polls of agents are long
 LOGIN_ANSWER_S: Final = 10
 LOGIN_SUBJECTS: Final = "login.*"
+_PINGS: Final = "$SRV.>"  # by which services are found
 STORE_ANSWER_S: Final = 30
 JETSTREAM_ANSWER_S: Final = 90  # of a stream with many subjects the server needs a minute
 BATCH_ANSWER_S: Final = 30  # between two messages of one answer; a pull is over after 20 s
@@ -83,13 +86,30 @@ CORE_SERVICES: Final[Mapping[str, tuple[int, bool]]] = MappingProxyType(
         "berth.agent.*.*": (AGENT_ANSWER_S, False),
         "berth.operator.*": (API_ANSWER_S, False),
         subjects.ALL_INQUIRIES: (API_ANSWER_S, False),
-        "$SRV.*": (API_ANSWER_S, True),
-        LOGIN_SUBJECTS: (LOGIN_ANSWER_S, False),
+        _PINGS: (API_ANSWER_S, True),
     }
 )
-HEARD_OF_STREAMS: Final = (
-    subjects.ALL_STORED,
-    *(subjects.ALL_FLEET, subjects.ALL_CONTROL, subjects.ALL_DECISIONS),
+# What services apart answer. CORE imports the verbs of USAGE, so tenants and operators ask all
+# verbs of CORE. A server (nats-server 2.15.1) asks all whom it imports $SRV.> of.
+USAGE_SERVICES: Final[Mapping[str, tuple[int, bool]]] = MappingProxyType(
+    {
+        **{
+            subject: (API_ANSWER_S, False)
+            for verb in USAGE_VERBS
+            for subject in (subjects.api_of_all_tenants(verb), f"berth.*.{verb}")
+        },
+        _PINGS: (API_ANSWER_S, True),
+    }
+)
+SIGNER_SERVICES: Final[Mapping[str, tuple[int, bool]]] = MappingProxyType(
+    {LOGIN_SUBJECTS: (LOGIN_ANSWER_S, False), _PINGS: (API_ANSWER_S, True)}
+)
+EXPORTS_APART: Final[Mapping[str, Mapping[str, tuple[int, bool]]]] = MappingProxyType(
+    {USAGE: USAGE_SERVICES, SIGNER: SIGNER_SERVICES}
+)
+HEARD_OF_CORE: Final = (
+    *(f"berth.{each}.>" for each in ("figures", "telemetry", "quality", "held")),
+    subjects.ALL_ASSIGNMENTS,
 )
 _NS: Final = 1_000_000_000
 Revocations = Mapping[str, int]  # public key of a user, "*" = all: until when JWTs were signed
@@ -110,7 +130,8 @@ TENANT_LIMITS: Final = Limits(20, 200, 256 * 1024, 0)
 # Each node may have a telemetry agent, which is one connection and its inbox.
 CLUSTER_LIMITS: Final = Limits(1000, 4000, 512 * 1024, 2)
 LOGIN_LIMITS: Final = Limits(200, 1000, 16 * 1024, 0)
-APART_LIMITS: Final = Limits(100, 10_000, 256 * 1024, 0)
+SERVICE_LIMITS: Final = Limits(leaf_nodes=0)
+VIEW_LIMITS: Final = Limits(100, 10_000, 256 * 1024, 0)
 
 
 class Scope(NamedTuple):
@@ -135,12 +156,19 @@ def streams(key: str, *, revocations: Revocations | None = None) -> Body:
         revocations=revocations or {},
         exports=[
             *_services(STREAMS_SERVICES),
-            *(_stream(each) for each in HEARD_OF_STREAMS),
+            _stream(subjects.ALL_STORED),
         ],
     )
 
 
-def core(key: str, *, streams: str, revocations: Revocations | None = None) -> Body:
+def core(
+    key: str,
+    *,
+    streams: str,
+    usage: str,
+    signer: str,
+    revocations: Revocations | None = None,
+) -> Body:
     """Where the services are, and all that others may have of them."""
     in_lanes = (
         *(subjects.api_of_all_tenants(verb) for verb in GATEWAY_VERBS),
@@ -153,8 +181,7 @@ def core(key: str, *, streams: str, revocations: Revocations | None = None) -> B
         revocations=revocations or {},
         exports=[
             *_services(CORE_SERVICES),
-            *(_stream(f"berth.{each}.>") for each in ("figures", "telemetry", "quality", "held")),
-            _stream(subjects.ALL_ASSIGNMENTS),
+            *(_stream(each) for each in HEARD_OF_CORE),
         ],
         imports=[
             *(
@@ -162,10 +189,9 @@ def core(key: str, *, streams: str, revocations: Revocations | None = None) -> B
                 for each in STREAMS_SERVICES
                 if not _of_setup(each)
             ),
-            *(
-                _import("stream", each, streams)
-                for each in (subjects.ALL_STORED, subjects.ALL_EVENTS)
-            ),
+            _import("stream", subjects.ALL_STORED, streams),
+            *(_import("service", each, usage) for each in USAGE_SERVICES),
+            _import("service", _PINGS, signer),
         ],
     )
     body["nats"]["mappings"] = {
@@ -183,28 +209,41 @@ def apart(
     streams: str,
     publish: Sequence[str],
     subscribe: Sequence[str],
+    limits: Limits = SERVICE_LIMITS,
     revocations: Revocations | None = None,
 ) -> Body:
-    """The account of one user: of CORE and STREAMS it imports the services that this user asks, of
-    which its rights leave less, and what it may subscribe to."""
-    offers = ((streams, STREAMS_SERVICES), (core, CORE_SERVICES))
-    request_subjects = [_own_name(each) for each in publish]
+    """The account of users beside CORE: of CORE and STREAMS it imports what these users ask, and
+    what they may subscribe to. A literal subject is imported by the wildcard that offers it."""
+    asked = {
+        each if "*" in each or each.endswith(">") else offer: account
+        for each in map(_own_name, publish)
+        for account, offered in ((streams, STREAMS_SERVICES), (core, CORE_SERVICES))
+        for offer in offered
+        if subjects.covers(offer, each)
+    }
+    services_in = {
+        each: account
+        for each, account in asked.items()
+        if not any(subjects.covers(other, each) for other in asked if other != each)
+    }
+    offered_streams = (
+        *((each, streams) for each in (subjects.ALL_STORED, subjects.ALL_EVENTS)),
+        *((each, core) for each in HEARD_OF_CORE),
+    )
     streams_in = {
-        each: streams if subjects.among((*HEARD_OF_STREAMS, subjects.ALL_EVENTS), each) else core
+        offer if subjects.covers(each, offer) else each: account
         for each in subscribe
+        for offer, account in offered_streams
+        if subjects.covers(each, offer) or subjects.covers(offer, each)
     }
     return _account(
         key,
         name,
-        APART_LIMITS,
+        limits,
         revocations=revocations or {},
+        exports=_services(EXPORTS_APART.get(name, {})),
         imports=[
-            *(
-                _import("service", offer, account)
-                for account, offered in offers
-                for offer in offered
-                if any(subjects.covers(offer, each) for each in request_subjects)
-            ),
+            *(_import("service", each, account) for each, account in services_in.items()),
             *(_import("stream", each, account) for each, account in streams_in.items()),
         ],
         defaults=_permissions(publish, [*subscribe, "_INBOX.>"]),
@@ -297,14 +336,14 @@ def _guest(
     )
 
 
-def login(key: str, *, core: str, revocations: Revocations | None = None) -> Body:
+def login(key: str, *, signer: str, revocations: Revocations | None = None) -> Body:
     """Where those are who have no credentials yet: they may ask for some, and nothing else."""
     return _account(
         key,
         LOGIN,
         LOGIN_LIMITS,
         revocations=revocations or {},
-        imports=[_import("service", LOGIN_SUBJECTS, core)],
+        imports=[_import("service", LOGIN_SUBJECTS, signer)],
         defaults=_permissions([LOGIN_SUBJECT], ["_INBOX.>"]),
     )
 

@@ -3,10 +3,10 @@
     operator.seed             signs accounts; whoever has it has the bus
     login/NAME.json           where the login service runs: for each tenant's and cluster's account
                               a key that signs users who may do what its JWT says, and no more
-    accounts/NAME.seed, .jwt  STREAMS, CORE, SYS, and T_<tenant> for each tenant, C_<cluster> for
-                              each worker cluster, one each for users apart (permissions.py), LOGIN
-                              where the login service runs; .removed = a .jwt of old, kept so that
-                              what was revoked stays so
+    accounts/NAME.seed, .jwt  STREAMS, CORE, SYS, USAGE, SIGNER, those of other users apart
+                              (permissions.py), T_<tenant> for each tenant, C_<cluster> for each
+                              worker cluster, LOGIN where the login service runs; .removed = a .jwt
+                              of old, kept so that what was revoked stays so
     <user>.creds              JWT and seed of one user: what that user connects with
     accounts.conf             for the server: public keys and JWTs, nothing secret
 
@@ -33,10 +33,11 @@ from berthmaster.lib.access.permissions import (
     APART,
     SENTINEL,
     SERVICES,
+    VIEWS,
     UnknownUser,
     account_of,
     grants,
-    inbox_prefix,
+    grants_of,
 )
 from berthmaster.lib.nats import jwts
 from berthmaster.lib.nats.jwts import ClaimsError, Creds, Kind, decoded
@@ -49,6 +50,7 @@ SIGNERS: Final = "login"  # where those keys are, for the login service
 DAY_S: Final = 86_400.0
 _ACCOUNTS: Final = "accounts"
 _OPERATOR: Final = "operator.seed"
+_KINDS: Final = {claims.TENANT: "tenant", claims.CLUSTER: "cluster"}
 
 
 class Signer(NamedTuple):
@@ -63,14 +65,18 @@ class KeysError(Exception):
 
 
 class WasRemoved(KeysError):
-    """A tenant of this name was removed. Its jobs, their history and its Secrets still go by the
-    name, so a key for the name reads and uses them."""
+    """A tenant or cluster of this name was removed. Jobs, their history, facts and Secrets still go
+    by the name, so a key for the name reads or reports what is of them."""
 
-    def __init__(self, tenant: str) -> None:
+    def __init__(self, account: str) -> None:
+        kind, name = _KINDS[account[:2]], text(account[2:])
+        does = {
+            "tenant": "reads the jobs, history and Secrets of that one",
+            "cluster": "takes over the jobs and facts of that one, and may report how they end",
+        }
         super().__init__(
-            f"tenant {tenant!r} was removed before, and a new key reads the jobs, history and "
-            f"Secrets of that one: `berth tenant add {tenant} --again` if it is the same tenant, "
-            "else another name"
+            f"{kind} {name!r} was removed before, and a new key {does[kind]}: "
+            f"`berth {kind} add {name} --again` if it is the same {kind}, else another name"
         )
 
 
@@ -84,9 +90,9 @@ def make_keys(
     """Make what is missing and bring up to date what is there; every user of the folder with its
     public key.
 
-    A tenant that was removed stays so, see ``removed_tenants``. ``owner_uid``: who shall be able to
-    read all of it, if that is not whoever calls this (a container's user, say); only root can give
-    files away. Raises UnknownUser, KeysError, and its kind WasRemoved.
+    A tenant or cluster that was removed stays so, see ``WasRemoved``. ``owner_uid``: who shall be
+    able to read all of it, if that is not whoever calls this (a container's user, say); only root
+    can give files away. Raises UnknownUser, KeysError, and its kind WasRemoved.
     """
     wanted = sorted(set(users))
     for user in wanted:
@@ -111,8 +117,9 @@ def make_keys(
 
 
 def sign_user(folder: Path, user: str, *, days: float, again: bool = False) -> Creds:
-    """A JWT for a user, new or not, that ends after so many days. ``again``: a tenant that was
-    removed comes back as the same one. Raises UnknownUser, KeysError, and its kind WasRemoved."""
+    """A JWT for a user, new or not, that ends after so many days. ``again``: a tenant or cluster
+    that was removed comes back as the same one. Raises UnknownUser, KeysError, and its kind
+    WasRemoved."""
     grants(user)
     try:
         keys = _Keys(folder)
@@ -278,10 +285,10 @@ class _Keys:
 
     def account(self, name: str, *, revoke: str = "", again: bool = False) -> None:
         """Make it, if its JWT would say something else; ``revoke``: a user of it, "*" = all.
-        Raises WasRemoved unless ``again`` says that a removed tenant comes back."""
-        tenant = name.removeprefix(claims.TENANT)
-        if not again and tenant != name and tenant in removed_tenants(self.folder):
-            raise WasRemoved(text(tenant))
+        Raises WasRemoved unless ``again`` says that a removed tenant or cluster comes back."""
+        removed = self._accounts / f"{name}.removed"
+        if not again and name[:2] in _KINDS and removed.exists():
+            raise WasRemoved(name)
         revocations = self.revocations(name)
         if revoke:
             # Beyond the last one: what came back in that very second was signed a second later.
@@ -293,31 +300,36 @@ class _Keys:
         if name == STREAMS:
             body = claims.streams(key, revocations=revocations)
         elif name == CORE:
-            body = claims.core(key, streams=streams, revocations=revocations)
-        elif user := APART.get(name):
-            allowed = grants(user)
-            own = f"{inbox_prefix(user)}.>"
+            body = claims.core(
+                key,
+                streams=streams,
+                usage=self._key(claims.USAGE),
+                signer=self._key(claims.SIGNER),
+                revocations=revocations,
+            )
+        elif users := APART.get(name):
+            allowed = grants_of(users)
             body = claims.apart(
                 key,
                 name,
                 core=core,
                 streams=streams,
                 publish=allowed.publish,
-                subscribe=[each for each in allowed.subscribe if each != own],
+                subscribe=allowed.subscribe,
+                limits=claims.VIEW_LIMITS if users[0] in VIEWS else claims.SERVICE_LIMITS,
                 revocations=revocations,
             )
         elif name == SYSTEM:
             body = claims.system(key, core=core)
         elif name == LOGIN:
-            body = claims.login(key, core=core, revocations=revocations)
+            body = claims.login(key, signer=self._key(claims.SIGNER), revocations=revocations)
         elif kind == claims.TENANT:
             body = claims.tenant(
                 key, part, core=core, streams=streams, revocations=revocations, scope=scope
             )
         else:
             body = claims.cluster(key, part, core=core, revocations=revocations, scope=scope)
-        jwt = self._accounts / f"{name}.jwt"
-        removed, now_s = jwt.with_suffix(".removed"), time.time()
+        jwt, now_s = removed.with_suffix(".jwt"), time.time()
         if removed.exists():
             # A server takes no notice of the very JWT of an account that it has deleted.
             now_s = max(now_s, _decoded(removed, removed.read_text().strip())["iat"] + 1)

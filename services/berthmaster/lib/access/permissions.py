@@ -27,8 +27,8 @@ What the server cannot narrow, and which users therefore get it:
   Only "setup" and "restorer" make any (lib/nats/durables.py). All others hear what streams publish
   again, and read all of a stream by DIRECT.GET (lib/nats/follower.py). Tenants read the past
   through the gateway.
-- A service that answers may write to inboxes of operators, and to `_R_.<random>`, which the server
-  puts in the place of reply subjects from other accounts. Nothing else is written as an answer.
+- A service that answers may write to `_R_.<random>`, which the server puts in the place of reply
+  subjects from other accounts. Nothing else is written as an answer.
 """
 
 import re
@@ -68,7 +68,6 @@ from berthmaster.lib.nats.subjects import (
     ALL_CONTROL,
     ALL_DEAD,
     ALL_DECISIONS,
-    ALL_EVENTS,
     ALL_FLEET,
     ALL_LEASES,
     ALL_STORIES,
@@ -115,12 +114,8 @@ def _api(*subjects: str) -> tuple[str, ...]:
     return tuple(f"$JS.API.{subject}" for subject in subjects)
 
 
-# Operators ask in CORE itself, and so does what stands for all clusters. All others ask from
-# accounts of their own, and the server rewrites where their answers go.
-_ANSWERS: Final = (
-    "_R_.>",
-    *(f"_INBOX.{user}.>" for user in ("operator", "emulator", "telemetry", "figures")),
-)
+# All who ask do so from other accounts, and the server rewrites where their answers go.
+_ANSWERS: Final = ("_R_.>",)
 _CLOCK: Final = _api(f"STREAM.INFO.{FLEET}")  # lib/nats/connection.py: the server's time
 
 
@@ -537,10 +532,6 @@ def _watcher(_: str) -> Grants:
         publish=_look(WORKLOADS, FLEET, CONTROL),
         subscribe=(
             *_stored(ALL_WORKLOADS, ALL_DECISIONS, ALL_FLEET, ALL_CONTROL),
-            ALL_FLEET,
-            ALL_EVENTS,
-            ALL_DECISIONS,
-            ALL_CONTROL,
             "berth.telemetry.*.*",
             "berth.figures.*.*.*",
             "berth.quality.*",
@@ -626,13 +617,26 @@ PART_ROLES: Final[Mapping[str, Role]] = MappingProxyType(
 PUSHER: Final = "accounts"  # the one user of SYS
 SENTINEL: Final = "sentinel"  # the one user of LOGIN; with it, accounts get keys that sign users
 OF_TENANTS: Final = ("tenant", "viewer")  # roles whose users are in a tenant's account
-# Accounts of one user each: who looks at all, orders by way of services, or makes the streams.
-APART: Final = MappingProxyType(
-    {user.upper(): user for user in ("dashboard", "watcher", "steward", "setup", "restorer")}
+# Accounts beside CORE, with their users. CORE keeps the services that decide or serve clusters
+# (docs/security.md says why). What stands for all clusters on one machine has one account, as the
+# agents of one cluster do: they hear one another's telemetry.
+APART: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
+    {
+        **{
+            user.upper(): (user,)
+            for user in (
+                *("scorer", "archivist", "usage", "members", "karmada", "ocm", "admission"),
+                *("dashboard", "setup", "operator", "watcher", "steward", "restorer"),
+            )
+        },
+        "CLUSTERS": ("emulator", "telemetry", "figures"),
+        claims.SIGNER: ("login",),
+    }
 )
+VIEWS: Final = ("dashboard", "watcher", "steward")  # whose accounts may have few connections
 _ACCOUNTS: Final[Mapping[str, str]] = MappingProxyType(
     {
-        **{user: account for account, user in APART.items()},
+        **{user: account for account, users in APART.items() for user in users},
         PUSHER: claims.SYSTEM,
         SENTINEL: claims.LOGIN,
     }
@@ -646,16 +650,27 @@ def grants(user: str) -> Grants:
         base = PART_ROLES[role](part)
     elif not dot and role in WHOLE_ROLES:
         base = WHOLE_ROLES[role]("*")
-        if account_of(user) == claims.CORE:
-            # Of users of its own account the server asks this once the lane stands in the subject.
-            asked = [each for each in base.publish if subjects.kinds_in_lanes([each])]
-            base = base._replace(publish=(*base.publish, *map(subjects.in_any_lane, asked)))
     else:
         known = [*WHOLE_ROLES, *(f"{name}.<one token>" for name in PART_ROLES)]
         raise UnknownUser(f"no user {user!r}; there are {', '.join(known)}")
     wanted = _widest((*base.publish, *(_ANSWERS if base.answers else ())))
     publish = tuple(map(_imported, wanted))
     return base._replace(publish=publish, subscribe=(*base.subscribe, f"{inbox_prefix(user)}.>"))
+
+
+def grants_of(users: Iterable[str]) -> Grants:
+    """What any of these users may do, but for listening to its own inbox: what an account must
+    have of others. Raises UnknownUser."""
+    each = [(user, grants(user)) for user in users]
+    return Grants(
+        publish=_widest(subject for _, one in each for subject in one.publish),
+        subscribe=_widest(
+            subject
+            for user, one in each
+            for subject in one.subscribe
+            if subject != f"{inbox_prefix(user)}.>"
+        ),
+    )
 
 
 def account_of(user: str) -> str:

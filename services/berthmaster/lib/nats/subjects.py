@@ -390,11 +390,6 @@ def without_lanes(text: str) -> str:
     return _LANE.sub("berth.", text)
 
 
-def in_any_lane(subject: str) -> str:
-    """Return what a request's subject may become on its way to a service."""
-    return subject.replace("berth.", "berth.lane.*.", 1)
-
-
 def lane_of_subject(subject: str) -> str:
     """Return the server's mapping of the subject of one verb of all tenants or clusters."""
     berth, kind, _, verb = subject.split(".")

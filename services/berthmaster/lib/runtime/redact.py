@@ -64,6 +64,8 @@ _LOGIN: Final = re.compile(
 _ENCODED: Final = re.compile(
     r"(?<![A-Za-z0-9_+/-])[A-Za-z0-9_+/-]{40,}+(?:=*(?:\\+[nr]|\s)*+[A-Za-z0-9_+/-]{40,}+)*+"
 )
+_GZIP: Final = zlib.MAX_WBITS | 16
+_XZ_MEMORY: Final = 64 * 1024 * 1024
 # How bytes compressed by gzip, bzip2 and xz begin, and what expands them up to a length.
 _COMPRESSED: Final[Mapping[bytes, Callable[[bytes, int], bytes]]] = MappingProxyType(
     {
@@ -74,8 +76,6 @@ _COMPRESSED: Final[Mapping[bytes, Callable[[bytes, int], bytes]]] = MappingProxy
         ),
     }
 )
-_GZIP: Final = zlib.MAX_WBITS | 16
-_XZ_MEMORY: Final = 64 * 1024 * 1024
 _EXPANSION: Final = 10  # so many times the length of compressed bytes are looked through,
 _MAX_EXPANDED: Final = 65_536  # and no more of one text
 _LINE_END: Final = re.compile(r"\\+[nr]|[=\s]")

@@ -14,7 +14,7 @@ from berthmaster.lib.access.permissions import (
     WHOLE_ROLES,
     account_of,
     grants,
-    inbox_prefix,
+    grants_of,
 )
 from berthmaster.lib.messages.api import GATEWAY_VERBS
 from berthmaster.lib.messages.door import DOOR_VERBS
@@ -26,6 +26,8 @@ KINDS: dict[str, jwts.Kind] = {
     "operator": "operator",
     "core": "account",
     "streams": "account",
+    "usage": "account",
+    "signer": "account",
     "acme": "account",
     "evil": "account",
     "user": "user",
@@ -35,7 +37,9 @@ SEEDS = {
     for number, (name, kind) in enumerate(KINDS.items())
 }
 KEYS = {name: jwts.public_key(seed) for name, seed in SEEDS.items()}
-CORE = claims.core(KEYS["core"], streams=KEYS["streams"])
+CORE = claims.core(
+    KEYS["core"], streams=KEYS["streams"], usage=KEYS["usage"], signer=KEYS["signer"]
+)
 STREAMS_ACCOUNT = claims.streams(KEYS["streams"])
 
 
@@ -100,8 +104,7 @@ def test_core_exports_what_the_design_names_and_nothing_else() -> None:
         "berth.agent.*.*": ("service", "Singleton", 60),
         "berth.operator.*": ("service", "Singleton", 15),
         "berth.inquiry.*": ("service", "Singleton", 15),
-        "$SRV.*": ("service", "Stream", 15),
-        "login.*": ("service", "Singleton", 10),
+        "$SRV.>": ("service", "Stream", 15),
         "berth.figures.>": ("stream", None, 0),
         "berth.telemetry.>": ("stream", None, 0),
         "berth.quality.>": ("stream", None, 0),
@@ -125,7 +128,6 @@ def matches(pattern: str, subject: str) -> bool:
     "subject",
     [
         *("$JS.>", "JS.>", "$O.>", "$KV.>", "$SYS.>", "_INBOX.>", "_R_.>"),
-        *("$SRV.INFO.>", "$SRV.STATS.>"),
         *(f"$JS.API.STREAM.INFO.{stream}" for stream in STREAMS),
         *(
             f"berth.{family}.>"
@@ -215,22 +217,22 @@ def test_no_account_imports_a_service_under_a_literal_subject() -> None:
         CORE,
         claims.tenant(KEYS["acme"], "acme", core=core, streams=streams),
         claims.cluster(KEYS["acme"], "red", core=core),
-        claims.login(KEYS["acme"], core=KEYS["core"]),
+        claims.login(KEYS["acme"], signer=KEYS["signer"]),
         *(
             claims.apart(
                 KEYS["acme"],
-                user,
+                name,
                 core=core,
                 streams=streams,
-                publish=grants(user).publish,
+                publish=grants_of(users).publish,
                 subscribe=(),
             )
-            for user in APART.values()
+            for name, users in APART.items()
         ),
     ]
     for account in accounts:
         asked = [each for each in account["nats"]["imports"] if each["type"] == "service"]
-        assert asked
+        assert asked or account["name"] == claims.SIGNER  # which asks nobody
         for each in asked:
             local = each.get("local_subject", each["subject"])
             assert {"*", ">"} & set(local.split(".")), (account["name"], local)
@@ -240,24 +242,26 @@ def test_no_user_is_in_streams() -> None:
     assert [user for user in WHOLE_ROLES if account_of(user) == claims.STREAMS] == []
 
 
-@pytest.mark.parametrize("user", APART.values())
-def test_user_apart_imports_what_it_may_do(user: str) -> None:
-    allowed = grants(user)
-    own = f"{inbox_prefix(user)}.>"
+@pytest.mark.parametrize("name", APART)
+def test_account_apart_imports_what_its_users_may_do(name: str) -> None:
+    allowed = grants_of(APART[name])
     said = claims.apart(
         KEYS["acme"],
-        user,
+        name,
         core=KEYS["core"],
         streams=KEYS["streams"],
         publish=allowed.publish,
-        subscribe=[each for each in allowed.subscribe if each != own],
+        subscribe=allowed.subscribe,
     )["nats"]
     local = {each.get("local_subject", each["subject"]) for each in said["imports"]}
     makes = [each for each in local if "CONSUMER.CREATE" in each]
-    assert bool(makes) == (user in ("setup", "restorer"))
+    assert bool(makes) == (name in ("SETUP", "RESTORER"))
     assert not [each for each in local if "CONSUMER.DELETE" in each or "PURGE" in each]
-    for subject in {*allowed.publish, *allowed.subscribe} - {own}:
-        assert any(covers(each, subject) for each in local), subject
+    own = {each["subject"] for each in said["exports"]} | {"_R_.>"}
+    for subject in allowed.publish:
+        assert any(covers(each, subject) for each in local | own), subject
+    for subject in allowed.subscribe:
+        assert any(covers(each, subject) or covers(subject, each) for each in local | own), subject
     assert said["default_permissions"]["pub"] == {"allow": list(allowed.publish)}
     offered = {
         KEYS["core"]: reachable(CORE["nats"]["exports"]),
@@ -292,13 +296,13 @@ def test_who_may_nothing_is_denied_everything_since_nothing_would_mean_all() -> 
 
 
 @pytest.mark.parametrize("user", ["gateway", "resolver", "multikueue"])
-def test_who_answers_may_write_to_inboxes_and_is_given_no_right_by_a_request(user: str) -> None:
+def test_answerer_writes_to_no_inbox_of_its_own_account(user: str) -> None:
     allowed = grants(user)
     said = claims.user(KEYS["user"], user, publish=allowed.publish, subscribe=allowed.subscribe)
     may = set(said["nats"]["pub"]["allow"])
-    assert {"_R_.>", "_INBOX.operator.>"} <= may
-    # Another service's inbox, where it awaits an answer of JetStream.
-    assert not [each for each in may if covers(each, "_INBOX.door.x.1")]
+    assert "_R_.>" in may
+    # Nobody asks in CORE itself but of JetStream: an answer to an inbox there would be a lie.
+    assert not [each for each in may if "_INBOX" in each or covers(each, "_INBOX.door.x.1")]
     assert "resp" not in said["nats"]
 
 
