@@ -68,7 +68,7 @@ _ROWS: Final = (
         "usage and cost of ended jobs, trends, webhooks",
         "here",
         8085,
-        own_extras=("usage", "postgres"),
+        own_extras=("usage", "postgres", "otel"),
     ),
     ServiceRow(
         "door",

@@ -44,6 +44,9 @@ class UsageMetrics:
         self.undelivered = metrics.counter(
             "undelivered_notices", "Ends that a webhook was not told of after the last try"
         )
+        self.spans = metrics.counter(
+            "spans", "Spans of jobs by result: sent, failed (the collector), dropped", ["result"]
+        )
         self.prices_wrong = metrics.gauge(
             "prices_wrong", "1 while the prices' file cannot be read and the prices before count"
         )

@@ -13,6 +13,7 @@ from importlib.metadata import version
 from typing import Final
 
 from berthmaster.control.usage.core.prices import Prices, parse_prices
+from berthmaster.control.usage.core.traces import Traces
 from berthmaster.control.usage.core.usage import Usage
 from berthmaster.control.usage.endpoints import Answers
 from berthmaster.control.usage.filling import Filling
@@ -23,6 +24,7 @@ from berthmaster.control.usage.settings import UsageSettings
 from berthmaster.control.usage.store.database import Database
 from berthmaster.control.usage.store.sqlite import Sqlite
 from berthmaster.control.usage.store.thread import DatabaseThread
+from berthmaster.control.usage.tracing import TraceExporter, open_exporter
 from berthmaster.control.usage.webhooks import Webhooks, parse_webhooks
 from berthmaster.lib.event_log.guard import LogGuard
 from berthmaster.lib.messages.families import JOB_FIGURES, QUALITY, UNREADABLE
@@ -58,13 +60,19 @@ class Shell:
         prices: OperatorsFile[Prices],
         webhooks: OperatorsFile[Webhooks],
     ) -> None:
+        self._traces: Traces | None = None
+        self._exporter: TraceExporter | None = None
+        self._dropped = 0  # spans that the core had no place for, as counted so far
         self._ctx = ctx
         self._conn = conn
         self._heard_by = heard_by
         self._prices = prices
         self._webhooks = webhooks
-        self._core = Usage(ctx.settings.owner_label)
         self._figures = UsageMetrics(ctx.metrics)
+        if endpoint := ctx.settings.traces_endpoint:
+            self._traces = Traces()
+            self._exporter = open_exporter(endpoint, self._figures, version("berthmaster"))
+        self._core = Usage(ctx.settings.owner_label, self._traces)
         self._store = DatabaseThread(open_, "store")
         self._reports = DatabaseThread(open_, "reports")
         guard = LogGuard(ctx, conn, NAME)
@@ -87,6 +95,8 @@ class Shell:
         for number, worker in enumerate(self._workers):
             ctx.spawn(worker.run(ctx.stopping), name=f"webhooks {number}")
         ctx.spawn(self._keep_house(), name="files and figures")
+        if self._exporter is not None:
+            self._exporter.start()
         await conn.subscribe("berth.quality.*", self._on_quality)
         await self._heard_by.observed.observe(subjects.job_figures_of(), self._on_figures)
         answers = Answers(
@@ -102,6 +112,9 @@ class Shell:
         await set_within(FACTS_LIMIT_S, self._facts_read)
         await self._filling.run()
         await endpoints.stop()
+        self._send_spans()
+        if self._exporter is not None:
+            await asyncio.to_thread(self._exporter.stop)
         self._store.stop()
         self._reports.stop()
 
@@ -134,12 +147,20 @@ class Shell:
             connected = self._conn.connected and self._heard_by.general.connected
             self._ctx.health.ready("bus", connected, "no connection to NATS")
             self._filling.tick()
+            self._send_spans()
             if loop.time() >= next_look_s:
                 next_look_s = loop.time() + LOOK_AT_FILES_S
                 wrong = self._prices.look()
                 self._figures.prices_wrong.set(bool(wrong))
                 self._ctx.health.ready("prices", True, note=wrong)
                 self._look_at_webhooks()
+
+    def _send_spans(self) -> None:
+        if self._traces is None or self._exporter is None:
+            return
+        self._exporter.offer(self._traces.take())
+        self._figures.spans.labels("dropped").inc(self._traces.dropped - self._dropped)
+        self._dropped = self._traces.dropped
 
     def _look_at_webhooks(self) -> None:
         wrong = self._webhooks.look()

@@ -6,6 +6,12 @@ from pathlib import Path
 from berthmaster.lib.runtime.settings import CommonSettings, setting
 
 
+def _wrong_endpoint(url: str) -> str:
+    scheme, colon, rest = url.partition("://")
+    is_right = colon and scheme in ("http", "https") and rest and "@" not in rest.partition("/")[0]
+    return "" if not url or is_right else "http[s]://HOST:PORT/v1/traces without a password"
+
+
 def _wrong_url(url: str) -> str:
     scheme, colon, _ = url.partition("://")
     expected = "postgresql://USER@HOST:PORT/DATABASE, or nothing"
@@ -43,6 +49,13 @@ class UsageSettings(CommonSettings):
         None,
         help='JSON file of what a GPU-hour costs: {"currency": "EUR", "gpu_hour": {"H100": 2.9}}; '
         "read again when it changes; none = no cost in reports",
+    )
+    traces_endpoint: str = setting(
+        "",
+        check=_wrong_endpoint,
+        help="URL of an OpenTelemetry collector that gets a trace of each job, by OTLP over HTTP, "
+        'such as http://collector:4318/v1/traces; "" = no traces (needs the extra `otel`); '
+        "headers come from OTEL_EXPORTER_OTLP_HEADERS",
     )
     webhooks_file: Path | None = setting(
         None,

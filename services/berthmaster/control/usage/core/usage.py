@@ -23,6 +23,7 @@ from berthmaster.control.usage.core.jobs import (
     of_story,
     with_use,
 )
+from berthmaster.control.usage.core.traces import Traces
 from berthmaster.control.usage.core.trends import Collector
 from berthmaster.lib.lifecycle.fold import Verdict, offer
 from berthmaster.lib.lifecycle.workload import Key, Workload, key
@@ -68,7 +69,8 @@ class _Parts(NamedTuple):
 class Usage:
     """Takes what the streams hold, gives the jobs that ended."""
 
-    def __init__(self, owner_label: str) -> None:
+    def __init__(self, owner_label: str, traces: Traces | None = None) -> None:
+        self._traces = traces
         self.catalogue = Catalogue()
         self.trends = Collector()
         self.left_to_archive = 0  # jobs whose story in the log did not fold
@@ -88,6 +90,8 @@ class Usage:
     def begin(self, progress: Progress, uses: Iterable[MeasuredUse]) -> None:
         """Read on from here. What was open is told again by the log."""
         self._open.clear()
+        if self._traces is not None:
+            self._traces.clear()
         self._parts.clear()
         self._ended.clear()
         self._log, self._log_seen, self._archive = progress
@@ -125,17 +129,18 @@ class Usage:
                 life = Life(event, ms(stored_at_s), sequence, self._owner_label)
                 life.take(event, ms(stored_at_s), self.catalogue)
                 self._open[name] = _Open(work, life)
+                self._trace(event, work, sequence, stored_at_s)
             return
         work, life = known
         placed_at_s, last = work.placed_at_s, work.sequence
         verdict = offer(work, event, sequence, stored_at_s, void=is_astray)
         is_behind_gap = verdict is Verdict.COUNTED and event.after != last  # an ending
         if verdict is Verdict.AHEAD or is_behind_gap:
-            self.left_to_archive += 1
-            del self._open[name]
+            self._leave_to_archive(name)
             return
         if verdict is not Verdict.COUNTED:
             return
+        self._trace(event, work, sequence, stored_at_s)
         self._see(event, work, life, sequence, stored_at_s, placed_at_s)
         if (job := life.take(event, ms(stored_at_s), self.catalogue)) is not None:
             del self._open[name]
@@ -144,8 +149,21 @@ class Usage:
     def on_unreadable(self, tenant: str, workload_id: str, sequence: int) -> None:
         """An event that this version does not know: a newer one reads the story in the archive."""
         self._log = sequence
-        if self._open.pop(key(tenant, workload_id), None) is not None:
-            self.left_to_archive += 1
+        if (name := key(tenant, workload_id)) in self._open:
+            self._leave_to_archive(name)
+
+    def _leave_to_archive(self, name: Key) -> None:
+        self.left_to_archive += 1
+        del self._open[name]
+        if self._traces is not None:
+            self._traces.forget(name)
+
+    def _trace(
+        self, event: WorkloadEvent, work: Workload, sequence: int, stored_at_s: float
+    ) -> None:
+        if self._traces is not None:
+            is_new = sequence > self._trends_after
+            self._traces.on_event(event, work, sequence, stored_at_s, is_new=is_new)
 
     def pass_over(self, sequence: int) -> None:
         """A message of the log that is no workload's event."""
