@@ -19,7 +19,7 @@ from berthmaster.lab.controlplane.compiling import (
     cache_key,
     folder_of,
 )
-from berthmaster.lab.controlplane.projects import HELM, KUEUE, PROJECTS, build_project, find_project
+from berthmaster.lab.controlplane.projects import KUEUE, PROJECTS, build_project, find_project
 from tests.support.patience import hang_s, wait_until
 
 GO = """#!/bin/sh
@@ -28,7 +28,12 @@ if [ "$1" = mod ]; then
     echo 'kind: CustomResourceDefinition' >"$HOME/module/$DEFINITIONS/one.yaml"
     exec printf '{"Dir": "%s"}' "$HOME/module"
 fi
+if [ "$1" = list ]; then
+    printf 'example.org/one\\nexample.org/two\\n'
+    exit
+fi
 echo "$*" >>"$GO_CALLS"
+echo example.org/one
 while [ "$1" != -o ]; do shift; done
 printf '#!/bin/sh\\n' >"$2"
 chmod +x "$2"
@@ -59,7 +64,7 @@ def calls(environment: dict[str, str]) -> list[str]:
     return [line.split()[-1] for line in path.read_text().splitlines()] if path.exists() else []
 
 
-PACKAGES = [package for _, package in {**SOURCES, **HELM.sources, **KUEUE.sources}.values()]
+PACKAGES = [package for _, package in {**SOURCES, **KUEUE.sources}.values()]
 
 
 def assets(tmp_path: Path, *names: str) -> str:
@@ -161,7 +166,6 @@ def test_programs_are_taken_from_a_folder_and_what_it_lacks_is_compiled(
         "kube-controller-manager",
         "kube-scheduler",
         "kwok",
-        "helm",
         "kueue",
     ]
     assert build.find(environment | {"KUBEBUILDER_ASSETS": folder}) == programs

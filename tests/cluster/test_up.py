@@ -148,7 +148,7 @@ def test_the_readmes_commands_run_a_job_of_kubectl_and_one_of_nats(
     asks = {"cpu": "1", "nvidia.com/gpu": "1"}
     job = builders.job(team, "from-kubectl", "main", requests=asks, run_s="2")
     (tmp_path / "job.yaml").write_text(yaml.safe_dump(job))
-    tours = [line for line in LINES if line.startswith("berth demo tour")]
+    tours = [line for line in LINES if line.startswith("berth tour")]
     [doctor, up, *rest] = [line for line in LINES if line not in tours]
     with Kueue(planes, team, options=Options(dispatcher="berthmaster.io/dispatcher")) as kueue:
         assert doctor.startswith("berth doctor --hub hub --worker worker-1")

@@ -100,6 +100,14 @@ SECTIONS: Final[Mapping[str, Mapping[str, Command]]] = {
             "berthmaster.cli.doctor.commands:doctor",
             "Check a hub and its workers for missing setup.",
         ),
+        "lab": (
+            "berthmaster.cli.lab.commands:lab",
+            "Run a hub and three workers with Kueue on this machine.",
+        ),
+        "tour": (
+            "berthmaster.cli.tour.commands:tour",
+            "Show on a hub how GPUs or labels choose the cluster.",
+        ),
         "demo": (
             "berthmaster.cli.demo.commands:demo",
             "Demonstrate placement; replay traces of jobs.",
@@ -119,7 +127,6 @@ RENAMED: Final = {
     "found": "lost --undo",
     "quality": "top --queues",
     "replay": "demo replay",
-    "tour": "demo tour",
     "undrain": "uncordon",
     "use": "context use",
     "whoami": "context show",

@@ -1,1 +1,1 @@
-"""`berth demo`: the demonstration, replays of traces, the tour of a hub, and their screens."""
+"""`berth demo`: the demonstration, replays of traces, and their screens."""

@@ -1,4 +1,4 @@
-"""`berth demo [run] | replay | tour`: placement at work, on emulated and on real clusters.
+"""`berth demo [run] | replay`: placement at work, on emulated and on real clusters.
 
 `run` starts all services in a folder of its own, submits a stream of jobs, and shows a live view.
 """
@@ -19,7 +19,7 @@ from berthmaster.cli.demo import load, screen
 from berthmaster.cli.demo.replay import replay
 from berthmaster.cli.demo.screen import DemoReport, PlacementLine
 from berthmaster.cli.demo.stats import RECENT, WorkloadStats
-from berthmaster.cli.demo.tour import fleet_rows, tour
+from berthmaster.cli.fleet.rows import fleet_rows
 from berthmaster.cli.job.screen import reason_of
 from berthmaster.cli.session import DefaultGroup, Output, run, usage
 from berthmaster.cli.up.commands import (
@@ -315,4 +315,3 @@ class DemoRun:
 
 
 demo.add_command(replay)
-demo.add_command(tour)

@@ -30,6 +30,7 @@ from berthmaster.lab.controlplane.compiling import (
     MISSING,
     BuildFailed,
     Sources,
+    Tell,
     Unavailable,
     built,
     find_go,
@@ -38,6 +39,7 @@ from berthmaster.lab.controlplane.compiling import (
     no_go,
     present,
     say,
+    say_programs,
 )
 from berthmaster.lab.controlplane.projects import (
     BUILD_COMMAND,
@@ -119,11 +121,10 @@ def cannot_run_a_kubelet(environment: Mapping[str, str] = os.environ) -> str:
     return ""
 
 
-def build(environment: Mapping[str, str] = os.environ) -> Programs:
+def build(environment: Mapping[str, str] = os.environ, tell: Tell = say_programs) -> Programs:
     """The programs, after building what is missing. Raises Unavailable and BuildFailed."""
-    paths = built(SOURCES, environment)
-    build_project(HELM, environment)
-    return _programs(paths, build_project(KUEUE, environment))
+    paths = built(SOURCES, environment, tell)
+    return _programs(paths, build_project(KUEUE, environment, tell))
 
 
 def build_kubelet(environment: Mapping[str, str] = os.environ) -> Path:
@@ -146,7 +147,7 @@ def main(argv: list[str]) -> int:
         return 2
     whole = not names
     try:
-        folders = [build().kube_apiserver.parent] if whole else []
+        folders = [build().kube_apiserver.parent, build_project(HELM).programs] if whole else []
         if whole and os.environ.get(EVERYTHING):
             names = list(PROJECTS)
         folders += [_folder_of(name) for name in names]

@@ -14,9 +14,12 @@ import os
 import shutil
 import subprocess
 import sys
+import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -38,7 +41,23 @@ ONE_BUILD_LIMIT_S: Final = 3600.0
 LOCK_LIMIT_S: Final = 2 * 3600.0
 MISSING: Final = "BERTH_CONTROLPLANE_MISSING"
 _LOCK_POLL_S: Final = 0.2
+_LAST_LINES: Final = 60  # of what a failed build says
 _UNFINISHED: Final = ".unfinished-"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Compiling:
+    """How far the compilation of one program is."""
+
+    program: str
+    number: int  # of this program among those that are missing, from 1
+    programs: int  # that are missing
+    done: int = 0  # packages compiled
+    packages: int = 0  # packages to compile; 0 = not counted yet
+    took_s: float | None = None  # None = the program is not complete
+
+
+Tell = Callable[[Compiling], None]
 
 
 class Unavailable(Exception):
@@ -81,7 +100,22 @@ def folder_of(programs: Sources, environment: Mapping[str, str]) -> Path:
     return cache_root(environment) / cache_key(programs)
 
 
-def built(programs: Sources, environment: Mapping[str, str]) -> dict[str, Path]:
+def tell_nobody(step: Compiling) -> None:
+    """Ignore progress."""
+
+
+def say_programs(step: Compiling) -> None:
+    """Write a line when a program begins and when it is complete."""
+    if step.took_s is not None:
+        took = f"{step.took_s:.0f} s ({step.number} of {step.programs})"
+        say(f"{step.program} done in {took}")
+    elif not step.packages:
+        say(f"compiling {step.program}")
+
+
+def built(
+    programs: Sources, environment: Mapping[str, str], tell: Tell = say_programs
+) -> dict[str, Path]:
     """Return the path of each program, after compiling those that the cache lacks.
 
     Raises Unavailable and BuildFailed.
@@ -96,11 +130,14 @@ def built(programs: Sources, environment: Mapping[str, str]) -> dict[str, Path]:
     if wanted.keys() - present(folder, wanted).keys():
         folder.mkdir(parents=True, exist_ok=True)
         with _only_one(folder / "lock"):
-            _build_missing(wanted, folder, environment)  # looks again: another may have done it
+            # Looks again: another process may have compiled some.
+            _build_missing(wanted, folder, environment, tell)
     return present(folder, programs) | assets
 
 
-def _build_missing(wanted: Sources, folder: Path, environment: Mapping[str, str]) -> None:
+def _build_missing(
+    wanted: Sources, folder: Path, environment: Mapping[str, str], tell: Tell
+) -> None:
     missing = [name for name in wanted if name not in present(folder, wanted)]
     if not missing:
         return
@@ -109,12 +146,12 @@ def _build_missing(wanted: Sources, folder: Path, environment: Mapping[str, str]
     go = find_go(environment)
     if go is None:
         raise Unavailable(no_go(missing))
-    say(f"compiling {', '.join(missing)}")
     for number, name in enumerate(missing, 1):
         started_s = time.monotonic()
-        _compile(go, name, wanted[name], folder, environment)
-        took_s = time.monotonic() - started_s
-        say(f"{name} done in {took_s:.0f} s ({number} of {len(missing)})")
+        step = Compiling(program=name, number=number, programs=len(missing))
+        tell(step)
+        _compile(go, step, wanted[name], folder, environment, tell)
+        tell(replace(step, took_s=time.monotonic() - started_s))
 
 
 def find_go(environment: Mapping[str, str]) -> str | None:
@@ -129,31 +166,83 @@ def no_go(missing: list[str]) -> str:
 
 
 def _compile(
-    go: str, name: str, source: tuple[str, str], folder: Path, environment: Mapping[str, str]
+    go: str,
+    step: Compiling,
+    source: tuple[str, str],
+    folder: Path,
+    environment: Mapping[str, str],
+    tell: Tell,
 ) -> None:
-    module, package = source
+    name, (module, package) = step.program, source
     unfinished = folder / f"{_UNFINISHED}{name}"
-    argv = [go, "build", "-p", COMPILERS, *FLAGS, "-o", str(unfinished), package]
+    # -v names each package once it is compiled.
+    argv = ["build", "-v", "-p", COMPILERS, *FLAGS, "-o", str(unfinished), package]
+    deadline_s = time.monotonic() + ONE_BUILD_LIMIT_S
     try:
-        done = subprocess.run(
-            argv,
-            cwd=HERE / module,
-            env={**environment, "GOFLAGS": "-mod=readonly", "GOWORK": "off"},
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            timeout=ONE_BUILD_LIMIT_S,
-            check=False,
-            preexec_fn=_nicely_and_not_alone(),  # takes no lock
-        )
-        if done.returncode:
-            raise BuildFailed(f"{name}: go build says: {done.stdout.strip()[-4000:]}")
+        stale = _stale_packages(go, module, package, environment, deadline_s)
+        step = replace(step, packages=len(stale))
+        process = _start_go(go, argv, module, environment)
+        said: deque[str] = deque(maxlen=_LAST_LINES)
+        with process, _killed_at(deadline_s, process):
+            assert process.stdout is not None
+            for line in process.stdout:
+                if line.strip() in stale:
+                    step = replace(step, done=min(step.done + 1, step.packages))
+                    tell(step)
+                else:
+                    said.append(line)
+        if time.monotonic() > deadline_s:
+            raise BuildFailed(f"{name}: not compiled after {ONE_BUILD_LIMIT_S:.0f} s")
+        if process.returncode:
+            raise BuildFailed(f"{name}: go build says: {''.join(said).strip()[-4000:]}")
         unfinished.replace(folder / name)
-    except subprocess.TimeoutExpired:
-        raise BuildFailed(f"{name}: not compiled after {ONE_BUILD_LIMIT_S:.0f} s") from None
     finally:
         unfinished.unlink(missing_ok=True)
+
+
+def _stale_packages(
+    go: str, module: str, package: str, environment: Mapping[str, str], deadline_s: float
+) -> set[str]:
+    """Return the packages that a build compiles: those that Go's own cache lacks.
+
+    Downloads the modules. An empty set where Go cannot list them: the build says why.
+    """
+    shown = "{{if .Stale}}{{.ImportPath}}{{end}}"
+    process = _start_go(go, ["list", "-deps", "-f", shown, *FLAGS, package], module, environment)
+    with process, _killed_at(deadline_s, process):
+        assert process.stdout is not None
+        lines = [line.strip() for line in process.stdout]
+    return {line for line in lines if line and " " not in line}  # without "go: downloading …"
+
+
+def _start_go(
+    go: str, argv: list[str], module: str, environment: Mapping[str, str]
+) -> "subprocess.Popen[str]":
+    return subprocess.Popen(
+        [go, *argv],
+        cwd=HERE / module,
+        env={**environment, "GOFLAGS": "-mod=readonly", "GOWORK": "off"},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        preexec_fn=_nicely_and_not_alone(),  # noqa: PLW1509 # takes no lock
+    )
+
+
+@contextmanager
+def _killed_at(deadline_s: float, process: "subprocess.Popen[str]") -> Iterator[None]:
+    """End a process that runs past the deadline, or when the block fails."""
+    timer = threading.Timer(max(0.0, deadline_s - time.monotonic()), process.kill)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    except BaseException:
+        process.kill()
+        raise
+    finally:
+        timer.cancel()
 
 
 def _nicely_and_not_alone() -> Callable[[], None]:

@@ -25,12 +25,14 @@ from berthmaster.lab.controlplane.compiling import (
     ONE_BUILD_LIMIT_S,
     BuildFailed,
     Sources,
+    Tell,
     Unavailable,
     built,
     find_go,
     folder_of,
     no_go,
     present,
+    say_programs,
 )
 
 BUILD_COMMAND: Final = "python -m berthmaster.lab.controlplane.build"
@@ -168,11 +170,14 @@ def why_not(project: Project, environment: Mapping[str, str] = os.environ) -> st
     return ""
 
 
-def build_project(project: Project, environment: Mapping[str, str] = os.environ) -> Found:
+def build_project(
+    project: Project, environment: Mapping[str, str] = os.environ, tell: Tell = say_programs
+) -> Found:
     """Return the project, built if need be. Raises Unavailable and BuildFailed."""
     if found := handed_in(project, environment):
         return found
-    built(project.sources, {**environment, "KUBEBUILDER_ASSETS": ""})  # of the control plane only
+    own = {**environment, "KUBEBUILDER_ASSETS": ""}  # of the control plane only
+    built(project.sources, own, tell)
     found = _in_cache(project, environment)
     if not _is_complete(found):
         _copy_definitions(found, environment)

@@ -42,6 +42,12 @@ def end_with_parent() -> Callable[[], None]:
     return between_fork_and_exec
 
 
+def live_on_alone() -> None:
+    """Undo `end_with_parent` for this process: it goes on when its parent ends."""
+    if _LIBC is not None:
+        _LIBC.prctl(_PR_SET_PDEATHSIG, 0, 0, 0, 0)
+
+
 MAX_OPEN_FILES: Final = (
     1_048_576  # a hard limit may be infinite; a walk through all descriptors must end
 )

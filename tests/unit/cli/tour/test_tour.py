@@ -3,7 +3,7 @@ from io import StringIO
 import pytest
 from rich.console import Console
 
-from berthmaster.cli.demo.tour import (
+from berthmaster.cli.tour.commands import (
     Sent,
     TourReport,
     goes_to_most_free,

@@ -1,4 +1,4 @@
-"""`berth demo tour`: what choosing clusters means, shown on a hub and workers that are real.
+"""`berth tour`: what choosing clusters means, shown on a hub and workers that are real.
 
 Two stories, each with Jobs of its own on the hub, which are deleted at the end, whatever happens:
 
@@ -7,24 +7,34 @@ Two stories, each with Jobs of its own on the hub, which are deleted at the end,
 - ``labels``: all jobs go to clusters with a label, such as accelerator=nvidia-tesla-t4. For as long
   as it takes, the LocalQueue carries the annotation that says so.
 
-Needs a hub in mode dispatch (`berth doctor --mode dispatch`) and somebody who nominates: a `berth
-up --mode dispatch` or a hub's pod.
+Without `--hub` the hub is that of the lab that runs on this machine (`berth lab`). Another hub
+needs mode dispatch (`berth doctor --mode dispatch`) and the service that nominates: a `berth up
+--mode dispatch` or a hub's pod.
 """
 
 import asyncio
+import os
 import secrets
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import click
 import msgspec
 
-from berthmaster.cli.session import EXIT_FAILED, Session, bus_command, option_group, usage
+from berthmaster.cli.fleet.rows import fleet_rows
+from berthmaster.cli.session import (
+    EXIT_FAILED,
+    Session,
+    bus_command,
+    option_group,
+    target_of,
+    usage,
+)
 from berthmaster.client import BerthError, Client
+from berthmaster.lab.sandbox.state import lab_folder, running
 from berthmaster.lib.accelerators.table import NVIDIA
-from berthmaster.lib.engine.fleetview.rows import ClusterRow, FleetView
 from berthmaster.lib.messages.fleet import ClusterProfile, Membership
 from berthmaster.lib.supervisor.plan import PlanError, kube_target
 
@@ -53,14 +63,6 @@ class TourReport(msgspec.Struct, frozen=True, kw_only=True):
     story: str
     jobs: list[Sent]
     right: bool
-
-
-async def fleet_rows(berth: Client) -> list[ClusterRow]:
-    view = FleetView()
-    for seen in await berth.fleet():
-        view.take(seen)
-    view.set_control(await berth.control())
-    return view.rows(berth.now())
 
 
 def goes_to_most_free(cluster: str, free: dict[str, float]) -> bool:
@@ -106,9 +108,11 @@ def tour() -> None:
 
 
 _flags = option_group(
-    click.option("--hub", required=True, metavar="CLUSTER", help="As for `berth up`."),
-    click.option("--namespace", required=True, metavar="NS", help="For the tour's Jobs."),
-    click.option("--local-queue", required=True, metavar="NAME", help="A LocalQueue in it."),
+    click.option(
+        "--hub", metavar="CLUSTER", help="As for `berth up`; else the hub of `berth lab`."
+    ),
+    click.option("--namespace", metavar="NS", help="For the tour's Jobs; needs --hub."),
+    click.option("--local-queue", metavar="NAME", help="A LocalQueue in it; needs --hub."),
     click.option(
         "--annotation",
         "annotations",
@@ -126,19 +130,20 @@ _flags = option_group(
 @bus_command
 async def gpus(
     session: Session,
-    hub: str,
-    namespace: str,
-    local_queue: str,
+    hub: str | None,
+    namespace: str | None,
+    local_queue: str | None,
     annotations: tuple[str, ...],
     jobs: int,
     gpus: int,
 ) -> int:
     """Each job goes to the cluster with most free GPUs, as that changes."""
+    ground = _ground(session, hub, namespace, local_queue, annotations)
     sent: list[Sent] = []
     async with (
-        session.client() as berth,
-        _hub(hub) as api,
-        _Jobs(api, namespace, local_queue, annotations) as made,
+        ground.session.client() as berth,
+        _hub(ground.hub) as api,
+        _Jobs(api, ground.namespace, ground.local_queue, ground.annotations) as made,
     ):
         for _ in range(jobs):
             free = await _free(berth)
@@ -163,9 +168,9 @@ async def gpus(
 @bus_command
 async def labels(
     session: Session,
-    hub: str,
-    namespace: str,
-    local_queue: str,
+    hub: str | None,
+    namespace: str | None,
+    local_queue: str | None,
     annotations: tuple[str, ...],
     jobs: int,
     label: str,
@@ -174,15 +179,16 @@ async def labels(
     key, equals, value = label.partition("=")
     if not key or not equals:
         usage(f"--label {label!r}: right is KEY=VALUE")
+    ground = _ground(session, hub, namespace, local_queue, annotations)
     sent: list[Sent] = []
-    async with session.client() as berth, _hub(hub) as api:
+    async with ground.session.client() as berth, _hub(ground.hub) as api:
         known = await _labels(berth)
         if not any(has_labels(each, {key: value}) for each in known.values()):
             names = ", ".join(sorted(known)) or "none"
             raise BerthError(f"no cluster has the label {label}; clusters: {names}")
         async with (
-            _selected(api, namespace, local_queue, label),
-            _Jobs(api, namespace, local_queue, annotations) as made,
+            _selected(api, ground.namespace, ground.local_queue, label),
+            _Jobs(api, ground.namespace, ground.local_queue, ground.annotations) as made,
         ):
             free = await _free(berth)
             names_ = [await made.submit(1) for _ in range(jobs)]
@@ -192,6 +198,45 @@ async def labels(
                 sent.append(Sent(job=name, cluster=cluster, free_gpus=free, right=right))
                 session.out.say(f"{name} → {cluster}")
     return _end(session, f"labels: {label}", sent)
+
+
+class _Ground(NamedTuple):
+    """Where a tour runs."""
+
+    session: Session
+    hub: str
+    namespace: str
+    local_queue: str
+    annotations: tuple[str, ...]
+
+
+def _ground(
+    session: Session,
+    hub: str | None,
+    namespace: str | None,
+    local_queue: str | None,
+    annotations: tuple[str, ...],
+) -> _Ground:
+    """Return the hub that the flags name, or the lab of this machine with its own bus."""
+    if hub is not None:
+        if not namespace or not local_queue:
+            usage("--hub needs --namespace and --local-queue")
+        return _Ground(session, hub, namespace, local_queue, annotations)
+    if namespace or local_queue:
+        usage("--namespace and --local-queue need --hub")
+    lab = running(lab_folder(os.environ))
+    if lab is None:
+        usage("no lab runs here: start one with `berth lab`, or name a hub with --hub")
+    target = target_of(
+        server=None, context=None, tenant=None, creds_file=None, ca_file=None, data=Path(lab.data)
+    )
+    return _Ground(
+        Session(target, session.out, session.timeout_s),
+        f"{lab.hub}={lab.kubeconfig}:{lab.hub}",
+        lab.namespace,
+        lab.local_queue,
+        (*lab.annotations, *annotations),
+    )
 
 
 def _end(session: Session, story: str, sent: list[Sent]) -> int:

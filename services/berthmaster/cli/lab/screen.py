@@ -1,0 +1,28 @@
+"""What `berth lab` prints once the lab is up."""
+
+from rich.console import Group, RenderableType
+
+from berthmaster.cli.output import amounts
+from berthmaster.cli.output.terminal import plain_table, safe
+from berthmaster.lab.sandbox.layout import WORKERS
+from berthmaster.lab.sandbox.state import LabState
+
+
+def screen(state: LabState) -> RenderableType:
+    """Return the clusters, the kubeconfig, and what to do next."""
+    table = plain_table("CONTEXT", "NODES", "GPUS", "MODEL", right=("NODES", "GPUS"))
+    table.add_row(safe(state.hub), "0", "0", "")
+    for worker in WORKERS:
+        if worker.name in state.workers:
+            table.add_row(safe(worker.name), str(worker.nodes), str(worker.gpus), worker.model)
+    jobs = f"kubectl --context {state.hub} -n {state.namespace}"
+    label = f"kueue.x-k8s.io/queue-name: {state.local_queue}"
+    lines = [
+        f"Up after {amounts.duration(state.took_s)}; data and logs: {state.folder}",
+        f"export KUBECONFIG={state.kubeconfig}",
+        f"The page: {state.page}" if state.page else "",
+        f"Create Jobs with {jobs}, with the label {label}.",
+        f"A pod of a Job ends after 0.3 s, unless it has the annotation {state.annotations[0]!r}.",
+        "Next: berth tour gpus, berth tour labels. `berth lab stop` ends it.",
+    ]
+    return Group(table, safe(), *(safe(line) for line in lines if line))

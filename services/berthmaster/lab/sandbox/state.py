@@ -1,0 +1,104 @@
+"""Where the lab of this user is, and whether one runs.
+
+The supervisor holds a lock on a file of the lab's folder. The kernel releases the lock however the
+supervisor ends, so a folder without a locked file is a left-over: `clear` removes it.
+"""
+
+import contextlib
+import fcntl
+import os
+import shutil
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+LOCK_FILE: Final = "lock"
+STATE_FILE: Final = "lab.json"
+
+
+class LabState(msgspec.Struct, frozen=True, kw_only=True):
+    """A lab that is up."""
+
+    pid: int  # of its supervisor
+    folder: str
+    kubeconfig: str  # with a context for each cluster
+    hub: str  # name of its context
+    workers: list[str]
+    namespace: str
+    local_queue: str
+    annotations: list[str]  # KEY=VALUE of pods that shall run until they are deleted
+    data: str  # data folder of its `berth up`
+    page: str  # URL of the dashboard; "" = none
+    took_s: float  # from the start until every worker had a score
+
+
+class LabRuns(Exception):
+    """Another supervisor holds the folder."""
+
+
+def lab_folder(env: Mapping[str, str]) -> Path:
+    """Return the folder of this user's lab, whether it exists or not."""
+    if base := env.get("XDG_STATE_HOME"):
+        return Path(base) / "berth" / "lab"
+    if home := env.get("HOME"):
+        return Path(home) / ".local" / "state" / "berth" / "lab"
+    return Path(f"/tmp/berth-{os.getuid()}/lab")
+
+
+@contextlib.contextmanager
+def hold(folder: Path) -> Iterator[None]:
+    """Hold the folder for this process. Raises LabRuns."""
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    fd = os.open(folder / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise LabRuns(f"a lab runs in {folder} already") from None
+        yield
+    finally:
+        os.close(fd)
+
+
+def is_held(folder: Path) -> bool:
+    """Return whether a supervisor holds the folder."""
+    if not (folder / LOCK_FILE).exists():
+        return False
+    try:
+        with hold(folder):
+            return False
+    except LabRuns:
+        return True
+
+
+def running(folder: Path) -> LabState | None:
+    """Return the lab that is up in this folder; None where none is, or where one still starts."""
+    if not is_held(folder):
+        return None
+    try:
+        return msgspec.json.decode((folder / STATE_FILE).read_bytes(), type=LabState)
+    except (OSError, msgspec.DecodeError):
+        return None
+
+
+def write_state(folder: Path, state: LabState) -> None:
+    """Write the state, whole or not at all."""
+    draft = folder / f"{STATE_FILE}.new"
+    draft.write_bytes(msgspec.json.format(msgspec.json.encode(state)) + b"\n")
+    draft.replace(folder / STATE_FILE)
+
+
+def clear(folder: Path) -> bool:
+    """Remove what an earlier lab has left. Return whether there was something. Raises LabRuns."""
+    if not folder.exists():
+        return False
+    with hold(folder):
+        left = [path for path in folder.iterdir() if path.name != LOCK_FILE]
+        for path in left:
+            if path.is_dir() and not path.is_symlink():
+                shutil.rmtree(path, ignore_errors=True)
+            else:
+                path.unlink(missing_ok=True)
+        return bool(left)
