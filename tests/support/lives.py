@@ -21,6 +21,7 @@ from berthmaster.lib.messages.workload import (
     Failed,
     Held,
     HoldReleased,
+    IdleChanged,
     MoveRequested,
     PartPlace,
     Placed,
@@ -126,6 +127,8 @@ def fitting(kind: type[WorkloadEvent], workload: Workload, **changes: Any) -> Wo
         fields |= {"checkpoint": Checkpoint(step=100, uri="s3://runs/train-1/100")}
     elif kind is Progressed:
         fields |= {"progress": Progress(step=100, loss=0.5, eta_s=60.0)}
+    elif kind is IdleChanged:
+        fields |= {"idle": True, "since_s": 900.0, "utilization_percent": 1.0}
     elif kind is EvictionRequested:
         fields |= {"reason": "room for another", "decision": 2}
     elif kind is ResizeRequested:

@@ -27,6 +27,7 @@ from berthmaster.lib.messages.workload import (
     Failed,
     Held,
     HoldReleased,
+    IdleChanged,
     JobRequest,
     MoveRequested,
     Placed,
@@ -147,6 +148,11 @@ def describe(event: WorkloadEvent) -> str:
             return f"{event.cluster}: step {event.checkpoint.step}, {event.checkpoint.uri}"
         case Progressed():
             return f"{event.cluster}: {progress_text(event.progress)}"
+        case IdleChanged():
+            if not event.idle:
+                return f"{event.cluster}: idle no more{_because(event.reason)}"
+            most = f"at most {event.utilization_percent:.0f} %"
+            return f"{event.cluster}: idle since {amounts.clock(event.since_s)}, {most}"
         case ResizeRequested():
             to = f"{len(event.pods)} pods: {event.reason}"
             return f"{event.cluster} is to have {to} (decision {event.decision})"

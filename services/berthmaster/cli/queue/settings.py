@@ -104,6 +104,7 @@ OPTIONS: Final = FieldOptions(
         "places": Flag(
             "--place", metavar="[CLUSTER=]NAMESPACE[/LOCALQUEUE][@ACCOUNT]", read=parse_places
         ),
+        "idle_below_percent": Flag("--idle-below", metavar="PERCENT"),
         "defaults": Flag("--default"),
         "held": Flag("--hold/--release"),
         "deleted": Flag("--delete/--restore"),

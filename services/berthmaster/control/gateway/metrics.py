@@ -29,6 +29,7 @@ class GatewayMetrics:
         self._ended = metrics.gauge("ended_workloads", "Ended workloads in memory")
         self._frozen = metrics.gauge("frozen_workloads", "Workloads with unreadable events")
         self._in_flight = metrics.gauge("requests_in_flight", "Requests in hand")
+        self._idle = metrics.gauge("idle_jobs", "Running jobs that are idle by their queue's rule")
         self._full = metrics.gauge("log_full", "1 while submits are refused for the log's size")
         self._seconds_of: dict[str, Histogram] = {}
         self._requests_of: dict[tuple[str, str], Counter] = {}
@@ -53,6 +54,7 @@ class GatewayMetrics:
         self._ended.set(view.ended_count)
         self._frozen.set(view.frozen_count)
         self._in_flight.set(self._core.in_flight)
+        self._idle.set(self._core.idle_jobs)
         self._full.set(self._core.is_full)
         for verdict, count in self._core.verdicts.items():
             new = count - self._verdicts.get(verdict, 0)

@@ -9,6 +9,7 @@ import asyncio
 import itertools
 import secrets
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from importlib.metadata import version
 from typing import Final
 
@@ -20,6 +21,7 @@ from berthmaster.control.gateway.core.events import (
     CaughtUp,
     CordonSet,
     Event,
+    FiguresHeard,
     LogDamaged,
     Logged,
     LogReplaced,
@@ -52,7 +54,7 @@ from berthmaster.lib.messages.api import (
     Refusal,
 )
 from berthmaster.lib.messages.control import Cordon, QueueSetting
-from berthmaster.lib.messages.families import UNREADABLE, encode
+from berthmaster.lib.messages.families import JOB_FIGURES, UNREADABLE, encode
 from berthmaster.lib.messages.runtimes import RuntimeSetting
 from berthmaster.lib.nats import subjects
 from berthmaster.lib.nats.connection import Connection
@@ -131,7 +133,7 @@ class Shell:
         ctx.spawn(self._follow_sound_log(), name="follow log")
         ctx.spawn(self._watch_size(), name="watch size")
         ctx.spawn(self._tick(), name="tick")
-        await self._heard.listen(self._heard_by.observed)
+        await self._heard_by.observed.observe(subjects.job_figures_of(), self._on_job_figures)
         await self._logs.listen(self._heard_by.observed)
         settings = ctx.settings
         limit = settings.max_in_flight
@@ -261,6 +263,13 @@ class Shell:
 
     async def _pursue(self, step: Instruction) -> None:
         await self._converse(step.ref, [step])
+
+    def _on_job_figures(self, subject: str, data: bytes) -> None:
+        self._heard.take(subject, data)
+        if not self._core.watches_idle:
+            return
+        with suppress(*UNREADABLE):  # the door has decoded it before
+            self._tell(FiguresHeard(figures=JOB_FIGURES.decode(data)))
 
     # What the streams tell
 

@@ -59,6 +59,8 @@ from berthmaster.lib.messages.workload import (
     Held,
     Hold,
     HoldReleased,
+    Idle,
+    IdleChanged,
     MoveRequested,
     Placed,
     Progressed,
@@ -241,10 +243,12 @@ def _apply(workload: Workload, event: WorkloadEvent, sequence: int, stored_at_s:
         case EvictionRequested():
             workload.leaving = event.reason
             workload.leads_to = event.to
+            workload.after_eviction = event.then
         case Checkpointed():
             workload.checkpoint, workload.checkpoint_at_s = event.checkpoint, stored_at_s
         case Progressed():
             workload.progress, workload.progress_at_s = event.progress, stored_at_s
+            workload.idle = None
         case Admitted():
             workload.resizable = event.resizable
         case _:
@@ -258,6 +262,11 @@ def _give_back(workload: Workload, event: Evicted, stored_at_s: float) -> None:
     workload.ran_s += counted_s(workload, stored_at_s, blameless=event.blameless)
     workload.checkpoint = event.checkpoint or workload.checkpoint
     workload.reason = event.reason
+    if workload.after_eviction == "hold" and workload.hold is None:
+        queue = workload.request.queue if workload.request is not None else ""
+        workload.hold = Hold(f"queue {queue}", stored_at_s, reason=workload.leaving)
+    elif workload.after_eviction == "end":
+        workload.cancel_requested = True
 
 
 def _blame(workload: Workload, event: Evicted, stored_at_s: float) -> None:
@@ -273,7 +282,13 @@ def _blame(workload: Workload, event: Evicted, stored_at_s: float) -> None:
 
 def _wish(
     workload: Workload,
-    event: Released | Reprioritized | Held | HoldReleased | CancelRequested | MoveRequested,
+    event: Released
+    | Reprioritized
+    | Held
+    | HoldReleased
+    | IdleChanged
+    | CancelRequested
+    | MoveRequested,
     stored_at_s: float,
 ) -> None:
     """Apply a request of a tenant or operator, or the release by dependencies."""
@@ -288,6 +303,9 @@ def _wish(
             workload.hold = Hold(event.who, stored_at_s, event.operator, event.reason)
         case HoldReleased():
             workload.hold = None
+        case IdleChanged():
+            idle = Idle(event.since_s, stored_at_s, event.utilization_percent)
+            workload.idle = idle if event.idle else None
         case MoveRequested():
             workload.wish = Wish(event.how, event.who, stored_at_s, event.to, event.reason)
 
@@ -306,7 +324,8 @@ def _begin(workload: Workload, event: Placed | Divided, stored_at_s: float) -> N
     workload.kept_size, workload.kept_sizes = "", 0
     workload.executor = workload.leaving = workload.leads_to = ""
     workload.committed = workload.resizable = False
-    workload.wish = None
+    workload.after_eviction = ""
+    workload.wish = workload.idle = None
     set_pods(workload, event.pods if isinstance(event, Placed) else ())
 
 
@@ -330,6 +349,6 @@ def _wait_again(workload: Workload) -> None:
     """Requeue the workload in its requested size."""
     workload.resizing = workload.parts = ()
     workload.coming = 0
-    workload.wish = None
+    workload.wish = workload.idle = None
     if workload.wished is not None:
         workload.request, workload.wished = workload.wished, None

@@ -82,6 +82,8 @@ class JobDefaults(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     ] = None
 
 
+# What happens to idle jobs of a queue for a job that waits.
+IdleThen = Literal["report", "shrink", "hold", "end"]
 GpuMilli = Annotated[int, Meta(ge=0)]
 Jobs = Annotated[int, Meta(ge=0)]
 
@@ -204,6 +206,25 @@ class QueueSetting(
             "its queue, or those of all queues of no higher priority."
         ),
     ] = "never"
+    idle_after_s: Annotated[
+        Annotated[float, Meta(ge=60, le=31_536_000)] | None,
+        Meta(
+            description="Time for which all GPUs of a job must be measured idle until the job "
+            "counts as idle; None = never."
+        ),
+    ] = None
+    idle_below_percent: Annotated[
+        float,
+        Meta(gt=0, le=100, description="Utilization in percent below which a GPU is idle."),
+    ] = 5.0
+    idle_then: Annotated[
+        IdleThen,
+        Meta(
+            description="What an idle job does for a pending job that needs its GPUs. report: "
+            "nothing; shrink: continue with its fewest pods; hold: be evicted and held; end: be "
+            "evicted and cancelled."
+        ),
+    ] = "report"
     defaults: JobDefaults = JobDefaults()  # defaults of jobs, copied at submission
     held: Annotated[
         bool, Meta(description="Whether the queue accepts requests and dispatches none.")

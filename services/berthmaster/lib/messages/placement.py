@@ -92,7 +92,7 @@ class EvictionOrder(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_de
     lost_gpu_s: float  # cost: repeated work and the restart, in GPU seconds
     for_tenant: str  # tenant of the beneficiary, which has a reservation
     for_id: str  # id of the beneficiary
-    right: Literal["guarantee", "deserved", "priority"]  # precedence of the beneficiary
+    right: Literal["guarantee", "deserved", "priority", "idle"]  # precedence of the beneficiary
     left_s: float | None = None
     # left_s: remaining work of the victim in seconds, between jobs of one queue and priority; None
     # = not compared
@@ -114,7 +114,7 @@ class ResizeOrder(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defa
     lost_gpu_s: float = 0.0  # cost to pods that stay and pods that end, in GPU seconds
     for_tenant: str = ""  # tenant of the beneficiary; "" = unset
     for_id: str = ""  # id of the beneficiary; "" = unset
-    right: Literal["", "guarantee", "deserved", "priority"] = ""
+    right: Literal["", "guarantee", "deserved", "priority", "idle"] = ""
     # right: precedence of the beneficiary; "" = borrowed capacity is taken or returned
 
 

@@ -509,6 +509,25 @@ class Progressed(
     progress: Progress  # newest progress of the job
 
 
+class IdleChanged(
+    Event, frozen=True, kw_only=True, omit_defaults=True, tag="workload.idle_changed.v1"
+):
+    """All GPUs of the attempt were measured idle for as long as its queue says, or no longer are.
+    The gateway appends this, and repeats a verdict while the queue acts on it.
+    """
+
+    cluster: str  # cluster of the attempt
+    attempt: int  # number of the attempt
+    idle: bool  # True: idle; False: not idle any more, or not measured
+    since_s: float = 0.0  # server's time of the first idle sample
+    utilization_percent: float = 0.0  # highest utilization of any of its GPUs since then
+    reason: str = ""  # why the attempt is not idle any more; "" = unset
+
+
+# What follows for a job once it is evicted for being idle; "" = it waits again.
+AfterEviction = Literal["", "hold", "end"]
+
+
 class CancelRequested(
     Event, frozen=True, kw_only=True, omit_defaults=True, tag="workload.cancel_requested.v1"
 ):
@@ -531,6 +550,7 @@ class EvictionRequested(
     decision: int
     cell: str = MAIN_CELL
     to: str = ""  # cluster with a reservation for the evicted workload; "" = unset
+    then: AfterEviction = ""  # what follows the eviction of an idle job; "" = the job waits again
 
 
 class ResizeRequested(
@@ -675,6 +695,14 @@ class Wish(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     reason: str = ""  # reason given by the requester; "" = unset
 
 
+class Idle(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
+    """A verdict that all GPUs of an attempt are idle. Times are the server's."""
+
+    since_s: float  # time of the first idle sample
+    seen_s: float = 0.0  # time of the newest verdict
+    utilization_percent: float = 0.0  # highest utilization of any of its GPUs since ``since_s``
+
+
 class CarriedWorkload(msgspec.Struct, gc=False, kw_only=True, omit_defaults=True):
     """State of an open workload, as all readers fold. Times are the server's, in seconds since
     1970.
@@ -715,6 +743,9 @@ class CarriedWorkload(msgspec.Struct, gc=False, kw_only=True, omit_defaults=True
     placed_at_s: float = 0.0
     claimed_at_s: float = 0.0
     running_at_s: float = 0.0
+    idle: Idle | None = None  # verdict on the open attempt; null = not known to be idle
+    after_eviction: AfterEviction = ""
+    # after_eviction: what follows the eviction of the open or last attempt; "" = it waits again
     executor: str = ""  # owner of the open or last attempt
     cancel_requested: bool = False  # True: cancel as soon as possible, also after this attempt
     leaving: str = ""  # why the open attempt is being evicted; "" = stays
@@ -789,6 +820,7 @@ WorkloadEvent = (
     | Reprioritized
     | Held
     | HoldReleased
+    | IdleChanged
     | CancelRequested
     | MoveRequested
     | EvictionRequested

@@ -105,6 +105,7 @@ AMOUNTS: Final = (
     "resources",
     "max_job_gpu_milli",
     "max_running_jobs",
+    "idle_then",
 )
 AGAIN: Final = "an answer is not certain now; repeating the request is safe"
 _ASKED: Final = "its executor was asked to stop it"
@@ -307,7 +308,7 @@ def fulfil(shared: SharedState, ref: str, wish: Wish | Order, now_s: float) -> C
             work = read.workload
             if work is None or work.state is State.NEW:
                 return unavailable(AGAIN) if read.failed else not_found(name)
-        if note := _nothing_to_do(wish, work):
+        if note := _nothing_to_do(wish, work, now_s):
             return changed(tenant, name, work.shown, note)
         if refusal := _wish_refusal(shared, wish, work, now_s):
             return refusal
@@ -346,9 +347,9 @@ def _raise_refusal(shared: SharedState, wish: Wish, work: Workload) -> Refusal |
     return priority_refusal(setting, wish.priority)
 
 
-def _nothing_to_do(wish: Wish | Order, work: Workload) -> str:
+def _nothing_to_do(wish: Wish | Order, work: Workload, now_s: float) -> str:
     if isinstance(wish, Order):
-        return "" if work.ended else is_so(wish, work)
+        return "" if work.ended else is_so(wish, work, now_s)
     if work.ended:
         return "it had ended before"
     if wish.priority is not None:

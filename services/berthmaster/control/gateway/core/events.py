@@ -6,6 +6,7 @@ from berthmaster.lib.lifecycle.instructions import Answered, Reloaded
 from berthmaster.lib.messages.api import RecordedEvent
 from berthmaster.lib.messages.control import Cordon, QueueSetting
 from berthmaster.lib.messages.runtimes import RuntimeSetting
+from berthmaster.lib.messages.telemetry import JobFigures
 from berthmaster.lib.messages.workload import WorkloadEvent
 
 
@@ -90,6 +91,12 @@ class QueuesKnown(msgspec.Struct, frozen=True):
     """Everything that was in CONTROL at the start has been told."""
 
 
+class FiguresHeard(msgspec.Struct, frozen=True, kw_only=True):
+    """What the GPUs of a job did, as its cluster measured it just now."""
+
+    figures: JobFigures
+
+
 class LogSize(msgspec.Struct, frozen=True, kw_only=True):
     bytes: int
     max_bytes: int  # -1 = no limit
@@ -132,6 +139,7 @@ Event = (
     | CordonSet
     | QueuesListed
     | QueuesKnown
+    | FiguresHeard
     | LogSize
     | Storing
     | Tick

@@ -24,6 +24,7 @@ from berthmaster.control.gateway.core.events import (
     CaughtUp,
     CordonSet,
     Event,
+    FiguresHeard,
     LogDamaged,
     Logged,
     LogReplaced,
@@ -38,8 +39,9 @@ from berthmaster.control.gateway.core.events import (
     Tick,
     UnreadableEvent,
 )
+from berthmaster.control.gateway.core.idle_watch import IdleWatch
 from berthmaster.control.gateway.core.instructions import Breathe, Instruction, ReadStory
-from berthmaster.control.gateway.core.job_verbs import ORDERS
+from berthmaster.control.gateway.core.job_verbs import ORDERS, Order
 from berthmaster.control.gateway.core.shared_state import Limits, SharedState
 from berthmaster.control.gateway.core.suspects import Suspects
 from berthmaster.control.gateway.core.workload_index import WorkloadIndex
@@ -56,6 +58,7 @@ from berthmaster.lib.lifecycle.states import State
 from berthmaster.lib.lifecycle.workload import Key, Workload
 from berthmaster.lib.messages.api import JOB_VERBS, ApiReply, Refusal
 from berthmaster.lib.messages.control import Cordon
+from berthmaster.lib.messages.telemetry import JobFigures
 from berthmaster.lib.messages.workload import Evicted
 from berthmaster.lib.requests import validation
 
@@ -77,11 +80,12 @@ class Gateway:
     def __init__(self, *, by: str, limits: Limits | None = None) -> None:
         self._shared = SharedState(by, limits or Limits())
         self._talks: dict[str, tuple[Conversation, type]] = {}  # and what it waits for
-        self._wishes: dict[str, Wish | Cordon | Settle] = {}  # not begun yet, by ref
+        self._wishes: dict[str, Wish | Order | Cordon | Settle] = {}  # not begun yet, by ref
         self._waiting = Waiting()
         limits = self._shared.limits
         self._suspects = Suspects(limits.cordon_after, limits.cordon_within_s)
-        self._pursued: dict[str, Wish | Cordon | Settle] = {}
+        self._idle = IdleWatch()
+        self._pursued: dict[str, Wish | Order | Cordon | Settle] = {}
         self.verdicts: Counter[Verdict] = Counter()  # of the log's events
 
     @property
@@ -129,11 +133,13 @@ class Gateway:
                 limits = self._shared.limits
                 self._shared.view.forget(now_s - limits.keep_ended_s, most=limits.max_ended)
                 self._suspect(now_s)
+                self._note_idle(now_s)
                 return self._pursue(now_s)
             case CaughtUp():
                 self._shared.caught_up = True
                 for work in self._shared.view.open_workloads():
                     self._wish_on(work)
+                    self._idle.follow(work, now_s)
                     self._settle_on(self._waiting.follow(work))
                 return self._pursue(now_s)
             case UnreadableEvent():
@@ -143,6 +149,7 @@ class Gateway:
             case LogReplaced():
                 self._shared.restart()
                 self._waiting = Waiting()
+                self._idle.forget()
                 self._wishes.clear()
             case LogDamaged():
                 self._shared.damage = event.why
@@ -152,6 +159,8 @@ class Gateway:
                 self._suspects.said(event.cordon)
             case RuntimeSet():
                 self._shared.set_runtime(event.setting, event.sequence)
+            case FiguresHeard():
+                self._on_figures(event.figures, now_s)
             case QueuesListed():
                 self._shared.list_queues()
             case QueuesKnown():
@@ -250,6 +259,7 @@ class Gateway:
         self.verdicts[verdict] += 1
         begun: list[Instruction] = []
         if self._shared.caught_up and verdict is Verdict.COUNTED:
+            self._idle.follow(work, now_s)
             self._settle_on(self._waiting.follow(work))
             begun = self._pursue(now_s) if self._wishes else []
         if verdict is Verdict.COUNTED:
@@ -271,7 +281,38 @@ class Gateway:
             ref = f"{WISH}{work.key}"
             if ref not in self._pursued:
                 reason = "its cancel had been requested before it was evicted"
+                if work.after_eviction == "end":
+                    reason = f"its queue ends idle jobs: {work.reason}"
                 self._wishes[ref] = Wish(work.tenant, work.id, reason=reason)
+
+    @property
+    def watches_idle(self) -> bool:
+        """Whether any queue wants to know which of its jobs are idle."""
+        return any(one.idle_after_s is not None for one in self._shared.queues.values())
+
+    @property
+    def idle_jobs(self) -> int:
+        """Running jobs that are idle by the log."""
+        return self._idle.idle
+
+    def _on_figures(self, figures: JobFigures, now_s: float) -> None:
+        if not (figures.tenant and figures.id and self._shared.queues_known):
+            return
+        work = self._shared.certain(figures.tenant, figures.id)
+        if work is None or work.request is None:
+            return
+        setting = self._shared.queues.get(work.request.queue)
+        if setting is not None and setting.idle_after_s is not None:
+            self._idle.take(figures, work, setting, now_s)
+
+    def _note_idle(self, now_s: float) -> None:
+        """Have the log told which jobs are idle; what is not stored is measured again."""
+        if not self._shared.caught_up:
+            return
+        for order in self._idle.due(self._shared.certain, now_s):
+            ref = f"{WISH}idle/{order.tenant}/{order.id}"
+            if ref not in self._pursued:
+                self._wishes[ref] = order
 
     def _suspect(self, now_s: float) -> None:
         """Nodes that fail everybody's jobs get nothing new, once all is known of them."""

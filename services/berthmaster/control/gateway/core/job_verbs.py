@@ -36,15 +36,18 @@ from berthmaster.lib.messages.workload import (
     Checkpointed,
     Held,
     HoldReleased,
+    Idle,
+    IdleChanged,
     MoveRequested,
     Progress,
     Progressed,
 )
 from berthmaster.lib.requests.validation import JobVerbRequest
 
-Verb = Literal["hold", "release", "evict", "move", "checkpointed", "progressed"]
-JobEvent = Held | HoldReleased | MoveRequested | Checkpointed | Progressed
+Verb = Literal["hold", "release", "evict", "move", "checkpointed", "progressed", "idle"]
+JobEvent = Held | HoldReleased | MoveRequested | Checkpointed | Progressed | IdleChanged
 CHECKPOINT_EVERY_S: Final = 1.0
+RENEWED_S: Final = 60.0  # an older verdict that a job is idle is worth another
 ORDERS: Final[Mapping[str, Verb]] = {
     "hold_job": "hold",
     "release_job": "release",
@@ -74,6 +77,7 @@ class Order(NamedTuple):
     to: str = ""
     checkpoint: Checkpoint | None = None
     progress: Progress | None = None
+    idle: Idle | None = None  # of the verb idle, which no request has; None = it is idle no more
     attempt: int | None = None
 
 
@@ -109,7 +113,7 @@ def operators_order(verb: Verb, body: JobOrderRequest) -> Order:
     )
 
 
-def is_so(order: Order, work: Workload) -> str:
+def is_so(order: Order, work: Workload, now_s: float) -> str:
     """What there is nothing to do about; "" = there is."""
     hold = work.hold
     match order.verb:
@@ -132,6 +136,12 @@ def is_so(order: Order, work: Workload) -> str:
             return "that was known" if work.checkpoint == order.checkpoint else ""
         case "progressed":
             return "that was known" if work.progress == order.progress else ""
+        case "idle":
+            known, idle = work.idle, order.idle
+            if known is None or idle is None:
+                return "that was known" if known is idle else ""
+            same = known.since_s == idle.since_s and now_s - known.seen_s < RENEWED_S
+            return "that was known" if same else ""
 
 
 def part_refusal(work: Workload, verb: str) -> Refusal | None:
@@ -168,6 +178,10 @@ def refusal_of(order: Order, work: Workload, now_s: float) -> Refusal | None:
             return _checkpoint_refusal(order, work, now_s)
         case "progressed":
             return _progress_refusal(order, work, now_s)
+        case "idle":
+            if work.state is not State.RUNNING or order.attempt != work.attempt:
+                return _conflict("attempt", str(order.attempt), "the attempt that runs")
+            return None
 
 
 def _hold_refusal(order: Order, work: Workload) -> Refusal | None:
@@ -261,6 +275,14 @@ def event_of(
         case "progressed":
             assert order.progress is not None
             return Progressed(**head, **here, progress=order.progress), ""
+        case "idle":
+            if order.idle is None:
+                return IdleChanged(**head, **here, idle=False, reason=order.reason), ""
+            since_s, percent = order.idle.since_s, order.idle.utilization_percent
+            idle = IdleChanged(
+                **head, **here, idle=True, since_s=since_s, utilization_percent=percent
+            )
+            return idle, ""
         case "evict" | "move":
             asked = MoveRequested(
                 **head, **here, how=order.verb, who=order.who, to=order.to, reason=order.reason

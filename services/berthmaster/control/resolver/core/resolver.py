@@ -232,7 +232,8 @@ class Resolver:
     def _overdue(self, now_s: float) -> list[tuple[Workload, str]]:
         know = self.know
         found = [
-            (know.open[name], "cancelled by request") for name in sorted(know.derived.to_cancel)
+            (work, work.reason if work.after_eviction == "end" else "cancelled by request")
+            for work in map(know.open.__getitem__, sorted(know.derived.to_cancel))
         ]
         for cluster in know.clusters.known():
             if cluster.lost:

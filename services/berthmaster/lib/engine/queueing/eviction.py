@@ -25,7 +25,7 @@ from berthmaster.lib.lifecycle.run_times import stated_end_s, unsaved_s
 from berthmaster.lib.lifecycle.workload import Workload
 from berthmaster.lib.messages.control import Cordon
 from berthmaster.lib.messages.placement import MoveOrder
-from berthmaster.lib.messages.workload import EvictionRequested, Hold, Wish
+from berthmaster.lib.messages.workload import AfterEviction, EvictionRequested, Hold, Wish
 
 WISH_S: Final = 3600.0  # after this time an unfulfilled move request lapses
 USUAL_GRACE_S: Final = 30.0  # Kubernetes' default, for jobs without a grace period
@@ -143,6 +143,7 @@ def eviction_requested(
     workload: Workload,
     reason: str,
     to: str = "",
+    then: AfterEviction = "",
     *,
     cell: str,
     decision: int,
@@ -163,6 +164,7 @@ def eviction_requested(
         decision=decision,
         cell=cell,
         to=to,
+        then=then,
     )
 
 

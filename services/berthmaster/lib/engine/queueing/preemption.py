@@ -69,7 +69,7 @@ CLEARLY: Final = 1.5
 CLEARLY_LEARNED: Final = 2.0
 GAIN: Final = 1.2
 
-RightName = Literal["guarantee", "deserved", "priority"]
+RightName = Literal["guarantee", "deserved", "priority", "idle"]
 Floors = tuple[tuple[str, Mapping[str, int]], ...]  # queue -> its floor of each resource
 # Precedence over jobs of a queue (with parents) and priority, and the floors of those queues.
 RightOver = Callable[[Path, int], tuple[str, Floors] | None]

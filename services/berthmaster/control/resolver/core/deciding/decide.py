@@ -62,6 +62,7 @@ from berthmaster.lib.engine.fleet.clusters import LOST
 from berthmaster.lib.engine.fleet.needs import Shape, shape_of
 from berthmaster.lib.engine.fleetview.ranking import Candidate
 from berthmaster.lib.engine.fleetview.shortlist import Shortlist
+from berthmaster.lib.engine.queueing.idle import idle_action
 from berthmaster.lib.engine.queueing.ledger import amounts_of
 from berthmaster.lib.engine.queueing.queues import Amounts
 from berthmaster.lib.lifecycle.sizes import (
@@ -82,7 +83,7 @@ from berthmaster.lib.messages.placement import (
     Reservation,
     ResizeOrder,
 )
-from berthmaster.lib.messages.workload import JobRequest, Placed, ResizeRequested
+from berthmaster.lib.messages.workload import AfterEviction, JobRequest, Placed, ResizeRequested
 
 _RANKED_BYTES = 150
 GROWS = "there is room that nobody else has a right to"
@@ -360,7 +361,9 @@ class _Search:
         if found is None:
             return False
         for order in found.orders:
-            draft.evict(draft.cycle.know.open[key(order.tenant, order.id)], why_evicted(order))
+            victim = draft.cycle.know.open[key(order.tenant, order.id)]
+            then = _after_eviction(draft.cycle, victim, order)
+            draft.evict(victim, why_evicted(order), then=then)
             draft.add(order, RECORD_BYTES)
         reservations.add_owed(turn.key, found.reservation)
         draft.size += RECORD_BYTES + NODE_BYTES * len(found.reservation.held)
@@ -378,6 +381,14 @@ def _divide(draft: Draft, workload: Workload, asked: JobRequest, shares: Shares)
         for name, amount in amounts_of(report_of, of_part, share.cluster, bindings).items():
             together[name] = together.get(name, 0) + amount
     return together
+
+
+def _after_eviction(cycle: Cycle, victim: Workload, order: EvictionOrder) -> AfterEviction:
+    """Return what the queue of an idle job says that follows its eviction."""
+    if order.right != "idle":
+        return ""
+    action = idle_action(victim, cycle.know.queues, cycle.now_s)
+    return action if action in ("hold", "end") else ""
 
 
 def _grow(draft: Draft) -> None:

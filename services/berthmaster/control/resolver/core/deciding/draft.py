@@ -43,7 +43,7 @@ from berthmaster.lib.messages.placement import (
     Retraction,
     Saw,
 )
-from berthmaster.lib.messages.workload import Withdrawn, WorkloadEvent
+from berthmaster.lib.messages.workload import AfterEviction, Withdrawn, WorkloadEvent
 
 TRIES: Final = 4  # placements a commit in clusters on probation
 RECORD_BYTES: Final = 300  # of an operation, besides its lists
@@ -163,14 +163,18 @@ class Draft:
         """Charge the fleet with the pods of a job that was placed or grows."""
         self._overlay.take(("placed", len(self.events)), holdings)
 
-    def evict(self, workload: Workload, reason: str, to: str = "") -> None:
-        """Have the owner of an attempt end it. ``to``: where capacity is reserved."""
+    def evict(
+        self, workload: Workload, reason: str, to: str = "", then: AfterEviction = ""
+    ) -> None:
+        """Have the owner of an attempt end it. ``to``: where capacity is reserved. ``then``: what
+        the job does after that, besides waiting."""
         know = self.cycle.know
         self.events.append(
             eviction_requested(
                 workload,
                 reason,
                 to,
+                then,
                 cell=know.cell,
                 decision=self._number,
                 now_s=self.cycle.now_s,

@@ -15,6 +15,7 @@ Rules of this file:
   are preempted.
 - An eviction is recorded with an owed reservation. No other job gets that capacity, and no second
   search runs for the job while the reservation holds. An evicted job is requeued with its age.
+- Idle jobs go first, where their queue allows it (lib/engine/queueing/idle.py).
 - Without precedence, a job may stop jobs of equal priority in its queue, if the queue allows.
 - One commit preempts for one job: the first in order with a precedence and a helpful set, beside
   earlier placements. A few jobs are searched for.
@@ -43,6 +44,7 @@ from berthmaster.lib.engine.fleet.fleet import Fleet
 from berthmaster.lib.engine.fleet.needs import Shape, gpu_milli
 from berthmaster.lib.engine.fleet.overlay import Overlay
 from berthmaster.lib.engine.fleetview.shortlist import BUSY
+from berthmaster.lib.engine.queueing.idle import idle_action
 from berthmaster.lib.engine.queueing.ledger import amounts_of
 from berthmaster.lib.engine.queueing.order import gpu_share
 from berthmaster.lib.engine.queueing.preemption import (
@@ -85,6 +87,7 @@ WORDS: Final = {
     "guarantee": "what its queue borrowed is another queue's guarantee",
     "deserved": "what its queue borrowed is another queue's deserved share",
     "priority": "a job of higher priority needs its room",
+    "idle": "its GPUs were idle for as long as its queue allows, and a job waits for them",
     "": "what it has beyond what it wished for is needed by a job that waits",
 }
 # A job without a stated duration has more left to do the longer it runs. So jobs of equal priority
@@ -411,7 +414,9 @@ class Preemptor:
         setting = self._know.queues.get(turn.line.queue)
         if setting is None or setting.via != "direct" or not self._policy.evictions_per_hour:
             return None  # without a setting the queue may evict no job
-        found = self._by_right(turn, asked, shape, setting)
+        found = self._of_idle(turn, asked, shape) if self._know.derived.idle else None
+        if found is None:
+            found = self._by_right(turn, asked, shape, setting)
         if found is None and setting.preempts_equals:
             found = self._among_equals(turn, asked, shape, setting)
         return found
@@ -439,6 +444,34 @@ class Preemptor:
             right = right_over(job, self._know.derived.path(victim.queue), evicted.priority)
             assert right is not None  # victims have a precedence against them
             orders.append(eviction_order(evicted, workload, right[0], victim.lost_gpu_s))
+        return _evictions(workload, best, orders)
+
+    def _of_idle(self, turn: Turn, asked: JobRequest, shape: Shape) -> Evictions | None:
+        """Return the evictions of idle jobs alone, whatever their queues deserve."""
+        if self._searches >= SEARCHES_A_COMMIT:
+            return None
+        queues, now_s = self._know.queues, self._now_s
+
+        def right(path: Path, _: int) -> tuple[str, Floors] | None:
+            of_queue = queues.get(path[0].queue)
+            acts = of_queue is not None and of_queue.idle_then in ("hold", "end")
+            return ("idle", ()) if acts else None
+
+        def may_go(other: Workload) -> bool:
+            return idle_action(other, queues, now_s) in ("hold", "end")
+
+        sought = self.victims.sought(asked, shape, right, may_go)
+        if sought is None:
+            return None
+        self._searches += 1
+        best = self.victims.cheapest(sought)
+        if best is None:
+            return None
+        workload = self._know.open[turn.key]
+        orders = [
+            eviction_order(self._know.open[victim.key], workload, "idle", victim.lost_gpu_s)
+            for victim in best.victims
+        ]
         return _evictions(workload, best, orders)
 
     def _among_equals(

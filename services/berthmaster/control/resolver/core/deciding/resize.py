@@ -12,6 +12,7 @@ Rules of this file:
   minimum, and no queue below its floor (lib/engine/queueing/preemption.py). Pods above the
   requested number are borrowed: any pending job that may run gets their capacity.
 - Pods with the highest indices end first, like in an Indexed Job.
+- An idle job shrinks for any pending job if its queue allows, and never grows while it is idle.
 - Freed capacity is reserved for the beneficiary alone, as after an eviction.
 - An attempt grows into idle capacity when nothing else is decided: beside all reservations, within
   its queue's limits, and in a cluster that no pending job could use. Nothing may have started
@@ -43,6 +44,7 @@ from berthmaster.lib.engine.fleet.fleet import Holding
 from berthmaster.lib.engine.fleet.needs import Shape, shape_of
 from berthmaster.lib.engine.fleet.overlay import Overlay
 from berthmaster.lib.engine.fleetview.shortlist import BUSY
+from berthmaster.lib.engine.queueing.idle import idle_action
 from berthmaster.lib.engine.queueing.ledger import amounts_of
 from berthmaster.lib.engine.queueing.preemption import (
     Accounts,
@@ -253,6 +255,8 @@ class Shrinker:
         by = right_over(job, path, workload.priority) if alike else None
         name: _Right = ""
         low, floors = _wished(workload), floors_beside(job, path)
+        if by is None and alike and self._is_idle(workload):
+            by = "idle", ()
         if by is not None and request.preemptible:
             name, floors = by
             low = {pods.name: least(pods) for pods in request.pod_sets}
@@ -273,6 +277,9 @@ class Shrinker:
             return None
         accounts.subtract(path, lost)
         return _Loser(cost, before, workload.key, name, tuple(sizes))
+
+    def _is_idle(self, workload: Workload) -> bool:
+        return idle_action(workload, self._know.queues, self._cycle.now_s) == "shrink"
 
     def _amounts(self, workload: Workload, pods: tuple[PodBinding, ...]) -> Mapping[str, int]:
         assert workload.request is not None
@@ -353,6 +360,8 @@ def grows_at_s(workload: Workload, grow_after_s: float) -> float:
     """Return when the size has been constant long enough; infinity at the maximum size."""
     request = workload.request
     if request is None or not may_resize(workload) or not grow_after_s:
+        return float("inf")
+    if workload.idle is not None:
         return float("inf")
     if any(pods.topology is not None for pods in request.pod_sets):
         return float("inf")

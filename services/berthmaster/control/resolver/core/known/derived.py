@@ -61,6 +61,7 @@ class Derived(FleetDerived):
         self.placed_at_s: dict[str, float] = {}  # cluster -> of the newest placement heard of
         self.leaving: dict[Key, None] = {}  # told to make room, and not ended
         self.parts: dict[Key, None] = {}  # of divided jobs, and not ended
+        self.idle: dict[Key, None] = {}  # live workloads whose GPUs are idle
         self.asked: dict[Key, None] = {}  # live workloads with a hold or an eviction request
         self.resting: dict[Key, float] = {}  # failed, and tried again then
         self._rested: dict[Key, float] = {}  # end of the back-off of pending workloads
@@ -170,6 +171,7 @@ class Derived(FleetDerived):
         self.movable.drop(name)
         self.elastic.drop(name)
         self.asked.pop(name, None)
+        self.idle.pop(name, None)
         self.to_cancel.discard(name)
         self._attempt_left(name, cluster)
 
@@ -246,6 +248,14 @@ class Derived(FleetDerived):
         elif state in HELD and before not in HELD and not frozen:
             self.held.setdefault(workload.cluster, set()).add(name)
 
+    def _follow_idle(self, workload: Workload, *, frozen: bool) -> None:
+        name = workload.key
+        if workload.idle is None or not workload.live or frozen:
+            self.idle.pop(name, None)
+        elif name not in self.idle:
+            self.idle[name] = None
+            self.growth += 1  # a pending job may have its GPUs now
+
     def _stand_in_line(self, workload: Workload, before: State, *, waits: bool) -> None:
         """Update the classes for a workload, and for the jobs of its set."""
         moved = self.sets.follow(workload, waits=waits)
@@ -263,6 +273,7 @@ class Derived(FleetDerived):
                 self.growth += 1
 
     def _follow_attempt(self, workload: Workload, *, frozen: bool) -> None:
+        self._follow_idle(workload, frozen=frozen)
         self.movable.follow(workload, frozen=frozen)
         self.elastic.follow(workload, frozen=frozen)
 

@@ -1,0 +1,156 @@
+"""Which running jobs leave all their GPUs idle, by what clusters measure. Pure.
+
+``take`` gets each message of a job's usage (twice a minute). ``due`` returns what the log should be
+told: that a job is idle, still is, or is no more.
+
+Example: queue research says 2 h and 5 %. From 12:00 on every message of job train says that its
+busiest GPU was at 1 %. At 14:00 the log is told that train is idle since 12:00, and every ten
+minutes again if its queue acts on that. At 14:35 a GPU is at 80 %: the log is told at once.
+
+Rules of this file:
+
+- A sample is idle only if all GPUs of all its pods were measured, no source contradicts another,
+  and the busiest GPU was below the limit all the time.
+- Any other sample, a gap of ``GAP_S`` or a report of progress begins the time again. Missing data
+  never counts as idle, and takes a verdict back.
+- Times are the server's: a cluster's clock counts for nothing.
+- Parts of divided jobs and jobs that Kueue governs are left out: nothing is decided for them.
+"""
+
+from collections.abc import Callable
+from typing import Final, NamedTuple
+
+from berthmaster.control.gateway.core.job_verbs import Order
+from berthmaster.lib.engine.queueing.idle import VALID_S
+from berthmaster.lib.lifecycle.attempt_owner import is_ours_to_end
+from berthmaster.lib.lifecycle.states import State
+from berthmaster.lib.lifecycle.workload import Key, Workload
+from berthmaster.lib.messages.control import QueueSetting
+from berthmaster.lib.messages.telemetry import FIGURES_S, JobFigures
+from berthmaster.lib.messages.workload import Idle
+
+GAP_S: Final = 4 * FIGURES_S  # without a message, after which nothing is known
+RENEW_S: Final = VALID_S * 2 / 3
+BUSY: Final = "its GPUs work again"
+UNMEASURED: Final = "not all of its GPUs are measured any more"
+WHO: Final = "gateway: measured"
+
+
+class _Seen(NamedTuple):
+    """Of one attempt, what its newest messages said."""
+
+    attempt: int
+    last_s: float
+    since_s: float | None  # idle since then; None = the newest sample was not
+    percent: float  # most that any GPU had since then
+
+
+class IdleWatch:
+    def __init__(self) -> None:
+        self._seen: dict[Key, _Seen] = {}
+        self._flagged: dict[Key, float] = {}  # idle by the log -> since when this process knows
+        self._wanted: dict[Key, Order] = {}
+
+    @property
+    def idle(self) -> int:
+        """Jobs that are idle by the log."""
+        return len(self._flagged)
+
+    def forget(self) -> None:
+        """Drop everything: the log is another one."""
+        self._seen.clear()
+        self._flagged.clear()
+        self._wanted.clear()
+
+    def follow(self, work: Workload, now_s: float) -> None:
+        """Note what the log says of a workload now."""
+        name = work.key
+        if work.idle is not None and not work.ended:
+            self._flagged.setdefault(name, now_s)
+        else:
+            self._flagged.pop(name, None)
+        if work.state is not State.RUNNING:
+            self._seen.pop(name, None)
+            self._wanted.pop(name, None)
+
+    def take(self, told: JobFigures, work: Workload, setting: QueueSetting, now_s: float) -> None:
+        """Take one message about a job. ``setting``: of its queue, which watches for idle jobs."""
+        name = work.key
+        if not _is_watched(work) or (told.cluster, told.attempt) != (work.cluster, work.attempt):
+            return
+        if told.ended:
+            self._seen.pop(name, None)
+            return
+        known = self._seen.get(name)
+        if known is not None and known.attempt != told.attempt:
+            known = None
+        percent = _idle_percent(told, work, setting.idle_below_percent)
+        if percent is None:
+            self._seen[name] = _Seen(told.attempt, now_s, None, 0.0)
+            self._want(work, None, BUSY if _is_measured(told, work) else UNMEASURED)
+            return
+        since_s = now_s - told.window_s
+        if known is not None and known.since_s is not None and now_s - known.last_s <= GAP_S:
+            since_s, percent = known.since_s, max(percent, known.percent)
+        if work.progress_at_s > since_s:  # its own words contradict what was measured
+            since_s = work.progress_at_s
+        self._seen[name] = _Seen(told.attempt, now_s, since_s, percent)
+        after_s = setting.idle_after_s
+        if after_s is None or now_s - since_s < after_s:
+            return
+        acts = setting.idle_then != "report"
+        if work.idle is None or (acts and now_s - work.idle.seen_s >= RENEW_S):
+            self._want(work, Idle(since_s=since_s, utilization_percent=percent), "")
+
+    def due(self, find: Callable[[str, str], Workload | None], now_s: float) -> list[Order]:
+        """Return what the log should be told. ``find``: an open workload by tenant and id."""
+        for name, since_s in self._flagged.items():
+            seen = self._seen.get(name)
+            last_s = seen.last_s if seen is not None else since_s
+            if now_s - last_s > GAP_S and (work := find(*name.split("/"))) is not None:
+                self._want(work, None, UNMEASURED)
+        for name, seen in list(self._seen.items()):
+            if now_s - seen.last_s > GAP_S:
+                del self._seen[name]
+        wanted, self._wanted = self._wanted, {}
+        return list(wanted.values())
+
+    def _want(self, work: Workload, idle: Idle | None, reason: str) -> None:
+        if idle is None and work.idle is None:
+            self._wanted.pop(work.key, None)
+            return
+        self._wanted[work.key] = Order(
+            work.tenant, work.id, "idle", WHO, reason=reason, idle=idle, attempt=work.attempt
+        )
+
+
+def _is_watched(work: Workload) -> bool:
+    request = work.request
+    return (
+        work.state is State.RUNNING
+        and request is not None
+        and request.part is None
+        and is_ours_to_end(work)
+    )
+
+
+def _is_measured(told: JobFigures, work: Workload) -> bool:
+    request = work.request
+    sets = {pods.name for pods in request.pod_sets if pods.gpus} if request is not None else set()
+    holding = sum(pod.pod.rpartition("-")[0] in sets for pod in work.pods)
+    use = told.use
+    return (
+        0 < holding <= told.pods
+        and 0 < use.gpus == use.measured
+        and use.utilization_max_percent is not None
+        and told.window_s <= GAP_S
+        and not told.disagreements
+    )
+
+
+def _idle_percent(told: JobFigures, work: Workload, below_percent: float) -> float | None:
+    """Return what the busiest GPU had, if the sample is idle."""
+    most = told.use.utilization_max_percent
+    if most is None or most >= below_percent or not _is_measured(told, work):
+        return None
+    return most
