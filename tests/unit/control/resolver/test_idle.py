@@ -3,13 +3,14 @@
 from typing import Any
 
 import msgspec
-from berthmaster.control.resolver.settings import Policy
 
+from berthmaster.control.resolver.policy import Policy
 from berthmaster.control.resolver.replay import replay
 from berthmaster.lib.engine.queueing.idle import VALID_S
 from berthmaster.lib.lifecycle.states import State
 from berthmaster.lib.lifecycle.workload import Key
 from berthmaster.lib.messages.control import QueueSetting
+from berthmaster.lib.messages.placement import EvictionOrder, ResizeOrder
 from berthmaster.lib.messages.workload import Evicted, IdleChanged
 from tests.support.builders import alive, job, node, profile
 from tests.support.deciding import World
@@ -39,7 +40,9 @@ def idle(world: World, name: Key, *, for_s: float = 7200.0, percent: float = 1.0
 def orders(world: World) -> list[tuple[str, str, str]]:
     """Who is evicted or shrunk, for whom and by which right, of all that is decided now."""
     decisions = [plan.decision for plan in world.settle()]
-    found = [o for each in decisions for o in (*each.evictions, *each.resizes)]
+    found: list[EvictionOrder | ResizeOrder] = []
+    for each in decisions:
+        found += [*each.evictions, *each.resizes]
     return [(o.id, o.for_id, o.right) for o in found]
 
 
