@@ -19,7 +19,7 @@ API: Final = "addon.open-cluster-management.io"
 ABOUT: Final = """\
 # Made by scripts/addon.py: Berthmaster's agent as an addon of Open Cluster Management, with the
 # values of addon-values.yaml. It needs nothing of the hub's API, hence no registration. Its Secret,
-# berth-agent, comes another way: docs/ocm.md says which.
+# berth-agent, comes another way: docs/integrations/ocm.md says which.
 """
 # OCM makes them in the order of the list.
 FIRST: Final = ("Namespace", "ServiceAccount", "ClusterRole", "ClusterRoleBinding")

@@ -17,7 +17,9 @@ import yaml
 ROOT: Final = Path(__file__).resolve().parent.parent
 MADE_BY: Final = "# Made by scripts/monitoring.py.\n"
 # Where runbooks are: an external label of Prometheus, else the file of this repository.
-RUNBOOKS: Final = "{{ with $externalLabels.runbooks }}{{ . }}{{ else }}docs/runbooks.md{{ end }}"
+RUNBOOKS: Final = (
+    "{{ with $externalLabels.runbooks }}{{ . }}{{ else }}docs/troubleshooting/alerts.md{{ end }}"
+)
 # For a Prometheus of your own, and for the chart, which reads no file outside of it.
 RULES_FILES: Final = ("deploy/prometheus/rules.yaml", "deploy/chart/rules.yaml")
 JOB: Final = 'job="berthmaster"'

@@ -44,6 +44,7 @@ CHECKS: Final = {
     "ruff check": ("ruff", "check", "."),
     "ruff format": ("ruff", "format", "--check", "."),
     "lint-imports": ("lint-imports",),
+    "prose": (sys.executable, "-m", "scripts.prose", "--check"),
 }
 
 

@@ -2,13 +2,13 @@
 
 ::
 
-    python -m scripts.services          write docs/architecture.md and docs/operating.md
+    python -m scripts.services          write the tables
     python -m scripts.services --check  exit with 1 where a table differs
 """
 
 import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final
 
@@ -37,13 +37,20 @@ def ports() -> list[str]:
     return [PORTS, "|---|---|---|---|", *rows]
 
 
+PAGES: Final[Mapping[str, Callable[[], list[str]]]] = {
+    "contributing/architecture.md": about,
+    "reference/services.md": ports,
+}
+
+
 def pages() -> Mapping[Path, str]:
     """Return the pages with tables as they should be."""
     found: dict[Path, str] = {}
-    for name, table in (("architecture.md", about()), ("operating.md", ports())):
-        old = re.compile(rf"^{re.escape(table[0])}\n(\|.*\n)*", re.MULTILINE)
+    for name, table in PAGES.items():
+        rows = table()
+        old = re.compile(rf"^{re.escape(rows[0])}\n(\|.*\n)*", re.MULTILINE)
         page = DOCS / name
-        text = "\n".join(table).replace("\\", r"\\")  # a template of re
+        text = "\n".join(rows).replace("\\", r"\\")  # a template of re
         found[page] = old.sub(f"{text}\n", page.read_text())
     return found
 

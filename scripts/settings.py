@@ -1,4 +1,4 @@
-"""Writes docs/settings.md: every setting of every service, from the services themselves.
+"""Writes docs/reference/settings.md: every setting of every service, from the services themselves.
 
 ::
 
@@ -8,6 +8,7 @@
 
 import dataclasses
 import sys
+import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
@@ -21,7 +22,8 @@ from berthmaster.lib.runtime.settings import CommonSettings, options
 from berthmaster.services import SERVICES
 
 ROOT: Final = Path(__file__).parents[1]
-PAGE: Final = ROOT / "docs" / "settings.md"
+PAGE: Final = ROOT / "docs" / "reference" / "settings.md"
+MAX_NAMED: Final = 6  # services in a heading
 HEAD: Final = """# Settings
 
 <!-- python -m scripts.settings writes this page. -->
@@ -78,13 +80,20 @@ def page() -> str:
         *shared.items(),
         *(each for each in classes.items() if each[0] not in shared),
     ]:
-        who = "all services" if cls is CommonSettings else ", ".join(names)
         lines = rows(cls, names[0])
-        parts.append(f"## {who[0].upper()}{who[1:]}\n")
+        parts.append(f"## {_title(cls, names)}\n")
+        if cls is not CommonSettings and len(names) > MAX_NAMED:
+            parts.append(textwrap.fill(f"Settings of {', '.join(names)}.", 99) + "\n")
         parts.append(
             "| Flag | Default | Values | Meaning |\n|---|---|---|---|\n" + "\n".join(lines) + "\n"
         )
     return "\n".join(parts)
+
+
+def _title(cls: type[CommonSettings], names: list[str]) -> str:
+    if cls is CommonSettings:
+        return "All services"
+    return ", ".join(names) if len(names) <= MAX_NAMED else f"{len(names)} services"
 
 
 def main() -> None:
@@ -93,7 +102,7 @@ def main() -> None:
     if "--check" not in sys.argv[1:]:
         PAGE.write_text(text)
     elif PAGE.read_text() != text:
-        sys.exit("docs/settings.md differs: run python -m scripts.settings")
+        sys.exit("docs/reference/settings.md differs: run python -m scripts.settings")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""docs/demo.svg: one moment of `berth demo`, as it stands on the screen.
+"""docs/images/demo.svg: one moment of `berth demo`, as it stands on the screen.
 
 python -m scripts.pictures.demo
 """
@@ -21,7 +21,7 @@ AT_S = 14.0
 DURATION_S = 24.0
 JOBS = 520
 WIDTH = 100
-TARGET = Path(__file__).parents[2] / "docs" / "demo.svg"
+TARGET = Path(__file__).parents[2] / "docs" / "images" / "demo.svg"
 _FONT = re.compile(r"@font-face \{.*?\}", re.DOTALL)  # fetched from elsewhere: readers have one
 
 

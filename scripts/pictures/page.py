@@ -19,7 +19,7 @@ from berthmaster.lib.access.permissions import inbox_prefix
 from berthmaster.lib.supervisor.plan import UpOptions
 from berthmaster.lib.supervisor.stack import Stack
 
-DOCS = Path(__file__).parents[2] / "docs"
+DOCS = Path(__file__).parents[2] / "docs" / "images"
 JOBS = 1_100
 RATE_PER_S = 14.0
 VIEWS = (  # name, address, theme

@@ -95,7 +95,7 @@ _ROWS: Final = (
         8090,
         own_extras=("kubernetes", "login"),
     ),
-    ServiceRow("dashboard", "control", "the [web page](dashboard.md)", "here"),
+    ServiceRow("dashboard", "control", "the web page", "here"),
     ServiceRow(
         "members",
         "hub",
@@ -131,7 +131,7 @@ _ROWS: Final = (
     ServiceRow(
         "ocm",
         "hub",
-        "writes [scores](ocm.md) for Open Cluster Management",
+        "writes scores for Open Cluster Management",
         "hub",
         8092,
         own_extras=_KUBERNETES,
@@ -149,7 +149,7 @@ _ROWS: Final = (
     ServiceRow(
         "placement",
         "hub",
-        "decides [Placements](placement.md) that OCM's scheduler ignores",
+        "decides Placements that OCM's scheduler ignores",
         own_extras=("kubernetes", "placement"),
     ),
     ServiceRow(
@@ -183,13 +183,13 @@ _ROWS: Final = (
     ServiceRow(
         "claims",
         "worker",
-        "writes [ClusterClaims](ocm.md) of an OCM cluster from its score",
+        "writes ClusterClaims of an OCM cluster from its score",
         "worker",
         8098,
         own_extras=_KUBERNETES,
         named=True,
     ),
-    ServiceRow("shares", "worker", "device plugin for [shares of GPUs](sharing.md)"),
+    ServiceRow("shares", "worker", "device plugin for shares of GPUs"),
     ServiceRow("emulator", "lab", "worker clusters without hardware", "here"),
 )
 SERVICES: Final[Mapping[str, ServiceRow]] = MappingProxyType({row.name: row for row in _ROWS})

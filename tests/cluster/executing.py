@@ -309,8 +309,8 @@ class Site:
         return self.plane.api.get(path)
 
     def release(self) -> None:
-        """As docs/kubernetes.md has it where the executor will not come back: without its
-        finalizer nothing of ours keeps an object, and so neither a namespace nor a definition."""
+        """Remove our finalizer from all objects, as docs/operators/remove-agent.md says: then
+        nothing of ours keeps an object, a namespace or a definition."""
         for kind in (each.resource for each in KINDS):
             found = self.plane.api.find(kind.path(namespace=self.namespace))
             for each in found["items"] if found is not None else ():

@@ -1,4 +1,4 @@
-"""Coming from Open Cluster Management's kueue-addon, as docs/coming-from-ocm-kueue-addon.md says,
+"""Coming from Open Cluster Management's kueue-addon, as docs/integrations/ocm-kueue-addon.md says,
 while jobs run: none is lost, none runs twice, and what its check left waiting is freed."""
 
 import base64

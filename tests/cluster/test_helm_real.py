@@ -56,7 +56,7 @@ def done(plane: Plane, folder: Path, *argv: str) -> str:
 
 
 def install(name: str, *values: str, namespace: str = OURS) -> tuple[str, ...]:
-    """The command of docs/kubernetes.md."""
+    """The command of docs/operators/install.md."""
     sets = tuple(word for value in values for word in ("--set", value))
     options = ("--install", "--create-namespace", "--reset-then-reuse-values")
     return ("upgrade", *options, name, str(CHART), "-n", namespace, *sets)
@@ -172,11 +172,12 @@ def test_objects_that_helm_did_not_make_are_named(fresh: Planes, tmp_path: Path)
 @pytest.mark.skipif(shutil.which("kubectl") is None, reason="no kubectl")
 def test_commands_of_the_install_page_install_hub_and_worker(fresh: Planes, tmp_path: Path) -> None:
     """Those for helm and kubectl label, word for word; the pods of kwok run nothing."""
-    page = (CHART.parents[1] / "docs" / "kubernetes.md").read_text()
-    section = page.partition("## Installing\n")[2].partition("### The chart's values\n")[0]
+    page = (CHART.parents[1] / "docs" / "operators" / "install.md").read_text()
+    section = page.partition("## 2. Install the hub\n")[2].partition("## 4. Check\n")[0]
     blocks = re.findall(r"^```\n(.*?)^```$", section, re.MULTILINE | re.DOTALL)
     lines = [line for block in blocks for line in block.replace("\\\n", " ").splitlines()]
-    asked = [line for line in lines if line.startswith("helm ") or " label namespace " in line]
+    typed = [line.removeprefix("$ ") for line in lines if line.startswith("$ ")]
+    asked = [line for line in typed if line.startswith("helm ") or " label namespace " in line]
     assert len(asked) == 4
     (tmp_path / "deploy" / "run").mkdir(parents=True)
     (tmp_path / "deploy" / "chart").symlink_to(CHART)

@@ -111,7 +111,7 @@ def two_profiles(planes: Planes) -> Iterator[Plane]:
     """A worker whose scheduler looks at a few nodes of many, as it does in large clusters, and at
     all of them for pods that name the second profile."""
     worker = planes.workers[0]
-    every = {  # as docs/kubernetes.md recommends it
+    every = {  # as docs/operators/kube-scheduler.md recommends it
         "schedulerName": OURS,
         "percentageOfNodesToScore": 100,
         "plugins": {"multiPoint": {"enabled": [{"name": "NodeAffinity", "weight": 10}]}},

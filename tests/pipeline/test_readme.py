@@ -15,7 +15,7 @@ from tests.support.patience import hang_s
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()
-GUIDE = (ROOT / "docs" / "client.md").read_text()
+GUIDE = (ROOT / "docs" / "users" / "python.md").read_text()
 BLOCKS = re.findall(r"^```(sh|python)\n(.*?)^```$", README, re.DOTALL | re.MULTILINE)
 BY_HAND = {"scripts/demo", "scripts/test", ". .venv/bin/activate"}  # see the tests that name them
 UP = "berth up --port 4222"

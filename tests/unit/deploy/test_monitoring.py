@@ -3,10 +3,8 @@
 That a real Prometheus takes them and gets figures is tested in tests/pipeline/test_prometheus.py.
 """
 
-import ast
 import functools
 import re
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -14,36 +12,23 @@ import yaml
 
 from berthmaster.services import SERVICES
 from scripts import monitoring
+from scripts.reference.metrics import declared
 from tests.support.chart import one, pod_of, render
 
 ROOT = Path(__file__).parents[3]
-SOURCE = ROOT / "services" / "berthmaster"
-KINDS = {"counter": ("_total",), "gauge": ("",), "histogram": ("_bucket", "_sum", "_count")}
+ENDINGS = {"counter": ("_total",), "gauge": ("",), "histogram": ("_bucket", "_sum", "_count")}
 OF_EVERY_PROCESS = {"up", "process_resident_memory_bytes", "process_cpu_seconds_total"}
-
-
-def declared() -> Iterator[tuple[str, str, str]]:
-    """(package, kind, name) of each metric that a service makes, by reading its source."""
-    for path in SOURCE.rglob("*.py"):
-        package = ".".join(["berthmaster", *path.relative_to(SOURCE).parts[:2]])
-        for node in ast.walk(ast.parse(path.read_text())):
-            if not (isinstance(node, ast.Call) and node.args):
-                continue
-            called, first = node.func, node.args[0]
-            kind = getattr(called, "attr", getattr(called, "id", "")).lstrip("_")
-            if kind in KINDS and isinstance(first, ast.Constant) and isinstance(first.value, str):
-                yield package, kind, first.value
 
 
 @functools.cache
 def known() -> set[str]:
     """Every name that a scrape may show. What is made below the services is any service's."""
     found = set(OF_EVERY_PROCESS)
-    for package, kind, name in declared():
-        own = [row.name for row in SERVICES.values() if row.package == package]
+    for metric in declared():
+        own = [row.name for row in SERVICES.values() if row.package == metric.package]
         for service in own or SERVICES:
-            prefix = f"berth_{service.replace('-', '_')}_{name}"
-            found |= {prefix + end for end in KINDS[kind]}
+            prefix = f"berth_{service.replace('-', '_')}_{metric.name}"
+            found |= {prefix + end for end in ENDINGS[metric.kind]}
     return found
 
 
@@ -82,7 +67,7 @@ def test_the_files_are_what_the_tables_say() -> None:
 
 
 def test_every_alert_has_its_place_among_the_runbooks() -> None:
-    text = (ROOT / "docs" / "runbooks.md").read_text()
+    text = (ROOT / "docs" / "troubleshooting" / "alerts.md").read_text()
     headings = re.findall(r"^## (\w+)$", text, re.MULTILINE)
     assert headings == [alert.name for alert in monitoring.ALERTS]
     for rule in monitoring.rules()["groups"][0]["rules"]:

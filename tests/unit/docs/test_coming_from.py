@@ -1,18 +1,16 @@
-"""docs/coming-from.md: every everyday verb of the others has its row, and what it says to type is
-there."""
+"""docs/users/coming-from.md: every everyday verb of other systems has its row, and each command
+of `berth` exists."""
 
 import re
-import shlex
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-import click
 import pytest
 
-from berthmaster.cli.main import berth
+from tests.unit.docs.command_lines import fault
 
-PAGE = (Path(__file__).parents[3] / "docs" / "coming-from.md").read_text()
+PAGE = (Path(__file__).parents[3] / "docs" / "users" / "coming-from.md").read_text()
 # As their own command lines list them: armadactl (2026), SkyPilot 0.12, kueuectl 0.19.
 VERBS: Final = {
     "Armada": (
@@ -64,7 +62,7 @@ def test_what_is_to_be_typed_is_there() -> None:
     titles = re.findall(r"^## (.+)$", PAGE, re.MULTILINE)
     typed = [span for title in titles for _, here in _rows(title) for span in _commands(here)]
     assert len(typed) > 80
-    assert [fault for span in typed if (fault := _fault(span))] == []
+    assert [wrong for span in typed if (wrong := fault(span))] == []
 
 
 def _commands(cell: str) -> list[str]:
@@ -74,26 +72,3 @@ def _commands(cell: str) -> list[str]:
         for span in re.findall(r"`(berth [^`]+)`", text)
         for part in span.split("|")
     ]
-
-
-def _fault(typed: str) -> str:
-    """What of a command line is not there; "" = all of it is."""
-    command: click.Command = berth
-    context = click.Context(berth)
-    for word in shlex.split(typed)[1:]:
-        if word == "--":
-            break
-        if word.startswith("-"):
-            flags = {flag for each in command.get_params(context) for flag in _flags(each)}
-            if word not in flags:
-                return f"{typed}: {command.name} has no {word}"
-        elif isinstance(command, click.Group) and word.islower():
-            found = command.get_command(context, word)
-            if found is None:
-                return f"{typed}: there is no {word}"
-            command, context = found, click.Context(found)
-    return ""
-
-
-def _flags(param: click.Parameter) -> list[str]:
-    return [*param.opts, *param.secondary_opts]

@@ -1,4 +1,4 @@
-"""The examples of docs/order.md, worked out by the engine: each figure stands in the text."""
+"""The examples of docs/reference/job-order.md by the engine: each figure is in the text."""
 
 from pathlib import Path
 
@@ -9,7 +9,7 @@ from berthmaster.lib.engine.queueing.order import STATED, Outlook, outlook, plac
 from berthmaster.lib.engine.queueing.predict import expected_from, left_s
 from berthmaster.lib.messages.placement import Reservation
 
-TEXT = (Path(__file__).parents[3] / "docs" / "order.md").read_text()
+TEXT = (Path(__file__).parents[3] / "docs" / "reference" / "job-order.md").read_text()
 HOUR: Outlook = outlook(64 * 3600.0, 64.0)
 
 

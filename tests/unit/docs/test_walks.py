@@ -1,4 +1,4 @@
-"""The walks of docs/architecture.md name modules that the pure cores really enter."""
+"""The walks of docs/contributing/walks.md name modules that the pure cores really enter."""
 
 import re
 
@@ -7,7 +7,7 @@ import pytest
 from scripts.walks import WALKS, longest_chain, walked
 from tests.unit.docs.test_documents import ROOT
 
-PAGE = (ROOT / "docs" / "architecture.md").read_text()
+PAGE = (ROOT / "docs" / "contributing" / "walks.md").read_text()
 NAMED = re.compile(r"`([a-z_]+(?:/[a-z_]+)+\.py)`")
 MAX_LINES = 15
 

@@ -20,7 +20,7 @@ from berthmaster.cli.doctor.facts import (
 Cure = Callable[[tuple[Right, ...]], tuple[str, str]]
 Level = Literal["ok", "note", "warning", "blocks"]
 CHART: Final = "deploy/chart"
-HUB_RELEASE: Final = "berth-hub"  # as docs/kubernetes.md names them
+HUB_RELEASE: Final = "berth-hub"  # as docs/operators/install.md names them
 AGENT_RELEASE: Final = "berth-agent"
 MOST_SKEW_S: Final = 5.0  # ahead of us; behind, a lease may just not have been renewed for a while
 MOST_LAG_S: Final = 60.0

@@ -277,7 +277,7 @@ def _placement_checks(hub: HubFacts, survey: Survey) -> Iterator[Finding]:
                     "kueue-addon, which sets no Workload's check",
                     means="From Kueue 0.16.6 on nothing is sent before every check is Ready: its "
                     "Workloads wait for ever.",
-                    change="# docs/coming-from-ocm-kueue-addon.md: a check of "
+                    change="# docs/integrations/ocm-kueue-addon.md: a check of "
                     f"controllerName {CHECK_CONTROLLER} over the same Placement takes its place.",
                 )
 

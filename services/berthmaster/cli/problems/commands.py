@@ -36,7 +36,8 @@ async def list_(session: Session, form: Form | None) -> int:
     """List problems: silent clusters, messages that no service could handle, streams with data
     loss.
 
-    Exit code 1: something is broken. Alerts say the same by themselves (docs/runbooks.md).
+    Exit code 1: something is broken. Alerts say the same by themselves
+    (docs/troubleshooting/alerts.md).
     """
     from berthmaster.cli.problems import screen
 

@@ -31,8 +31,8 @@ class DashboardSettings(CommonSettings):
     )
     people_file: Path | None = setting(
         None,
-        help="file that says who may look at what and act (docs/dashboard.md), read anew when it "
-        "changes; none = on loopback anybody may look, and nobody act",
+        help="file that says who may look at what and act (docs/operators/dashboard.md), read anew "
+        "when it changes; none = on loopback anybody may look, and nobody act",
     )
     proxies: tuple[str, ...] = setting(
         (),

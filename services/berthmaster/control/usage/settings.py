@@ -59,6 +59,6 @@ class UsageSettings(CommonSettings):
     )
     webhooks_file: Path | None = setting(
         None,
-        help="JSON file of who is told of the ends of which jobs (docs/usage.md); read again when "
-        "it changes; none = nobody",
+        help="JSON file of who is told of the ends of which jobs (docs/operators/webhooks.md); "
+        "read again when it changes; none = nobody",
     )

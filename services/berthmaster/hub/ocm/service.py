@@ -6,7 +6,8 @@
     berth serve ocm --kubeconfig F --context C
 
 An AddOnPlacementScore in each managed cluster's namespace, and properties on the ClusterProfiles
-that we manage. Rights: deploy/chart/templates/hub-rights.yaml; what it all means: docs/ocm.md.
+that we manage. Rights: deploy/chart/templates/hub-rights.yaml. Guide:
+docs/integrations/ocm.md.
 
 What stands on the hub must not run out while the bus is away, since what has run out counts as 0
 there: so each replica then writes what is surely so, that nothing is known.

@@ -128,7 +128,7 @@ def _follow(*streams: str) -> tuple[str, ...]:
 
 
 def _look(*streams: str) -> tuple[str, ...]:
-    """The same, and last values one by one, for others' programs (see docs/dashboard.md)."""
+    """The same, and last values one by one, for others' programs (docs/operators/dashboard.md)."""
     return (*_follow(*streams), *_api(*(f"DIRECT.GET.{stream}.>" for stream in streams)))
 
 
@@ -618,8 +618,8 @@ PUSHER: Final = "accounts"  # the one user of SYS
 SENTINEL: Final = "sentinel"  # the one user of LOGIN; with it, accounts get keys that sign users
 OF_TENANTS: Final = ("tenant", "viewer")  # roles whose users are in a tenant's account
 # Accounts beside CORE, with their users. CORE keeps the services that decide or serve clusters
-# (docs/security.md says why). What stands for all clusters on one machine has one account, as the
-# agents of one cluster do: they hear one another's telemetry.
+# (docs/reference/threats/services.md says why). What stands for all clusters on one machine has
+# one account, as the agents of one cluster do: they hear one another's telemetry.
 APART: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
     {
         **{

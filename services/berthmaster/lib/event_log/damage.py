@@ -23,7 +23,8 @@ from berthmaster.lib.nats.durables import ENDINGS
 from berthmaster.lib.nats.subjects import SubjectError, is_decision, parse_workload_event
 
 REMEDY: Final = (
-    "`berth recover` shows what a new log would have; docs/recover.md says what to do first"
+    "`berth recover` shows what a new log would have; "
+    "docs/operators/recover.md says what to do first"
 )
 
 

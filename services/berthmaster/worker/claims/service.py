@@ -6,7 +6,7 @@
     berth serve claims --cluster east --kubeconfig F --context C
 
 A few ClusterClaims in the cluster, from its score. Rights:
-deploy/chart/templates/worker-rights.yaml; what they mean: docs/ocm.md.
+deploy/chart/templates/worker-rights.yaml; what they mean: docs/integrations/ocm.md.
 """
 
 from functools import partial

@@ -24,7 +24,7 @@ GOLDEN: dict[str, Any] = json.loads(
 CLUSTERS = msgspec.convert(GOLDEN["clusters"], list[ManagedCluster])
 SCORES = msgspec.convert(GOLDEN["scores"], list[AddOnPlacementScore])
 ANSWERS = {text: answers for group in GOLDEN["answers"].values() for text, answers in group.items()}
-# What OCM offers and is refused here, by what the refusal says; docs/placement.md lists the same.
+# What OCM offers and is refused here, by what the refusal says (docs/reference/cel.md).
 REFUSED = {
     "applied to '(google.protobuf.Timestamp)'": (
         'string(timestamp("2026-01-01T02:00:00+02:00")) == "2026-01-01T00:00:00Z"',

@@ -88,13 +88,14 @@ def test_balanced_counts_what_it_always_did_where_nothing_else_is_known() -> Non
 
 
 def test_the_page_on_scores_says_what_the_tables_here_say() -> None:
-    page = (Path(__file__).parents[4] / "docs" / "scores.md").read_text()
+    page = (Path(__file__).parents[4] / "docs" / "concepts" / "scores.md").read_text()
     rows = [
         [cell.strip(" `") for cell in line.strip("|").split("|")]
         for line in page.splitlines()
         if line.startswith("|") and not line.startswith("|---")
     ]
-    parts = rows[1 : 1 + len(COMPONENTS)]
+    first = [row[0] for row in rows].index("component") + 1
+    parts = rows[first : first + len(COMPONENTS)]
     assert [row[0] for row in parts] == list(COMPONENTS)
     at = [row[0] for row in rows].index("profile")  # behind tables of examples
     header, *profiles = rows[at:]

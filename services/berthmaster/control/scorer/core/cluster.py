@@ -48,7 +48,7 @@ from berthmaster.lib.messages.telemetry import NodeTelemetry
 LEAST_LIVE_S: Final = 3.0  # an agent at 1 Hz or more may lose a few messages
 # Two jobs on one GPU hardly slow each other while both are below 70 % busy (Lucid, ASPLOS'23).
 # Under MPS they run side by side, each on its own SMs: there it is the SMs that must be left
-# (measured on an H200, see docs/scores.md).
+# (measured on an H200, see docs/reference/measurements.md).
 CALM_PERCENT: Final = 70
 
 

@@ -83,7 +83,7 @@ def _obstacle(name: str, config: MultiKueueConfig | None) -> str:
     if config is not None and check_of(config) != name:
         return (
             f"MultiKueueConfig {name} is there and is not ours; it is left alone (to hand it over, "
-            f"see docs/coming-from-ocm-kueue-addon.md)"
+            f"see docs/integrations/ocm-kueue-addon.md)"
         )
     return ""
 

@@ -2,7 +2,7 @@
 
 Example: on 4 GPUs, a job of 2 GPUs for 600 s runs, and jobs of 100 and 400 GPU-seconds are pending.
 The open work is 1200 / 2 + 100 + 400 = 1100 GPU-seconds, a backlog of 275 s. order.py turns the
-backlog into due times, and docs/order.md computes this example.
+backlog into due times, and docs/reference/job-order.md computes this example.
 
 Rules of this file:
 

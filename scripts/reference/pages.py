@@ -1,0 +1,24 @@
+"""All generated pages by path. Each generator is a module with ``page() -> str``."""
+
+from pathlib import Path
+from typing import Final
+
+from scripts import services, settings
+from scripts.reference import cli, errors, metrics, permissions, request, states
+
+ROOT: Final = Path(__file__).resolve().parents[2]
+REFERENCE: Final = ROOT / "docs" / "reference"
+
+
+def pages() -> dict[Path, str]:
+    """Return the text of every generated page, and of pages with a generated table."""
+    return {
+        REFERENCE / "request.md": request.page(),
+        REFERENCE / "states.md": states.page(),
+        REFERENCE / "errors.md": errors.page(),
+        REFERENCE / "cli.md": cli.page(),
+        REFERENCE / "metrics.md": metrics.page(),
+        REFERENCE / "permissions.md": permissions.page(),
+        settings.PAGE: settings.page(),
+        **services.pages(),
+    }

@@ -1,0 +1,37 @@
+"""The generated pages are what the code declares."""
+
+import msgspec
+import yaml
+
+from berthmaster.lib.messages.workload import JobRequest
+from berthmaster.lib.requests import validation
+from scripts import settings
+from scripts.reference import pages, request
+
+
+def test_pages_are_what_the_code_declares() -> None:
+    stale = [
+        str(path.relative_to(pages.ROOT))
+        for path, text in pages.pages().items()
+        if path.read_text() != text
+    ]
+    assert stale == [], "run python -m scripts.reference"
+
+
+def test_whole_job_file_is_accepted_as_it_stands() -> None:
+    text = request.page().partition("```yaml\n")[2].partition("```")[0]
+    accepted = validation.job_request(msgspec.json.encode(yaml.safe_load(text)))
+    assert isinstance(accepted, JobRequest)
+    assert accepted.pod_sets[0].topology is not None
+    assert accepted.pod_sets[0].topology.max_pods_a_node == 1
+
+
+def test_table_of_modes_repeats_the_refusals_of_the_gateway() -> None:
+    rows = request.page().splitlines()
+    assert "| `topology` | yes | yes | refused |" in rows
+    assert "| `divide` | yes | refused | refused |" in rows
+    assert "| `max_run_s` | yes | yes | yes |" in rows
+
+
+def test_settings_of_all_services_are_few() -> None:
+    assert settings.page().count("\n| `--") <= 134
