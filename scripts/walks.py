@@ -33,11 +33,11 @@ from berthmaster.lib.messages.fleet import NodeReport
 from berthmaster.lib.messages.placement import PodBinding
 from berthmaster.lib.messages.workload import JobRequest, Placed, PodSet, RunSpec
 from berthmaster.lib.nats import subjects
+from berthmaster.worker.executor.core.affinity import Offers
 from berthmaster.worker.executor.core.cluster_protocol import CreatePods
 from berthmaster.worker.executor.core.events import HintSeen
 from berthmaster.worker.executor.core.executor import Executor
 from berthmaster.worker.executor.core.manifest import Style, document
-from berthmaster.worker.executor.core.offers import Offers
 from berthmaster.worker.inventory.core.inventory import Inventory
 from berthmaster.worker.inventory.core.kinds import WatchedKind
 from tests.support import deciding

@@ -19,9 +19,8 @@ from berthmaster.control.resolver.policy import Policy
 from berthmaster.lab.emulator.fleets import builtin_nodes, gpu_memory_mib, group
 from berthmaster.lab.emulator.workloads import generated
 from berthmaster.lib.engine.scoring.compiled import COMPILED
-from berthmaster.lib.lifecycle.digest import request_digest
 from berthmaster.lib.lifecycle.instructions import Stored
-from berthmaster.lib.lifecycle.workload import key
+from berthmaster.lib.lifecycle.workload import key, request_digest
 from berthmaster.lib.messages.families import EVENTS, encode
 from berthmaster.lib.messages.fleet import ClusterAlive, GpuDevice, NodeReport, Stamp
 from berthmaster.lib.messages.workload import (

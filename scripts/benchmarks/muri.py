@@ -7,9 +7,8 @@ core; fifo, sjf (the first holds up all others) and easy know the same of durati
 - ``exact``: what a job takes;
 - ``factor-two``: that times 2**u, u uniform from -1 to 1, the same draw for all policies; five
   seeds, each printed, and their averages compared;
-- ``unknown``: nothing. All predict with lib/engine/queueing/predict.py from jobs that had ended:
-  ours
-and sjf
+- ``unknown``: nothing. All predict with lib/engine/queueing/expectations.py from jobs that had
+  ended: ours and sjf
   for their order, ours and easy for when room becomes free and who may go before. Ours does so
   again while a job waits, the others when it comes.
 

@@ -18,8 +18,8 @@ from berthmaster.cli.audit.report import audit
 from berthmaster.client.client import Client
 from berthmaster.lib.event_log.group_commit import GroupCommit
 from berthmaster.lib.event_log.workload_log import EventLog
-from berthmaster.lib.lifecycle.digest import request_digest
 from berthmaster.lib.lifecycle.instructions import Stored
+from berthmaster.lib.lifecycle.workload import request_digest
 from berthmaster.lib.messages.workload import JobRequest, PodSet, Submitted
 from berthmaster.lib.nats import subjects
 from berthmaster.lib.nats.connection import Connection

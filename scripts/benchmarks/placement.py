@@ -20,8 +20,9 @@ from berthmaster.hub.placement.cel.language import Language
 from berthmaster.hub.placement.cel.question import ClusterInput, Question
 from berthmaster.hub.placement.core.evaluator import Evaluator
 from berthmaster.hub.placement.core.instructions import Instruction, WriteDecisions
-from berthmaster.hub.placement.core.names import CLUSTER_SET_LABEL, DISABLED
 from berthmaster.hub.placement.core.objects import (
+    CLUSTER_SET_LABEL,
+    DISABLED,
     AddOnPlacementScore,
     ManagedCluster,
     ManagedClusterSet,

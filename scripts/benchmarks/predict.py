@@ -12,7 +12,7 @@ ROLLING newest jobs of the application.
 - ``error_below_rolling_percent``: how much less ours is, in per cent of the baseline.
 - ``covered_percent``: jobs that ended within the interval from 10 to 90 %.
 
-Arrivals: see arrivals.py of this folder.
+Arrivals: see on_the_way.py of this folder.
 """
 
 import csv
@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from berthmaster.lab.simulate.traces import TRACES_VARIABLE
-from berthmaster.lib.engine.queueing.predict import Durations
+from berthmaster.lib.engine.queueing.expectations import Durations
 from berthmaster.lib.engine.queueing.similar import Foreseen
 from berthmaster.lib.messages.workload import JobRequest, PodSet, RunSpec
 

@@ -22,7 +22,7 @@ from berthmaster.lab.simulate.baseline import DurationEstimates, Form, UsageMete
 from berthmaster.lab.simulate.baseline_fleet import Allocation, BaselineFleet
 from berthmaster.lab.simulate.model import Job, JobOutcome, Run
 from berthmaster.lab.simulate.placement_rules import FirstFit
-from berthmaster.lib.engine.queueing.predict import left_s
+from berthmaster.lib.engine.queueing.expectations import left_s
 
 LAS_LIMITS_GPU_S = (3250.0, 7200.0)  # of Tiresias
 LEASE_S = 1200.0  # of Themis

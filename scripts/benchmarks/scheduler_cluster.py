@@ -24,9 +24,9 @@ from berthmaster.lab.controlplane.plane import ADMIN, ADMINS, Plane
 from berthmaster.lab.emulator.fleets import ClusterSpec, NodeSpec
 from berthmaster.lib.messages.placement import PodBinding
 from berthmaster.lib.messages.workload import JobRequest, PodSet, RunSpec
+from berthmaster.worker.executor.core.affinity import Offers
 from berthmaster.worker.executor.core.cluster_protocol import Attempt, CreatePods
 from berthmaster.worker.executor.core.manifest import Style, document
-from berthmaster.worker.executor.core.offers import Offers
 from scripts.benchmarks.packers import WHOLE, report_of
 from tests.support.patience import wait_until
 

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import msgspec
 
-from berthmaster.control.gateway.core.dependencies import order_refusal
+from berthmaster.control.gateway.core.shared_state import order_refusal
 from berthmaster.lib.messages.api import Refusal, SubmitRequest
 from berthmaster.lib.messages.control import QueueSetting
 from berthmaster.lib.requests import validation

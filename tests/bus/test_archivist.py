@@ -20,7 +20,7 @@ from berthmaster.control.archivist.effects import Effects
 from berthmaster.control.archivist.service import main as archivist_main
 from berthmaster.control.archivist.settings import ArchivistSettings
 from berthmaster.lib.event_log.workload_log import EventLog, decode_story
-from berthmaster.lib.lifecycle.digest import request_digest
+from berthmaster.lib.lifecycle.workload import request_digest
 from berthmaster.lib.messages.api import GetReply, GetRequest, RecordedEvent, SubmitReply
 from berthmaster.lib.messages.families import ARCHIVED_STORIES
 from berthmaster.lib.messages.workload import Cancelled, JobRequest, Submitted

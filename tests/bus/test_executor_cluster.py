@@ -17,10 +17,9 @@ from berthmaster.lab.emulator.journal import Journal, read_journal
 from berthmaster.lab.emulator.reporter import Reporter
 from berthmaster.lib.door_client.client import DoorClient
 from berthmaster.lib.event_log.workload_log import EventLog, decode_story
-from berthmaster.lib.lifecycle.digest import request_digest
 from berthmaster.lib.lifecycle.fold import offer
 from berthmaster.lib.lifecycle.instructions import Stored
-from berthmaster.lib.lifecycle.workload import Workload
+from berthmaster.lib.lifecycle.workload import Workload, request_digest
 from berthmaster.lib.messages.fleet import ClusterAlive, ClusterProfile, NodeGone, NodeReport
 from berthmaster.lib.messages.placement import PodBinding
 from berthmaster.lib.messages.workload import (

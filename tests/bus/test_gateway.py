@@ -15,7 +15,7 @@ import pytest
 
 from berthmaster.control.gateway import service
 from berthmaster.lib.event_log.workload_log import EventLog, decode_story
-from berthmaster.lib.lifecycle.digest import request_digest
+from berthmaster.lib.lifecycle.workload import request_digest
 from berthmaster.lib.messages.api import (
     CancelRequest,
     ChangeReply,

@@ -11,8 +11,8 @@ from berthmaster.control.resolver.replay import read_inputs, replay
 from berthmaster.control.resolver.service import ResolverSettings, Shell
 from berthmaster.lib.event_log.snapshots import load
 from berthmaster.lib.event_log.workload_log import EventLog, decode_story
-from berthmaster.lib.lifecycle.digest import request_digest
 from berthmaster.lib.lifecycle.instructions import Stored
+from berthmaster.lib.lifecycle.workload import request_digest
 from berthmaster.lib.messages.api import DryRunReply, Refusal, WhatifReply, WhyReply
 from berthmaster.lib.messages.families import API_REPLIES, DECISIONS, encode
 from berthmaster.lib.messages.workload import Cancelled, JobRequest, Placed, Submitted

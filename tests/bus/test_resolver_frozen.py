@@ -10,9 +10,9 @@ from berthmaster.cli.audit.report import audit
 from berthmaster.control.resolver.replay import read_inputs, replay
 from berthmaster.lib.event_log.snapshots import load
 from berthmaster.lib.event_log.workload_log import EventLog
-from berthmaster.lib.lifecycle.digest import request_digest
 from berthmaster.lib.lifecycle.fold import LOST
 from berthmaster.lib.lifecycle.instructions import Stored
+from berthmaster.lib.lifecycle.workload import request_digest
 from berthmaster.lib.messages.api import WhyReply
 from berthmaster.lib.messages.workload import Claimed, Running, Succeeded
 from berthmaster.lib.nats import subjects

@@ -17,10 +17,9 @@ from berthmaster.lib.jobs.kinds.kind import JobKind
 from berthmaster.lib.jobs.kinds.table import KINDS
 from berthmaster.lib.kube import labels
 from berthmaster.lib.kube.resources import Resource
-from berthmaster.lib.lifecycle.digest import request_digest
 from berthmaster.lib.lifecycle.fold import offer
 from berthmaster.lib.lifecycle.instructions import Refused, Stored
-from berthmaster.lib.lifecycle.workload import Workload
+from berthmaster.lib.lifecycle.workload import Workload, request_digest
 from berthmaster.lib.messages.fleet import NodeReport
 from berthmaster.lib.messages.placement import PodBinding, Target
 from berthmaster.lib.messages.workload import (

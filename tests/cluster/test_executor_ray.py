@@ -22,8 +22,8 @@ from berthmaster.lib.messages.runtimes import Runtime
 from berthmaster.lib.messages.workload import Cancelled, JobRequest, Running, RunSpec
 from berthmaster.lib.requests.builtin_runtimes import BUILT_IN
 from berthmaster.lib.requests.runtimes import filled_in
+from berthmaster.worker.executor.core.affinity import Offers
 from berthmaster.worker.executor.core.manifest import Style, document
-from berthmaster.worker.executor.core.offers import Offers
 from tests.bus.tools import eventually, story
 from tests.cluster.executing import Site, job, site
 from tests.controlplane.frameworks import definitions

@@ -11,8 +11,7 @@ from berthmaster.lab.controlplane.kueue.objects import condition_of
 from berthmaster.lab.controlplane.kueue.setup import API, Kueue, Options
 from berthmaster.lab.controlplane.nodes import gpu_node, make_nodes
 from berthmaster.lab.controlplane.planes import Planes
-from berthmaster.lib.lifecycle.digest import request_digest
-from berthmaster.lib.lifecycle.workload import key
+from berthmaster.lib.lifecycle.workload import key, request_digest
 from berthmaster.lib.messages.control import Cordon, QueuePlace, QueueSetting
 from berthmaster.lib.messages.workload import JobRequest, PodSet, RunSpec, Submitted
 from tests.cluster.multikueueing import Bus, Rig, running_in

@@ -24,7 +24,7 @@ from berthmaster.lab.controlplane.nodes import gpu_node, make_nodes
 from berthmaster.lab.controlplane.plane import Plane
 from berthmaster.lab.controlplane.planes import Planes
 from berthmaster.lab.controlplane.processes import Process
-from berthmaster.lib.kueue.early_deletion import GATE, POLICY_FILE
+from berthmaster.lib.kueue.jobs import GATE, POLICY_FILE
 from berthmaster.lib.kueue.names import ORIGIN_LABEL
 from berthmaster.lib.lifecycle.workload import Key
 from berthmaster.lib.messages.workload import Evicted

@@ -15,9 +15,9 @@ from berthmaster.lab.controlplane.plane import Plane
 from berthmaster.lab.controlplane.planes import Planes
 from berthmaster.lib.messages.placement import PodBinding
 from berthmaster.lib.messages.workload import Running
+from berthmaster.worker.executor.core.affinity import Offers
 from berthmaster.worker.executor.core.cluster_protocol import Attempt, CreatePods
 from berthmaster.worker.executor.core.manifest import Style, document
-from berthmaster.worker.executor.core.offers import Offers
 from tests.bus.tools import story
 from tests.cluster.executing import Site, job, site
 from tests.controlplane.jobs import pods_path

@@ -8,9 +8,10 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from berthmaster.lib.lifecycle.sizes import index_of
+from berthmaster.lib.lifecycle.pods import index_of
 from berthmaster.lib.messages.placement import PodBinding
 from berthmaster.lib.messages.workload import Resized, RunSpec
+from berthmaster.worker.executor.core.affinity import Offers
 from berthmaster.worker.executor.core.cluster_protocol import (
     ClusterInstruction,
     CreatePods,
@@ -22,7 +23,6 @@ from berthmaster.worker.executor.core.cluster_protocol import (
     StopPods,
 )
 from berthmaster.worker.executor.core.manifest import Style, document
-from berthmaster.worker.executor.core.offers import Offers
 from tests.support.one_cluster import Play, job
 from tests.support.patience import Patience
 from tests.support.ports import kept_port

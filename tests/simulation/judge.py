@@ -14,9 +14,9 @@ from berthmaster.control.resolver.core.deciding.preemptor import WORDS
 from berthmaster.control.resolver.core.deciding.rebalance import REBALANCED
 from berthmaster.lab.emulator.cluster import EmulatedCluster
 from berthmaster.lab.emulator.world import ALIVE, Group, Phase
-from berthmaster.lib.lifecycle.attempt_faults import OWN
+from berthmaster.lib.lifecycle.attempts import OWN
 from berthmaster.lib.lifecycle.fold import Verdict, offer
-from berthmaster.lib.lifecycle.sizes import counts_of, least, most
+from berthmaster.lib.lifecycle.pods import counts_of, least, most
 from berthmaster.lib.lifecycle.states import HELD, Ending, State
 from berthmaster.lib.lifecycle.workload import Key, Workload, division_of, key
 from berthmaster.lib.messages.control import ClusterLost

@@ -9,8 +9,8 @@ from berthmaster.control.gateway.core import instructions as gateway_asks
 from berthmaster.control.gateway.core.gateway import Gateway
 from berthmaster.control.resolver.core.deciding.draft import Plan
 from berthmaster.control.resolver.core.resolver import Resolver
-from berthmaster.lib.lifecycle import fold, known_workloads
-from berthmaster.lib.lifecycle.fold import Verdict
+from berthmaster.lib.lifecycle import fold
+from berthmaster.lib.lifecycle.fold import Verdict, offer
 from berthmaster.lib.lifecycle.instructions import Answered, Outcome, Refused, Stored, Unknown
 from berthmaster.lib.lifecycle.workload import Workload
 from berthmaster.lib.messages.workload import Placed, WorkloadEvent
@@ -171,7 +171,7 @@ def careless(
 ) -> Verdict:
     if sequence > workload.sequence:
         workload.sequence = event.after
-    return fold.offer(workload, event, sequence, stored_at_s, void=void)
+    return offer(workload, event, sequence, stored_at_s, void=void)
 
 
 def forgetful(
@@ -184,7 +184,7 @@ def forgetful(
 ) -> Verdict:
     """Takes no notice of what is void, not even of its sequence."""
     before = workload.sequence
-    verdict = fold.offer(workload, event, sequence, stored_at_s, void=void)
+    verdict = offer(workload, event, sequence, stored_at_s, void=void)
     if verdict is Verdict.VOID:
         workload.sequence = before
     return verdict
@@ -194,7 +194,7 @@ def forgetful(
 def test_a_reader_that_does_not_look_at_after_is_found(
     broken: Offer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(known_workloads, "offer", broken)
+    monkeypatch.setattr(fold, "offer", broken)
     assert found(Parts(), 150) != ""
 
 

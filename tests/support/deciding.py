@@ -13,11 +13,10 @@ from berthmaster.control.resolver.core.deciding.draft import Plan
 from berthmaster.control.resolver.core.resolver import Resolver
 from berthmaster.control.resolver.policy import Policy
 from berthmaster.control.resolver.replay import Inputs
-from berthmaster.lib.lifecycle.decisions import jobs_of
-from berthmaster.lib.lifecycle.digest import request_digest
+from berthmaster.lib.lifecycle.commits import jobs_of
 from berthmaster.lib.lifecycle.fold import offer
 from berthmaster.lib.lifecycle.instructions import Refused, Stored
-from berthmaster.lib.lifecycle.workload import Key, Workload, key
+from berthmaster.lib.lifecycle.workload import Key, Workload, key, request_digest
 from berthmaster.lib.messages.api import (
     CordonsReply,
     DryRunReply,

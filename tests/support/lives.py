@@ -2,9 +2,8 @@
 
 from typing import Any
 
-from berthmaster.lib.lifecycle.digest import request_digest
 from berthmaster.lib.lifecycle.fold import Verdict, offer
-from berthmaster.lib.lifecycle.workload import Workload
+from berthmaster.lib.lifecycle.workload import Workload, request_digest
 from berthmaster.lib.messages.placement import PodBinding
 from berthmaster.lib.messages.workload import (
     Cancelled,

@@ -11,7 +11,6 @@ from berthmaster.lab.emulator.cluster import EmulatedCluster
 from berthmaster.lab.emulator.disturbance import Nature
 from berthmaster.lab.emulator.fleets import ClusterSpec, NodeSpec
 from berthmaster.lab.emulator.records import DECODER, ENCODER, Record
-from berthmaster.lib.lifecycle.digest import request_digest
 from berthmaster.lib.lifecycle.fold import Verdict, offer
 from berthmaster.lib.lifecycle.instructions import (
     Answered,
@@ -23,7 +22,7 @@ from berthmaster.lib.lifecycle.instructions import (
     Stored,
     Unknown,
 )
-from berthmaster.lib.lifecycle.workload import Key, Workload, key
+from berthmaster.lib.lifecycle.workload import Key, Workload, key, request_digest
 from berthmaster.lib.messages.placement import PodBinding
 from berthmaster.lib.messages.workload import (
     CancelRequested,

@@ -15,8 +15,8 @@ import pytest
 
 from berthmaster.cli.audit.report import audit
 from berthmaster.lib.door_client.client import DoorClient
-from berthmaster.lib.lifecycle.digest import request_digest
 from berthmaster.lib.lifecycle.instructions import Refused, Stored
+from berthmaster.lib.lifecycle.workload import request_digest
 from berthmaster.lib.messages.api import GetReply, WhyReply
 from berthmaster.lib.messages.families import encode
 from berthmaster.lib.messages.workload import (

@@ -27,8 +27,8 @@ from berthmaster.lib.door_client.client import DoorClient
 from berthmaster.lib.door_client.holdings import report
 from berthmaster.lib.event_log import guard
 from berthmaster.lib.event_log.workload_log import EventLog
-from berthmaster.lib.lifecycle.digest import request_digest
 from berthmaster.lib.lifecycle.instructions import Stored
+from berthmaster.lib.lifecycle.workload import request_digest
 from berthmaster.lib.messages.door import HeldAttempt, HeldPage, HoldingsRequest, Nudge
 from berthmaster.lib.messages.door import PlacementReceipt as Receipt
 from berthmaster.lib.messages.families import HELD_PAGES, encode

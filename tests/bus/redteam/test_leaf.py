@@ -22,8 +22,8 @@ from berthmaster.lib.access.keys import creds_file, make_keys, server_config
 from berthmaster.lib.access.permissions import STREAMS, inbox_prefix
 from berthmaster.lib.door_client.client import DoorClient, Heard
 from berthmaster.lib.door_client.door_facts import DoorFacts
-from berthmaster.lib.lifecycle.digest import request_digest
 from berthmaster.lib.lifecycle.instructions import Stored
+from berthmaster.lib.lifecycle.workload import request_digest
 from berthmaster.lib.messages.families import encode
 from berthmaster.lib.messages.placement import PodBinding
 from berthmaster.lib.messages.workload import Claimed, Running, Succeeded

@@ -15,7 +15,7 @@ import msgspec
 from berthmaster.cli.audit.copies import Copies
 from berthmaster.cli.audit.promises import Promises
 from berthmaster.lib.lifecycle.fold import LOST, Verdict, offer
-from berthmaster.lib.lifecycle.sizes import least, most
+from berthmaster.lib.lifecycle.pods import least, most
 from berthmaster.lib.lifecycle.states import State
 from berthmaster.lib.lifecycle.workload import Key, Workload, key
 from berthmaster.lib.messages.fleet import CopyReport, NodeGone, NodeReport

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 from berthmaster.lib.engine.fleet.shares import charged_milli, part_of
-from berthmaster.lib.lifecycle.sizes import set_of
+from berthmaster.lib.lifecycle.pods import set_of
 from berthmaster.lib.lifecycle.workload import Key, Workload
 from berthmaster.lib.messages.fleet import NodeReport, Share
 from berthmaster.lib.messages.placement import PodBinding

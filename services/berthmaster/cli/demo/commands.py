@@ -32,7 +32,7 @@ from berthmaster.cli.up.commands import (
 from berthmaster.client import BerthError, Client
 from berthmaster.lab.emulator.workloads import Arrival, generated
 from berthmaster.lib.engine.fleetview.rows import FleetView
-from berthmaster.lib.lifecycle.bindings import charged_gpu_milli
+from berthmaster.lib.lifecycle.pods import charged_gpu_milli
 from berthmaster.lib.messages.workload import JobRequest, PodSet
 from berthmaster.lib.supervisor.faults import FAULTS
 from berthmaster.lib.supervisor.plan import PlanError, UpOptions

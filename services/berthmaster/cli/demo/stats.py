@@ -11,8 +11,8 @@ import msgspec
 
 from berthmaster.cli.output.amounts import percentile
 from berthmaster.client.following import SeenEvent
-from berthmaster.lib.lifecycle.bindings import gpu_milli_of
 from berthmaster.lib.lifecycle.fold import Verdict, offer
+from berthmaster.lib.lifecycle.pods import gpu_milli_of
 from berthmaster.lib.lifecycle.states import ENDED, LIVE, State
 from berthmaster.lib.lifecycle.workload import Workload, key
 from berthmaster.lib.messages.workload import Evicted, Placed

@@ -30,8 +30,8 @@ from berthmaster.cli.doctor.gates import set_gate, specified_twice
 from berthmaster.cli.doctor.rights import DISPATCHING_ROLE, HUB_ACCOUNT
 from berthmaster.cli.doctor.worker import queues_of
 from berthmaster.lib.kube.resources import JOBS
-from berthmaster.lib.kueue.early_deletion import FIELD as TTL_FIELD
-from berthmaster.lib.kueue.early_deletion import GATE, LOST_S, POLICY_FILE
+from berthmaster.lib.kueue.jobs import FIELD as TTL_FIELD
+from berthmaster.lib.kueue.jobs import GATE, LOST_S, POLICY_FILE
 from berthmaster.lib.kueue.names import (
     ALL_AT_ONCE,
     CHECK_CONTROLLER,

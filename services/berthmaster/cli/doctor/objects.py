@@ -10,16 +10,24 @@ from berthmaster.cli.doctor import facts
 from berthmaster.cli.doctor.facts import ManagerConfig, State
 from berthmaster.cli.doctor.gates import SECTION, parse_gates
 from berthmaster.lib.accelerators import tpu
-from berthmaster.lib.accelerators.labels import GKE_CLIENTS, GKE_STRATEGY, PRODUCT, model_label
-from berthmaster.lib.accelerators.table import GPU_MILLI, How, how_of, maker_of, pieces_of_whole
+from berthmaster.lib.accelerators.table import (
+    GKE_CLIENTS,
+    GKE_STRATEGY,
+    GPU_MILLI,
+    PRODUCT,
+    How,
+    how_of,
+    maker_of,
+    model_label,
+    pieces_of_whole,
+)
 from berthmaster.lib.kube.objects import Condition, Object, Struct, condition, seconds
 from berthmaster.lib.kube.quantity import QuantityError, parse_quantity
 from berthmaster.lib.kueue.configuration import Unreadable, configuration_in, section
-from berthmaster.lib.kueue.early_deletion import FIELD as TTL_FIELD
-from berthmaster.lib.kueue.early_deletion import deleted_after_s
-from berthmaster.lib.kueue.jobs import HubJob
+from berthmaster.lib.kueue.jobs import FIELD as TTL_FIELD
+from berthmaster.lib.kueue.jobs import HubJob, deleted_after_s
+from berthmaster.lib.kueue.multikueue import ManagedWorkload, others_nominating
 from berthmaster.lib.kueue.names import GROUP, MULTIKUEUE, QUEUE_LABEL
-from berthmaster.lib.kueue.nominators import ManagedWorkload, others_nominating
 from berthmaster.lib.kueue.queues import ClusterQueue, LocalQueue, ResourceGroup
 from berthmaster.lib.kueue.workloads import Workload
 

@@ -33,9 +33,13 @@ from berthmaster.lib.kube.resources import Resource
 from berthmaster.lib.kueue.configuration import CONFIG_MAP, ConfigMap
 from berthmaster.lib.kueue.configuration import NAMESPACE as KUEUE_NAMESPACE
 from berthmaster.lib.kueue.jobs import HubJob
-from berthmaster.lib.kueue.multikueue import AdmissionCheck, MultiKueueCluster, MultiKueueConfig
+from berthmaster.lib.kueue.multikueue import (
+    AdmissionCheck,
+    ManagedWorkload,
+    MultiKueueCluster,
+    MultiKueueConfig,
+)
 from berthmaster.lib.kueue.names import ACTIVE, MULTIKUEUE
-from berthmaster.lib.kueue.nominators import ManagedWorkload
 from berthmaster.lib.kueue.queues import ClusterQueue, LocalQueue
 from berthmaster.lib.runtime.log import LogLike
 

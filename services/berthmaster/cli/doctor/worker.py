@@ -22,8 +22,7 @@ from berthmaster.cli.doctor.findings import (
 )
 from berthmaster.cli.doctor.gates import set_gate, specified_twice
 from berthmaster.cli.doctor.rights import AGENT_ACCOUNT
-from berthmaster.lib.accelerators.labels import AMD_PRODUCT, INTEL_PRODUCT, PRODUCT
-from berthmaster.lib.accelerators.table import NVIDIA
+from berthmaster.lib.accelerators.table import AMD_PRODUCT, INTEL_PRODUCT, NVIDIA, PRODUCT
 from berthmaster.lib.accelerators.tpu import ACCELERATOR_LABEL
 from berthmaster.lib.jobs.kinds.job_set import JOB_SET
 from berthmaster.lib.jobs.kinds.ray_job import ray_words
@@ -318,7 +317,7 @@ def _nodes(worker: WorkerFacts) -> Iterator[Finding]:
         )
         return
     if not worker.gpu_nodes:
-        return  # they are claimed and not counted: devices.py
+        return  # they are claimed and not counted: reading.py
     gpus = sum(node.gpus for node in worker.gpu_nodes)
     nodes = {node.name: node.ready for node in worker.gpu_nodes}
     ready = sum(nodes.values())

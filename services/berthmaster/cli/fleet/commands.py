@@ -141,7 +141,7 @@ async def gpus(
     from msgspec.structs import replace
 
     from berthmaster.cli.fleet import screen
-    from berthmaster.lib.engine.fleet.models import is_model
+    from berthmaster.lib.engine.fleet.gpus import is_model
 
     async with session.client() as berth:
         reply = await berth.gpus(gpus, queue=queue or session.target.queue)

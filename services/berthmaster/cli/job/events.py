@@ -9,7 +9,7 @@ from rich.text import Text
 
 from berthmaster.cli.output import amounts
 from berthmaster.cli.output.terminal import plain_table, safe
-from berthmaster.lib.lifecycle.sizes import is_set_elastic, least, most
+from berthmaster.lib.lifecycle.pods import is_set_elastic, least, most
 from berthmaster.lib.messages.api import RecordedEvent
 from berthmaster.lib.messages.families import event_kind
 from berthmaster.lib.messages.placement import PodBinding

@@ -123,7 +123,7 @@ async def _unknown_models(berth: "Client", models: Sequence[str]) -> list[str]:
     """Return warnings about models that no cluster has. A cluster may register later, so these are
     no errors. Nothing where the gateway does not answer in time."""
     from berthmaster.client.errors import BerthError
-    from berthmaster.lib.engine.fleet.models import is_model
+    from berthmaster.lib.engine.fleet.gpus import is_model
 
     if not models:
         return []

@@ -16,8 +16,7 @@ from berthmaster.lib.engine.queueing.tree import QueueTree
 from berthmaster.lib.engine.scoring.profiles import PROFILES
 from berthmaster.lib.messages.control import QueuePlace, QueueSetting
 from berthmaster.lib.messages.fleet import FleetFact, NodeReport
-from berthmaster.lib.requests.queue_tree import placing_fault
-from berthmaster.lib.requests.queues import NO_QUEUES
+from berthmaster.lib.requests.queues import NO_QUEUES, placing_fault
 from berthmaster.lib.requests.validation import queue_setting
 
 

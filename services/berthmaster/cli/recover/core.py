@@ -31,13 +31,11 @@ from typing import Final, Literal, NamedTuple
 
 import msgspec
 
-from berthmaster.lib.lifecycle.attempt_owner import ending_event
-from berthmaster.lib.lifecycle.bindings import set_pods
-from berthmaster.lib.lifecycle.digest import request_digest
+from berthmaster.lib.lifecycle.attempts import ending_event
 from berthmaster.lib.lifecycle.fold import Verdict, offer
-from berthmaster.lib.lifecycle.sizes import together
+from berthmaster.lib.lifecycle.pods import set_pods, together
 from berthmaster.lib.lifecycle.states import LIVE, Ending, State
-from berthmaster.lib.lifecycle.workload import Key, Workload, key
+from berthmaster.lib.lifecycle.workload import Key, Workload, key, request_digest
 from berthmaster.lib.messages.api import RecordedEvent
 from berthmaster.lib.messages.door import PlacementReceipt, ProvenAttempt
 from berthmaster.lib.messages.placement import HUB_CELL, Decision, Saw

@@ -7,7 +7,7 @@ import msgspec
 from berthmaster.lib.engine.queueing.order import OrderBy
 from berthmaster.lib.engine.queueing.queues import CPU, MEMORY
 from berthmaster.lib.engine.scoring.profiles import BALANCED, PROFILES, Weights, weighted
-from berthmaster.lib.lifecycle.refusals import COMMIT_BYTES
+from berthmaster.lib.lifecycle.commits import COMMIT_BYTES
 
 ENGINE_VERSION = "49"
 

@@ -7,7 +7,7 @@ from typing import Final, Literal
 import msgspec
 
 from berthmaster.lib.engine.scoring.profiles import BALANCED, HUB_PROFILES, Weights, weighted
-from berthmaster.lib.lifecycle.refusals import COMMIT_BYTES
+from berthmaster.lib.lifecycle.commits import COMMIT_BYTES
 
 ENGINE_VERSION = "23"
 NAME: Final = "multikueue"

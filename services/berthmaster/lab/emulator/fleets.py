@@ -21,7 +21,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple, TypeVar
 
-from berthmaster.lib.accelerators.labels import PRODUCT
+from berthmaster.lib.accelerators.table import PRODUCT
 from berthmaster.lib.messages.fleet import Amounts
 
 MODEL_LABEL: Final = "berth/gpu-model"

@@ -19,7 +19,7 @@ from berthmaster.lab.simulate.placement_rules import (
     pod_sets_of,
 )
 from berthmaster.lab.simulate.policies import QueueEntry, QueuePolicy
-from berthmaster.lib.engine.queueing.predict import Durations, left_s
+from berthmaster.lib.engine.queueing.expectations import Durations, left_s
 
 TENANT = "simulated"
 SAMPLES = 400  # of fragmentation, over the whole run: each looks at every node

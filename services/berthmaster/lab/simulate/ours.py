@@ -29,9 +29,8 @@ from berthmaster.lab.simulate.model import (
     with_expectation,
 )
 from berthmaster.lab.simulate.policies import OURS
-from berthmaster.lib.lifecycle.digest import request_digest
 from berthmaster.lib.lifecycle.instructions import Stored
-from berthmaster.lib.lifecycle.workload import key
+from berthmaster.lib.lifecycle.workload import key, request_digest
 from berthmaster.lib.messages.control import QueueSetting
 from berthmaster.lib.messages.fleet import (
     ClusterAlive,

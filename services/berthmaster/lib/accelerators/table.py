@@ -1,4 +1,5 @@
-"""The table: by which name an accelerator is asked for, and how it is had. Pure.
+"""Names of accelerators: by which resource they are requested, and which labels tell their model.
+Pure.
 
 Rules of this file:
 
@@ -6,12 +7,24 @@ Rules of this file:
   replicas) share one. The first row that matches counts.
 - Whoever reads a node, a queue or a pod asks here what a name is, and keeps no list of its own.
 - What no row knows is ``OTHER``: it is still asked for, and whoever cannot serve it says so.
+
+**Labels.** Feature discovery names a board best, so its label counts before all others. A cloud's
+name for an accelerator, or for a machine whose GPUs are always the same, is translated into
+discovery's name of that board; what no table here has stays as it is. Memory is what the boards'
+drivers report.
+
+Sources: Google Kubernetes Engine, "GPU platforms"; AWS, "EC2 accelerated computing instances",
+Karpenter's and EKS Auto Mode's well-known labels; Azure, "GPU accelerated VM sizes"; the node
+labellers of AMD's and Intel's device plugins.
 """
 
 import re
+from collections.abc import Mapping
 from enum import StrEnum
 from functools import lru_cache
 from typing import Final, NamedTuple
+
+from berthmaster.lib.accelerators import mig
 
 
 class How(StrEnum):
@@ -141,3 +154,268 @@ def is_extended(name: str) -> bool:
     """Whether it is an extended resource, by Kubernetes' rule: a domain that is not its own."""
     domain, _, rest = name.partition("/")
     return bool(rest) and not domain.endswith("kubernetes.io") and not name.startswith("requests.")
+
+
+PRODUCT: Final = "nvidia.com/gpu.product"
+COUNT: Final = "nvidia.com/gpu.count"
+AMD_PRODUCT: Final = ("amd.com/gpu.product-name", "beta.amd.com/gpu.product-name")
+INTEL_PRODUCT: Final = "gpu.intel.com/product"
+GKE: Final = "cloud.google.com/gke-accelerator"
+GKE_COUNT: Final = "cloud.google.com/gke-accelerator-count"
+GKE_PARTITION: Final = "cloud.google.com/gke-gpu-partition-size"  # a MIG profile
+GKE_STRATEGY: Final = "cloud.google.com/gke-gpu-sharing-strategy"  # time-sharing or mps
+GKE_CLIENTS: Final = "cloud.google.com/gke-max-shared-clients-per-gpu"
+EKS: Final = "k8s.amazonaws.com/accelerator"
+KARPENTER: Final = "karpenter.k8s.aws/instance-gpu-"
+AUTO_MODE: Final = "eks.amazonaws.com/instance-gpu-"
+_NAMES: Final = (f"{KARPENTER}name", f"{AUTO_MODE}name")
+_MANUFACTURERS: Final = (f"{KARPENTER}manufacturer", f"{AUTO_MODE}manufacturer")
+INSTANCE_TYPE: Final = "node.kubernetes.io/instance-type"
+_CLOUDS: Final = (GKE, INSTANCE_TYPE, *_NAMES, EKS)
+# By which a node tells its GPUs' model, the first that it has; its machine's type only where that
+# has GPUs of one model.
+MODEL_LABELS: Final = (PRODUCT, *AMD_PRODUCT, GKE, *_NAMES, EKS, INTEL_PRODUCT, INSTANCE_TYPE)
+_OF_MAKER: Final[Mapping[str, str]] = {
+    PRODUCT: "nvidia",
+    **dict.fromkeys(AMD_PRODUCT, "amd"),
+    INTEL_PRODUCT: "intel",
+}
+_AMD_DEVICE: Final = ("amd.com/gpu.device-id", "beta.amd.com/gpu.device-id")
+_AMD_MEMORY: Final = ("amd.com/gpu.vram", "beta.amd.com/gpu.vram")
+
+
+class Board(NamedTuple):
+    """A GPU under the name by which it is discovered, with its memory; 0 = not told."""
+
+    product: str
+    memory_mib: int = 0
+
+    @property
+    def maker(self) -> str:
+        """AMD's boards name their maker; all others of these tables are NVIDIA's."""
+        return "amd" if self.product.upper().startswith("AMD") else "nvidia"
+
+
+_T4: Final = Board("Tesla-T4", 15_360)
+_V100: Final = Board("Tesla-V100-SXM2-16GB", 16_384)
+_A100: Final = Board("NVIDIA-A100-SXM4-40GB", 40_960)
+_A100_80: Final = Board("NVIDIA-A100-SXM4-80GB", 81_920)
+_A10G: Final = Board("NVIDIA-A10G", 23_028)
+_L4: Final = Board("NVIDIA-L4", 23_034)
+_L40S: Final = Board("NVIDIA-L40S", 46_068)
+_H100: Final = Board("NVIDIA-H100-80GB-HBM3", 81_559)
+_H200: Final = Board("NVIDIA-H200", 143_771)
+_B200: Final = Board("NVIDIA-B200", 183_359)
+_MI300X: Final = Board("AMD_Instinct_MI300X_OAM", 196_592)
+
+_CLOUD: Final[Mapping[str, Board]] = {
+    # Google's
+    "nvidia-tesla-t4": _T4,
+    "nvidia-tesla-p4": Board("Tesla-P4", 7_680),
+    "nvidia-tesla-p100": Board("Tesla-P100-PCIE-16GB", 16_384),
+    "nvidia-tesla-v100": _V100,
+    "nvidia-l4": _L4,
+    "nvidia-tesla-a100": _A100,
+    "nvidia-a100-80gb": _A100_80,
+    "nvidia-h100-80gb": _H100,
+    "nvidia-h100-mega-80gb": _H100,
+    "nvidia-h200-141gb": _H200,
+    "nvidia-b200": _B200,
+    # Amazon's
+    "nvidia-tesla-k80": Board("Tesla-K80", 11_441),
+    "nvidia-a10g": _A10G,
+    "nvidia-l40s": _L40S,
+    "nvidia-h100": _H100,
+    "nvidia-h200": _H200,
+    "k80": Board("Tesla-K80", 11_441),
+    "t4": _T4,
+    "t4g": Board("NVIDIA-T4G", 15_360),
+    "v100": _V100,
+    "a100": _A100,
+    "a10g": _A10G,
+    "l4": _L4,
+    "l40s": _L40S,
+    "h100": _H100,
+    "h200": _H200,
+    "b200": _B200,
+}
+
+# Machines of which each has GPUs of this model, whole ones, by the type's beginning or pattern.
+_MACHINES: Final[tuple[tuple[re.Pattern[str], Board], ...]] = tuple(
+    (re.compile(rf"{pattern}\Z"), board)
+    for pattern, board in (
+        (r"p3\.\d*xlarge", _V100),
+        (r"p3dn\.\d+xlarge", Board("Tesla-V100-SXM2-32GB", 32_768)),
+        (r"p4d\.\d+xlarge", _A100),
+        (r"p4de\.\d+xlarge", _A100_80),
+        (r"p5\.\d+xlarge", _H100),
+        (r"p5en?\.\d+xlarge", _H200),
+        (r"p6-b200\.\d+xlarge", _B200),
+        (r"g4dn\.(?:\d*xlarge|metal)", _T4),
+        (r"g5\.\d*xlarge", _A10G),
+        (r"g5g\.(?:\d*xlarge|metal)", Board("NVIDIA-T4G", 15_360)),
+        (r"gr?6\.\d*xlarge", _L4),
+        (r"g6e\.\d*xlarge", _L40S),
+        (r"Standard_NC\d+as_T4_v3", _T4),
+        (r"Standard_NC\d+r?s_v3", Board("Tesla-V100-PCIE-16GB", 16_384)),
+        (r"Standard_ND40rs_v2", Board("Tesla-V100-SXM2-32GB", 32_768)),
+        (r"Standard_NC\d+ads_A100_v4", Board("NVIDIA-A100-80GB-PCIe", 81_920)),
+        (r"Standard_ND96asr_v4", _A100),
+        (r"Standard_ND96amsr_A100_v4", _A100_80),
+        (r"Standard_NV(?:36|72)adm?s_A10_v5", Board("NVIDIA-A10", 23_028)),
+        (r"Standard_NC\d+ads_H100_v5", Board("NVIDIA-H100-NVL", 95_830)),
+        (r"Standard_ND96isr_H100_v5", _H100),
+        (r"Standard_ND96isr_H200_v5", _H200),
+        (r"Standard_ND96isr?_MI300X_v5", _MI300X),
+    )
+)
+
+# AMD's by the PCI device, where the labeller tells no name.
+_AMD_DEVICES: Final[Mapping[str, Board]] = {
+    "738c": Board("AMD_Instinct_MI100", 32_752),
+    "740f": Board("AMD_Instinct_MI210", 65_520),
+    "7408": Board("AMD_Instinct_MI250X", 65_520),
+    "740c": Board("AMD_Instinct_MI250", 65_520),
+    "74a1": _MI300X,
+    "74a5": Board("AMD_Instinct_MI325X_OAM", 262_128),
+}
+_INTEL: Final[Mapping[str, int]] = {  # MiB
+    "Flex_140": 6_144,
+    "Flex_170": 16_384,
+    "Max_1100": 49_152,
+    "Max_1550": 131_072,
+}
+
+
+def model_label(labels: Mapping[str, str], maker: str = "") -> str | None:
+    """Return the label by which a node tells the model of a maker's GPUs ("" = of any maker's):
+    nodes with the same value have the same GPUs. None where no label does."""
+    for key in MODEL_LABELS:
+        if not labels.get(key):
+            continue
+        if (of := _OF_MAKER.get(key)) is None:
+            of = _maker_by(labels, key)
+        if of and maker in ("", of):
+            return key
+    return None
+
+
+def names_in(labels: Mapping[str, str]) -> list[str]:
+    """By which names labels, such as a flavor's, tell GPU models."""
+    found = []
+    for key in MODEL_LABELS:
+        value = labels.get(key)
+        if value is None:
+            continue
+        if key == INSTANCE_TYPE:
+            board = _by_machine(value)
+            if board is not None:
+                found.append(board.product)
+        else:
+            found.append(value)
+    return found
+
+
+def board_of_cloud(labels: Mapping[str, str], maker: str = "") -> Board | None:
+    """Return what a cloud says of a node's GPUs; None where it names none, or another maker's
+    ("" = any maker will do). The machine's type says more than Amazon's short names, which are the
+    same for boards with more memory."""
+    key = next((key for key in _CLOUDS if _maker_by(labels, key)), None)
+    if key is None or maker not in ("", _maker_by(labels, key)):
+        return None
+    return _board_by(labels, key)
+
+
+def _board_by(labels: Mapping[str, str], key: str) -> Board | None:
+    """Return the board that one of a cloud's labels names."""
+    name = labels.get(key, "")
+    if not name or key == INSTANCE_TYPE:
+        return _by_machine(name)
+    if key == GKE:
+        return _CLOUD.get(name) or Board(name)
+    board = _CLOUD.get(name.lower()) or Board(name)
+    memory_mib = _whole(labels, (f"{KARPENTER}memory", f"{AUTO_MODE}memory"))
+    if board is _A100 and memory_mib > _A100.memory_mib:
+        return _A100_80
+    return board if not memory_mib else board._replace(memory_mib=memory_mib)
+
+
+def _maker_by(labels: Mapping[str, str], key: str) -> str:
+    """Return the maker of the GPUs that one of a cloud's labels names; "" where it names none."""
+    board = _board_by(labels, key)
+    if board is None:
+        return ""
+    said = _first(labels, _MANUFACTURERS).lower() if key in (*_NAMES, EKS) else ""
+    return said or board.maker
+
+
+def board_of_amd(labels: Mapping[str, str]) -> Board | None:
+    """Return what AMD's node labeller, or a cloud, says of a node's GPUs of AMD."""
+    memory = _first(labels, _AMD_MEMORY).upper().removesuffix("B").removesuffix("I")
+    memory_mib = int(memory[:-1]) * 1024 if re.fullmatch(r"\d{1,6}G", memory) else 0
+    if name := _first(labels, AMD_PRODUCT):
+        return Board(name, memory_mib)
+    board = _AMD_DEVICES.get(_first(labels, _AMD_DEVICE).lower()) or board_of_cloud(labels, "amd")
+    if board is None:
+        return Board("", memory_mib) if memory_mib else None
+    return board._replace(memory_mib=memory_mib) if memory_mib else board
+
+
+def board_of_intel(labels: Mapping[str, str]) -> Board | None:
+    """What the rules of Intel's device plugin say of a node's GPUs."""
+    name = labels.get(INTEL_PRODUCT)
+    return Board(name, _INTEL.get(name, 0)) if name else None
+
+
+def devices_told(labels: Mapping[str, str]) -> int:
+    """Return how many of NVIDIA's devices discovery counts: GPUs, or the MIG slices of all GPUs
+    where the product is a slice; 0 = it does not say."""
+    return _whole(labels, (COUNT,))
+
+
+def gpus_told(labels: Mapping[str, str], maker: str = "nvidia") -> int:
+    """Return how many GPUs of a maker a node has by its labels; 0 = they do not say."""
+    if maker == "nvidia" and "-MIG-" not in labels.get(PRODUCT, ""):
+        told = devices_told(labels)
+        if told:
+            return told
+    makers = {of for key in _CLOUDS if (of := _maker_by(labels, key))} or {"nvidia"}
+    if makers != {maker}:
+        return 0
+    return _whole(labels, (GKE_COUNT, f"{KARPENTER}count", f"{AUTO_MODE}count"))
+
+
+_HANDED_OUT: Final = re.compile(
+    rf"(?:-SHARED|-MIG-(?:INVALID|{mig.WORDS}|[0-9][a-z0-9.+]*))+\Z", re.IGNORECASE
+)
+
+
+def without_handing_out(product: str) -> str:
+    """Return a product without what says how it is handed out: -SHARED, -MIG-1g.5gb."""
+    return _HANDED_OUT.sub("", product)
+
+
+@lru_cache(maxsize=1024)
+def _by_machine(kind: str) -> Board | None:
+    return next((board for pattern, board in _MACHINES if pattern.match(kind)), None)
+
+
+def _first(labels: Mapping[str, str], keys: tuple[str, ...]) -> str:
+    """The value of the first label that is there; older labellers wrote it into the key:
+    ``beta.amd.com/gpu.vram.64G: "8"``."""
+    for key in keys:
+        if value := labels.get(key):
+            return value
+        if key.startswith("beta."):
+            found = sorted(k for k in labels if k.startswith(f"{key}."))
+            if len(found) == 1:
+                return found[0].removeprefix(f"{key}.")
+    return ""
+
+
+def _whole(labels: Mapping[str, str], keys: tuple[str, ...]) -> int:
+    for key in keys:
+        value = labels.get(key, "")
+        if re.fullmatch(r"[0-9]{1,8}", value):
+            return int(value)
+    return 0

@@ -20,7 +20,7 @@ from typing import Final, NamedTuple
 from berthmaster.lib.jobs.kinds.job import JOB
 from berthmaster.lib.jobs.kinds.kind import JobKind
 from berthmaster.lib.jobs.pods import Document, from_annotation
-from berthmaster.lib.lifecycle.sizes import is_elastic, least, most
+from berthmaster.lib.lifecycle.pods import is_elastic, least, most
 from berthmaster.lib.messages.workload import JobRequest, PodSet
 
 SERVICE: Final = "berthmaster.io/service"  # annotation: the Service that its pods are named by

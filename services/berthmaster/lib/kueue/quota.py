@@ -30,9 +30,9 @@ from typing import Final, NamedTuple, NewType
 
 import msgspec
 
-from berthmaster.lib.accelerators.labels import names_in
+from berthmaster.lib.accelerators.table import names_in
 from berthmaster.lib.engine.fleet.cluster_filters import tolerates
-from berthmaster.lib.engine.fleet.models import is_one_of
+from berthmaster.lib.engine.fleet.gpus import is_one_of
 from berthmaster.lib.messages.fleet import FlavorQuota, LocalQueueReport, QueueReport, QuotaAmount
 from berthmaster.lib.messages.workload import PodSet
 

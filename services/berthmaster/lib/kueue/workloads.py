@@ -2,7 +2,17 @@
 
 v1beta2, the version that is stored. Every field may be missing or null: what a person or an older
 Kueue left out is not an error.
+
+**Slices.** The Workloads of a Job whose number of pods changes (Kueue's elastic jobs): slices, of
+which one has quota and at most one waits to take its place. Pure.
+
+Kueue leaves a Job running whose slice it evicts while another waits: it finishes the first, and
+sees the second as what the Job is (0.19.2). Its pods then run without any quota, and those that
+they were evicted for may find no node. So whoever runs such a Job has to look.
 """
+
+from collections.abc import Iterable
+from typing import NamedTuple
 
 from berthmaster.lib.kube.objects import Condition, Object, Struct, condition, holds
 from berthmaster.lib.kueue.names import EVICTED, FINISHED, QUOTA_RESERVED
@@ -126,3 +136,23 @@ class KueueWorkload(Workload, frozen=True):
     def active(self) -> bool:
         """Nobody switched it off."""
         return self.spec.active is not False
+
+
+class Slices(NamedTuple):
+    have_quota: bool  # one of them has, and keeps it
+    waits: bool  # one has none yet
+    words: str = ""  # Kueue's, of that one
+
+
+def slices_of(found: Iterable[Workload]) -> Slices | None:
+    """None: there is none that is not over, so that nothing can be said."""
+    left = [each for each in found if not each.holds(FINISHED)]
+    if not left:
+        return None
+    waiting = [each for each in left if not each.holds(QUOTA_RESERVED)]
+    told = (each.condition(QUOTA_RESERVED) for each in waiting)
+    return Slices(
+        have_quota=any(each.holds(QUOTA_RESERVED) and not each.holds(EVICTED) for each in left),
+        waits=bool(waiting),
+        words=next((one.message for one in told if one is not None), ""),
+    )

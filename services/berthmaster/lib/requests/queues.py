@@ -1,24 +1,264 @@
-"""Whether a queue takes a request of this tenant, and why not. Pure."""
+"""What a queue may be, and whether it takes a request of this tenant. Pure.
 
-from collections.abc import Mapping
+- The tree: whether a queue may stand where its setting puts it. The service that sets a queue asks
+  here. Several operators may set queues at once, so what is refused here may still be found set:
+  lib/engine/queueing/tree.py says what readers make of it.
+- Bounds: what requests of a queue may ask for. The gateway refuses what is beyond, and a trial of a
+  request says the same. What was taken before a bound was set runs on.
+- ``via: hub``: such a job is a plain Job on the hub, which MultiKueue copies to a worker. So it can
+  have nothing that we would make beside it in the worker. The gateway refuses that at once, and the
+  hub's reconciler asks the same function again.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
 import msgspec
 from msgspec.structs import replace
 
-from berthmaster.lib.engine.queueing.queues import ask_of
-from berthmaster.lib.engine.queueing.tree import DEFAULT_QUEUE
-from berthmaster.lib.lifecycle.sizes import is_elastic, is_set_elastic
+from berthmaster.lib.engine.queueing.queues import GPU, amount_text, ask_of
+from berthmaster.lib.engine.queueing.tree import DEFAULT_QUEUE, QueueTree, beyond
+from berthmaster.lib.lifecycle.pods import is_elastic, is_set_elastic
 from berthmaster.lib.messages.api import Refusal
-from berthmaster.lib.messages.control import JobDefaults, QueueSetting
-from berthmaster.lib.messages.explain import invalid, nearest, shorten
+from berthmaster.lib.messages.control import JobDefaults, QueueAllows, QueueSetting
+from berthmaster.lib.messages.explain import Step, invalid, nearest, shorten
 from berthmaster.lib.messages.runtimes import RuntimeSetting
-from berthmaster.lib.messages.workload import JobRequest
-from berthmaster.lib.requests.bounds import request_refusal
-from berthmaster.lib.requests.by_hub import by_hub_refusal
-from berthmaster.lib.requests.dividing import via_refusal
-from berthmaster.lib.requests.queue_tree import inner_refusal
+from berthmaster.lib.messages.workload import JobRequest, PodSet
+from berthmaster.lib.requests.pod_sets import via_refusal
 from berthmaster.lib.requests.runtimes import filled_in
+
+MAX_QUEUES_ABOVE: Final = 8
+MAX_CHILDREN_NAMED: Final = 10
+
+
+def placing_fault(queues: Mapping[str, QueueSetting], setting: QueueSetting) -> Refusal | None:
+    """What is wrong with a setting beside the others, if anything."""
+    then = {name: each for name, each in queues.items() if not each.deleted}
+    then[setting.queue] = setting
+    below = sorted(name for name, each in then.items() if each.parent == setting.queue)
+    return (
+        _parent_fault(then, setting)
+        or _children_fault(setting, [name for name in below if name != setting.queue])
+        or _guarantee_fault(then, setting)
+    )
+
+
+def _parent_fault(then: Mapping[str, QueueSetting], setting: QueueSetting) -> Refusal | None:
+    parent = setting.parent
+    if not parent:
+        return None
+
+    def wrong(expected: str) -> Refusal:
+        return invalid(["parent"], parent, expected)
+
+    if setting.deleted:
+        return None
+    if setting.via != "direct":
+        return wrong(f"none: Kueue governs the queue {setting.queue!r}, and its order and quota")
+    if parent == setting.queue:
+        return wrong("another queue than itself")
+    if parent == DEFAULT_QUEUE:
+        return wrong("a queue that takes no requests; what names no queue goes to this one")
+    above = then.get(parent)
+    if above is None:
+        return wrong("a queue that was set; there is none of this name")
+    if above.via != "direct":
+        return wrong("a queue that is placed directly; Kueue governs this one, with its cohorts")
+    way = [setting.queue, parent]
+    while (nearest := then[way[-1]].parent) and nearest in then:
+        if nearest in way:
+            circle = " -> ".join([*way, nearest])
+            return wrong(f"a queue that is not below this one; this goes round: {circle}")
+        way.append(nearest)
+    if len(way) - 1 > MAX_QUEUES_ABOVE:
+        return wrong(f"a queue with at most {MAX_QUEUES_ABOVE - 1} above it")
+    return None
+
+
+def _children_fault(setting: QueueSetting, below: list[str]) -> Refusal | None:
+    if not below:
+        return None
+    named = ", ".join(below[:MAX_CHILDREN_NAMED]) + (", …" if below[MAX_CHILDREN_NAMED:] else "")
+    if setting.deleted:
+        why = f"false: it is the parent of {named}; give these another parent, or delete them first"
+        return invalid(["deleted"], True, why)
+    if setting.via != "direct":
+        return invalid(["via"], setting.via, f"direct: it is the parent of {named}")
+    return None
+
+
+def _guarantee_fault(then: Mapping[str, QueueSetting], setting: QueueSetting) -> Refusal | None:
+    """Guarantees of children beyond what their parent has, on the way to the top."""
+    if setting.deleted:
+        return None
+    tree = QueueTree(then)
+    for share in tree.path(setting.queue):
+        children = tree.children.get(share.queue, ())
+        guarantees = [tree.share(child).guarantee for child in children]
+        named = {resource for guarantee in guarantees for resource in guarantee}
+        limits = {r: amount for r, amount in share.capability.items() if r in named}
+        limited = [{r: amount for r, amount in g.items() if r in limits} for g in guarantees]
+        for what, has, parts in (
+            ("guaranteed", share.guarantee, guarantees),
+            ("limited to", limits, list[Mapping[str, int]](limited)),
+        ):
+            if not has:
+                continue
+            for resource, (asked, there) in sorted(beyond(has, parts).items()):
+                return _told(setting, share.queue, what, resource, asked, there)
+    return None
+
+
+def _told(
+    setting: QueueSetting, parent: str, what: str, resource: str, asked: int, there: int
+) -> Refusal:
+    field: list[Step] = ["guarantee_gpu_milli"]
+    if setting.guarantee_gpu_milli is None or resource != GPU:
+        field = ["resources"] if setting.resources else field
+    together = amount_text(resource, asked)
+    if parent == setting.queue:
+        if what == "limited to" and resource == GPU:
+            field = ["capability_gpu_milli"]
+        why = f"at least {together}: so much its children are guaranteed together"
+        return invalid(field, amount_text(resource, there), why)
+    why = (
+        f"less: the children of {parent!r} would be guaranteed {together} together, "
+        f"and it is {what} {amount_text(resource, there)}"
+    )
+    value = setting.guarantee_gpu_milli if field == ["guarantee_gpu_milli"] else resource
+    return invalid(field, value, why)
+
+
+def inner_refusal(queues: Mapping[str, QueueSetting], tenant: str, queue: str) -> Refusal | None:
+    """Why no request may name a queue that has others below it. Names only those open to it."""
+    below = [each for each in queues.values() if each.parent == queue and not each.deleted]
+    if not below or queue not in QueueTree(queues).children:
+        return None
+    usable = sorted(each.queue for each in below if not each.tenants or tenant in each.tenants)
+    named = ", ".join(usable[:MAX_CHILDREN_NAMED]) or "none that is open to this tenant"
+    return invalid(["queue"], queue, f"a queue without others below it; below this one: {named}")
+
+
+BEGINNINGS = ("/", ":")  # what a listed image ends in if it stands for all that begin with it
+
+
+def request_refusal(setting: QueueSetting, request: JobRequest) -> Refusal | None:
+    """Why this queue does not take this request, if so."""
+    return priority_refusal(setting, request.priority) or next(
+        _beyond(setting.queue, setting.allows, request), None
+    )
+
+
+def priority_refusal(setting: QueueSetting, priority: int) -> Refusal | None:
+    """Why no request of this queue may have this priority, if so."""
+    most = setting.max_priority
+    if most is None or priority <= most:
+        return None
+    return invalid(["priority"], priority, f"at most {most} in the queue {setting.queue!r}")
+
+
+def _beyond(queue: str, allows: QueueAllows, request: JobRequest) -> Iterator[Refusal]:
+    image = request.run.image
+    if image and allows.images is not None and not _is_listed(image, allows.images):
+        yield _refused(["run", "image"], image, "an image", allows.images, queue)
+    for at, pods in enumerate(request.pod_sets):
+        where: list[Step] = ["pod_sets", at]
+        yield from _models_beyond(where, queue, allows, pods)
+        labels = allows.node_labels
+        for key in pods.node_labels if labels is not None else ():
+            if labels is not None and key not in labels:
+                yield _refused([*where, "node_labels"], key, "labels", labels, queue)
+        if allows.tolerations is None:
+            continue
+        for number, toleration in enumerate(pods.tolerations):
+            if toleration.key not in allows.tolerations:  # an empty key tolerates every taint
+                path = [*where, "tolerations", number, "key"]
+                yield _refused(path, toleration.key, "taints", allows.tolerations, queue)
+
+
+def _models_beyond(
+    where: list[Step], queue: str, allows: QueueAllows, pods: PodSet
+) -> Iterator[Refusal]:
+    """TPUs are named among the models by their kind. What a claim brings nobody can tell."""
+    yield from _resources_beyond([*where, "resources"], queue, allows, pods)
+    if allows.gpu_models is None:
+        return
+    known = {model.casefold() for model in allows.gpu_models}
+    asked = (("gpu_models", pods.gpus), ("tpu_accelerators", pods.tpus))
+    for field in [field for field, number in asked if number]:
+        models = getattr(pods, field)
+        if not models:
+            yield _refused([*where, field], (), "one or several", allows.gpu_models, queue)
+        for model in models:
+            if model.casefold() not in known:
+                yield _refused([*where, field], model, "models", allows.gpu_models, queue)
+    if pods.claims:
+        why = f"no claims: the queue {queue!r} allows some GPU models, and claims may bring others"
+        yield invalid([*where, "claims"], pods.claims, why)
+
+
+def _resources_beyond(
+    path: list[Step], queue: str, allows: QueueAllows, pods: PodSet
+) -> Iterator[Refusal]:
+    """Other makers' accelerators, shares of GPUs under other names, kvm and fuse are extended
+    resources too: where models are listed and resources are not, none is allowed."""
+    listed = allows.resources
+    if listed is None and allows.gpu_models is not None:
+        listed = ()
+    if listed is None:
+        return
+    for name in pods.resources:
+        if name not in listed:
+            yield _refused([*path, name], name, "resources", listed, queue)
+
+
+def _is_listed(image: str, listed: Iterable[str]) -> bool:
+    return any(
+        image == one or (one.endswith(BEGINNINGS) and image.startswith(one)) for one in listed
+    )
+
+
+def _refused(
+    path: list[Step], value: object, what: str, allowed: tuple[str, ...], queue: str
+) -> Refusal:
+    names = ", ".join(allowed) or "(none)"
+    return invalid(path, value, f"{what} of those that the queue {queue!r} allows: {names}")
+
+
+_WAY_OUT = "a queue that is direct or via worker takes it"
+
+
+def by_hub_refusal(request: JobRequest) -> Refusal | None:
+    """What of it cannot be, and the way out."""
+    if len(request.pod_sets) != 1:
+        told = f"{len(request.pod_sets)} pod sets"
+        return _nothing(["pod_sets"], told, "one pod set, as a plain Job has no more")
+    pods = request.pod_sets[0]
+    path: list[Step] = ["pod_sets", 0]
+    if pods.gpus and pods.gpu_milli < 1000:
+        right = "1000: by way of the hub there are no parts of a GPU"
+        return _nothing([*path, "gpu_milli"], pods.gpu_milli, right)
+    if pods.gpu_memory_mib:
+        right = "nothing by way of the hub: name gpu_models"
+        return _nothing([*path, "gpu_memory_mib"], pods.gpu_memory_mib, right)
+    if pods.topology is not None:
+        right = "nothing by way of the hub: its pods carry no label of ours"
+        return _nothing([*path, "topology"], "topology", right)
+    if request.runtime is not None and pods.count > 1:
+        right = (
+            f"1 with the runtime {request.runtime.name!r} by way of the hub, where nobody makes "
+            "the Service that pods find each other by"
+        )
+        return _nothing([*path, "count"], pods.count, right)
+    if request.deadline_s is not None:
+        right = "nothing by way of the hub: the worker's own queue starts it, at a time of its own"
+        return _nothing(["deadline_s"], request.deadline_s, right)
+    return None
+
+
+def _nothing(path: list[Step], value: object, right: str) -> Refusal:
+    return invalid(path, value, f"{right}; {_WAY_OUT}")
+
 
 NO_QUEUES: Final = {DEFAULT_QUEUE: QueueSetting(queue=DEFAULT_QUEUE)}  # while no operator set one
 MAX_QUEUES_NAMED: Final = 20

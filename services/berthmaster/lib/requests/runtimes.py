@@ -14,7 +14,7 @@ from typing import Final
 import msgspec
 from msgspec.structs import replace
 
-from berthmaster.lib.lifecycle.digest import request_digest
+from berthmaster.lib.lifecycle.workload import request_digest
 from berthmaster.lib.messages.api import Refusal
 from berthmaster.lib.messages.explain import Step, invalid, nearest
 from berthmaster.lib.messages.runtimes import (

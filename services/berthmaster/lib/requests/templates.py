@@ -19,7 +19,7 @@ from msgspec.structs import replace
 from berthmaster.lib.accelerators.table import ASKED_BY, How, how_of, is_resource_name
 from berthmaster.lib.jobs.pods import CONTAINER, is_for_device_plugins
 from berthmaster.lib.jobs.templates import SHARED_MEMORY
-from berthmaster.lib.lifecycle.digest import content_digest
+from berthmaster.lib.lifecycle.workload import content_digest
 from berthmaster.lib.messages.api import Refusal
 from berthmaster.lib.messages.explain import Step, decoded, first_unknown_field, invalid
 from berthmaster.lib.messages.families import RUNTIME_REQUESTS

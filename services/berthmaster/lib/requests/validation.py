@@ -13,7 +13,7 @@ from berthmaster.lib.accelerators.table import How, how_of, is_resource_name
 from berthmaster.lib.engine.queueing.queues import CPU, MEMORY, MODEL
 from berthmaster.lib.engine.queueing.tree import DEFAULT_QUEUE
 from berthmaster.lib.engine.scoring.profiles import fault
-from berthmaster.lib.lifecycle.sizes import most
+from berthmaster.lib.lifecycle.pods import most
 from berthmaster.lib.messages.api import (
     CancelRequest,
     CheckpointedRequest,
@@ -60,10 +60,9 @@ from berthmaster.lib.messages.families import (
 )
 from berthmaster.lib.messages.workload import MAX_PODS, JobRequest, Name
 from berthmaster.lib.nats import subjects
-from berthmaster.lib.requests.dividing import divide_fault, id_fault
-from berthmaster.lib.requests.gpu_env import gpu_env_fault
+from berthmaster.lib.requests.names import gpu_env_fault
 from berthmaster.lib.requests.pod_fields import run_fault
-from berthmaster.lib.requests.pod_sets import pod_set_fault
+from berthmaster.lib.requests.pod_sets import divide_fault, id_fault, pod_set_fault
 from berthmaster.lib.requests.secrecy import secret_fault
 from berthmaster.lib.runtime.redact import secret_in
 

@@ -1,8 +1,8 @@
 """Poll Kueue's Workloads of resizable Jobs while they may have news.
 
 Kueue writes nothing on the Job: the reason of a delayed resize is on a Workload, and a released
-quota shows only there (lib/kueue/slices.py). A Job is polled once it runs, and while its pods wait
-for Kueue or one of its Workloads has no quota.
+quota shows only there (lib/kueue/workloads.py). A Job is polled once it runs, and while its pods
+wait for Kueue or one of its Workloads has no quota.
 """
 
 import asyncio

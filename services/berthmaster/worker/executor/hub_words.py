@@ -14,7 +14,7 @@ import msgspec
 
 from berthmaster.lib.door_client.client import DoorClient
 from berthmaster.lib.lifecycle.instructions import Refused, Stored
-from berthmaster.lib.lifecycle.run_times import progress_every_s
+from berthmaster.lib.lifecycle.workload import progress_every_s
 from berthmaster.lib.messages.door import MAX_LOG_ENDS, HubWork
 from berthmaster.lib.messages.workload import Checkpoint, Checkpointed, Progress, Progressed
 from berthmaster.lib.nats.errors import BusError

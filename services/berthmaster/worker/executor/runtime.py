@@ -27,6 +27,7 @@ from berthmaster.lib.kube.reflector import Added, Change, Deleted, Listed, Unrea
 from berthmaster.lib.kube.resources import Resource
 from berthmaster.lib.runtime.log import LogLike
 from berthmaster.worker.executor.attempts import Goal, Held, attempt_of, not_later
+from berthmaster.worker.executor.core.affinity import Offers
 from berthmaster.worker.executor.core.attempt_status import DEADLINE, Scene, last_words
 from berthmaster.worker.executor.core.claims import TEMPLATES
 from berthmaster.worker.executor.core.cluster_protocol import (
@@ -46,7 +47,6 @@ from berthmaster.worker.executor.core.cluster_protocol import (
     StopPods,
 )
 from berthmaster.worker.executor.core.objects import GroupObject, KaiGroupObject, PodObject
-from berthmaster.worker.executor.core.offers import Offers
 from berthmaster.worker.executor.effects import AttemptEffects
 from berthmaster.worker.executor.elastic_looks import ElasticLooks
 from berthmaster.worker.executor.watch import JobMirrors

@@ -24,12 +24,12 @@ from berthmaster.lib.kube.service_client import service_client
 from berthmaster.lib.messages.workload import Placed
 from berthmaster.lib.runtime.periodic import beats, stopped_within, unless_stopped
 from berthmaster.lib.runtime.service import Context, Service
+from berthmaster.worker.executor.core.affinity import Offers
 from berthmaster.worker.executor.core.cluster_protocol import Attempt
 from berthmaster.worker.executor.core.events import ClusterReached
 from berthmaster.worker.executor.core.executor import Executor
 from berthmaster.worker.executor.core.limits import Limits
 from berthmaster.worker.executor.core.manifest import Style
-from berthmaster.worker.executor.core.offers import Offers
 from berthmaster.worker.executor.hub_jobs import HubJobs
 from berthmaster.worker.executor.hub_words import HubWords
 from berthmaster.worker.executor.logs import LogDesk

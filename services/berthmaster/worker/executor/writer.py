@@ -55,11 +55,11 @@ from berthmaster.lib.kube.resources import (
 )
 from berthmaster.lib.kube.resources import PODS as POD_OBJECTS
 from berthmaster.lib.kueue.names import JOB_UID_LABEL
-from berthmaster.lib.kueue.slices import Slices, slices_of
-from berthmaster.lib.kueue.workloads import Workload
-from berthmaster.lib.lifecycle.sizes import counts_of, is_set_elastic
+from berthmaster.lib.kueue.workloads import Slices, Workload, slices_of
+from berthmaster.lib.lifecycle.pods import counts_of, is_set_elastic
 from berthmaster.worker.executor.attempts import Held, attempt_of
 from berthmaster.worker.executor.core import claims
+from berthmaster.worker.executor.core.affinity import Offers
 from berthmaster.worker.executor.core.attempt_status import FOREGROUND
 from berthmaster.worker.executor.core.claims import TEMPLATES
 from berthmaster.worker.executor.core.cluster_protocol import CreatePods, ResizePods
@@ -74,7 +74,6 @@ from berthmaster.worker.executor.core.manifest import (
     kueue_may_resize,
     object_name,
 )
-from berthmaster.worker.executor.core.offers import Offers
 
 _IDENTITY: Final = (labels.TENANT, labels.WORKLOAD, labels.ATTEMPT, labels.EXECUTOR)
 FIELD_MANAGER: Final = "berthmaster-executor"

@@ -9,7 +9,7 @@ from berthmaster.cli.demo.load import Account
 from berthmaster.cli.demo.replay import Replay
 from berthmaster.cli.session import Output, Session
 from berthmaster.client import SeenEvent
-from berthmaster.lib.lifecycle.digest import request_digest
+from berthmaster.lib.lifecycle.workload import request_digest
 from berthmaster.lib.messages.api import SubmitReply
 from berthmaster.lib.messages.workload import JobRequest, Submitted
 from tests.support.builders import job

@@ -11,8 +11,7 @@ from berthmaster.cli.doctor.core import diagnose
 from berthmaster.cli.doctor.facts import EarlyDeleted, FoundPolicy, ManagerConfig, Survey
 from berthmaster.cli.doctor.findings import Finding
 from berthmaster.lab.controlplane.api import documents
-from berthmaster.lib.kueue.early_deletion import GATE, POLICY_FILE
-from berthmaster.lib.kueue.jobs import HubJob
+from berthmaster.lib.kueue.jobs import GATE, POLICY_FILE, HubJob
 from berthmaster.lib.kueue.names import MULTIKUEUE
 from tests.unit.cli.doctor.surveys import hub, worker
 

@@ -8,10 +8,9 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from berthmaster.cli.recover.core import UNUSED, UNUSED_NUMBERS, Copy, Held, Plan, plan
-from berthmaster.lib.lifecycle.digest import request_digest
 from berthmaster.lib.lifecycle.fold import Verdict, fold_history, offer
 from berthmaster.lib.lifecycle.states import LIVE, State
-from berthmaster.lib.lifecycle.workload import Workload
+from berthmaster.lib.lifecycle.workload import Workload, request_digest
 from berthmaster.lib.messages.api import RecordedEvent
 from berthmaster.lib.messages.door import PlacementReceipt, ProvenAttempt
 from berthmaster.lib.messages.placement import Decision, PodBinding, Saw

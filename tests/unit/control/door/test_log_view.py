@@ -17,7 +17,7 @@ from berthmaster.control.door.core.log_view import (
     Unreadable,
 )
 from berthmaster.lib.kueue.jobs import job_name
-from berthmaster.lib.lifecycle.attempt_faults import MOST_ATTEMPTS
+from berthmaster.lib.lifecycle.attempts import MOST_ATTEMPTS
 from berthmaster.lib.lifecycle.workload import key
 from berthmaster.lib.messages.door import HubPods, HubWork, OwnWorkload, PlacementReceipt
 from berthmaster.lib.messages.families import EVENTS, encode

@@ -6,7 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from berthmaster.control.door.core.receipts import Receipts
-from berthmaster.lib.lifecycle.digest import request_digest
+from berthmaster.lib.lifecycle.workload import request_digest
 from berthmaster.lib.messages.door import HeldAttempt, PlacementReceipt, ProvenAttempt
 from berthmaster.lib.messages.placement import PodBinding
 from tests.support.builders import job

@@ -7,7 +7,7 @@ import msgspec
 from berthmaster.control.gateway.core.events import CaughtUp, Logged, QueuesKnown, Requested
 from berthmaster.control.gateway.core.gateway import Gateway
 from berthmaster.control.gateway.core.shared_state import Limits
-from berthmaster.lib.lifecycle.digest import request_digest
+from berthmaster.lib.lifecycle.workload import request_digest
 from berthmaster.lib.messages.placement import PodBinding
 from berthmaster.lib.messages.workload import (
     Cancelled,

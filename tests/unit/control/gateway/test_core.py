@@ -24,7 +24,6 @@ from berthmaster.control.gateway.core.events import (
 )
 from berthmaster.control.gateway.core.gateway import Gateway
 from berthmaster.control.gateway.core.instructions import Breathe, Instruction, ReadStory
-from berthmaster.lib.lifecycle.digest import request_digest
 from berthmaster.lib.lifecycle.fold import offer
 from berthmaster.lib.lifecycle.instructions import (
     Answered,
@@ -37,7 +36,7 @@ from berthmaster.lib.lifecycle.instructions import (
     Stored,
     Unknown,
 )
-from berthmaster.lib.lifecycle.workload import Workload
+from berthmaster.lib.lifecycle.workload import Workload, request_digest
 from berthmaster.lib.messages.api import (
     ChangeReply,
     GetReply,

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from berthmaster.cli.audit.core import Auditor
 from berthmaster.control.resolver.replay import replay
 from berthmaster.lib.engine.queueing.queues import GPU, used_of
-from berthmaster.lib.lifecycle.bindings import gpu_milli_of
+from berthmaster.lib.lifecycle.pods import gpu_milli_of
 from berthmaster.lib.lifecycle.workload import Key, key
 from berthmaster.lib.messages.api import DryRunReply, WhyReply
 from berthmaster.lib.messages.control import QueueAmounts, QueueSetting

@@ -10,8 +10,7 @@ from berthmaster.control.resolver.core.known.stored import restore, snapshot_of
 from berthmaster.control.resolver.policy import Policy
 from berthmaster.control.resolver.replay import replay
 from berthmaster.lib.engine.queueing.queues import GPU
-from berthmaster.lib.lifecycle.digest import request_digest
-from berthmaster.lib.lifecycle.workload import key
+from berthmaster.lib.lifecycle.workload import key, request_digest
 from berthmaster.lib.messages.api import WhyReply
 from berthmaster.lib.messages.control import ClusterLost, Cordon, QueueSetting
 from berthmaster.lib.messages.fleet import ClusterScore, Membership, Stamp, Taint

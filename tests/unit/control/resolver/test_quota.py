@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from berthmaster.control.resolver.core.deciding.worker_queue import InLine, asked
+from berthmaster.control.resolver.core.deciding.cycle import InLine, asked
 from berthmaster.lib.kueue.asks import devices_of
 from berthmaster.lib.messages.control import QueuePlace, QueueSetting
 from berthmaster.lib.messages.fleet import (

@@ -5,8 +5,8 @@ import pytest
 from berthmaster.control.resolver.core.answers.whatif import Budget
 from berthmaster.control.resolver.core.deciding.preemptor import REFUSED
 from berthmaster.control.resolver.replay import replay
+from berthmaster.lib.lifecycle.commits import LONGEST_PAUSE_S
 from berthmaster.lib.lifecycle.instructions import Refused
-from berthmaster.lib.lifecycle.refusals import LONGEST_PAUSE_S
 from berthmaster.lib.lifecycle.states import State
 from berthmaster.lib.lifecycle.workload import Key, key
 from berthmaster.lib.messages.api import WhatifReply, WhatifRequest, WhyReply

@@ -12,8 +12,7 @@ from berthmaster.control.resolver.core.known.knowledge import Knowledge
 from berthmaster.control.resolver.core.known.stored import restore, snapshot_of
 from berthmaster.control.resolver.policy import Policy
 from berthmaster.control.resolver.replay import replay
-from berthmaster.lib.lifecycle.digest import request_digest
-from berthmaster.lib.lifecycle.workload import Key, key
+from berthmaster.lib.lifecycle.workload import Key, key, request_digest
 from berthmaster.lib.messages.control import Cordon, QueueSetting
 from berthmaster.lib.messages.fleet import Share
 from berthmaster.lib.messages.placement import HeldNode, Reservation

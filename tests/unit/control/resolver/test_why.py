@@ -8,8 +8,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from berthmaster.control.resolver.core.answers import waiting
-from berthmaster.lib.lifecycle.run_times import stated_end_s
-from berthmaster.lib.lifecycle.workload import Key
+from berthmaster.lib.lifecycle.workload import Key, stated_end_s
 from berthmaster.lib.messages.api import QueueAccount, WhyReply
 from berthmaster.lib.messages.control import QueueSetting
 from berthmaster.lib.messages.fleet import Taint

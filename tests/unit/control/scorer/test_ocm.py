@@ -4,8 +4,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from berthmaster.control.scorer.core.ocm import DEFAULT_FULL_SCALE, full_scale, normalise, round_up
 from berthmaster.control.scorer.core.rules import Amount, ScoringRules
+from berthmaster.control.scorer.core.score import (
+    DEFAULT_FULL_SCALE,
+    full_scale,
+    normalise,
+    round_up,
+)
 from berthmaster.lib.messages.fleet import ResourceScore
 from tests.unit.control.scorer.builders import OCM_SCALE, Story, pod, report
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from berthmaster.control.scorer.core.agenda import Agenda
+from berthmaster.control.scorer.core.scorer import Agenda
 from berthmaster.control.scorer.core.shard import Shard, parse_shard, shard_of
 from berthmaster.control.scorer.core.totals import Largest
 

@@ -3,7 +3,7 @@
 from typing import Any
 
 from berthmaster.hub.multikueue.core.deciding.traps import WORKER_SILENT
-from berthmaster.hub.multikueue.core.known.attention import Attention
+from berthmaster.hub.multikueue.core.known.avoided import Attention
 from berthmaster.lib.messages.fleet import CopyReport, QueueReport, Stamp
 from berthmaster.lib.messages.workload import Admitted, Evicted
 from tests.unit.hub.multikueue.hub_objects import copy_report, queue_report

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 import msgspec
 import pytest
 
+from berthmaster.lib.lifecycle.commits import COMMIT_BYTES
 from berthmaster.lib.lifecycle.instructions import Refused, Stored
-from berthmaster.lib.lifecycle.refusals import COMMIT_BYTES
 from berthmaster.lib.messages.placement import Decision
 from berthmaster.lib.messages.workload import Failed, WorkloadEvent
 from berthmaster.lib.nats.errors import TooLarge

@@ -3,7 +3,7 @@
 import pytest
 
 from berthmaster.hub.multikueue.core.instructions import DeleteJob, MakeJob, Nominate
-from berthmaster.lib.accelerators.labels import PRODUCT
+from berthmaster.lib.accelerators.table import PRODUCT
 from berthmaster.lib.kueue.jobs import job_name
 from berthmaster.lib.lifecycle.fold import Verdict
 from berthmaster.lib.lifecycle.instructions import Append, Refused

@@ -3,7 +3,7 @@ for that Workload, and the nomination goes on."""
 
 from berthmaster.hub.multikueue.core.deciding.traps import JOB_NAME_TAKEN, NOT_CLEARED
 from berthmaster.hub.multikueue.core.instructions import ClearNomination, SwitchOff, SwitchOn
-from berthmaster.hub.multikueue.core.known.names_taken import LAST_FOR_S, NAME_TAKEN
+from berthmaster.hub.multikueue.core.known.avoided import NAME_TAKEN, TAKEN_FOR_S
 from berthmaster.lib.lifecycle.fold import Verdict
 from berthmaster.lib.lifecycle.states import State
 from tests.unit.hub.multikueue.hub_objects import copy_report
@@ -135,8 +135,8 @@ def test_a_cluster_is_tried_again_after_a_while() -> None:
     evict(world)
     name = world.name()
     why_not = world.core.know.names_taken.why_not
-    assert why_not(name, "w1", world.now_s + LAST_FOR_S - 10.0) == WORDS.removeprefix("w1 ")
-    assert why_not(name, "w1", world.now_s + LAST_FOR_S) == ""
+    assert why_not(name, "w1", world.now_s + TAKEN_FOR_S - 10.0) == WORDS.removeprefix("w1 ")
+    assert why_not(name, "w1", world.now_s + TAKEN_FOR_S) == ""
     assert why_not(name, "w2", world.now_s) == ""
 
 

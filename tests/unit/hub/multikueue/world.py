@@ -36,10 +36,9 @@ from berthmaster.lib.kueue.jobs import HubJob, JobStatus
 from berthmaster.lib.kueue.names import HELD_ANNOTATION, NUDGED_ANNOTATION
 from berthmaster.lib.kueue.podsets.reading import workload_id
 from berthmaster.lib.kueue.workloads import CheckState, KueueWorkload, WorkloadStatus
-from berthmaster.lib.lifecycle.digest import request_digest
 from berthmaster.lib.lifecycle.fold import Verdict, offer
 from berthmaster.lib.lifecycle.instructions import Append, Refused, Stored
-from berthmaster.lib.lifecycle.workload import Key, Workload, key
+from berthmaster.lib.lifecycle.workload import Key, Workload, key, request_digest
 from berthmaster.lib.messages.control import ControlFact
 from berthmaster.lib.messages.fleet import CopyReport, FleetFact
 from berthmaster.lib.messages.placement import HUB_CELL, Decision

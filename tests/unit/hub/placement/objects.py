@@ -8,8 +8,10 @@ import msgspec
 from hypothesis import HealthCheck, settings
 
 from berthmaster.hub.placement.cel.language import Language
-from berthmaster.hub.placement.core.names import CLUSTER_SET_LABEL, DISABLED, PLACEMENT_LABEL
 from berthmaster.hub.placement.core.objects import (
+    CLUSTER_SET_LABEL,
+    DISABLED,
+    PLACEMENT_LABEL,
     AddOnPlacementScore,
     ClusterDecision,
     DecisionStatus,

@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 
 from berthmaster.hub.placement.core.evaluator import Thing
 from berthmaster.hub.placement.core.instructions import DropPage, PutPage, PutStatus, Write
-from berthmaster.hub.placement.core.names import HYSTERESIS, RANKING, REQUEST
-from berthmaster.hub.placement.core.objects import ManagedCluster
+from berthmaster.hub.placement.core.objects import HYSTERESIS, RANKING, REQUEST, ManagedCluster
 from berthmaster.hub.placement.core.scheduling.plugin import Snapshot
 from berthmaster.hub.placement.core.scheduling.request import Request
 from berthmaster.hub.placement.core.scheduling.scheduler import ScheduleResult, schedule

@@ -8,8 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from berthmaster.hub.placement.core.names import Misconfigured
-from berthmaster.hub.placement.core.objects import AddOnPlacementScore, ManagedCluster
+from berthmaster.hub.placement.core.objects import (
+    AddOnPlacementScore,
+    ManagedCluster,
+    Misconfigured,
+)
 from berthmaster.hub.placement.core.scheduling.plugin import LEAST, MOST, Prioritizer
 from berthmaster.hub.placement.core.scheduling.plugins import (
     addon,

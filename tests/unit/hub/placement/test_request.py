@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from berthmaster.hub.placement.core.names import HYSTERESIS, UNKNOWN_SCORES, Misconfigured
+from berthmaster.hub.placement.core.objects import HYSTERESIS, UNKNOWN_SCORES, Misconfigured
 from berthmaster.hub.placement.core.scheduling.request import Weighted, read
 from tests.unit.hub.placement.objects import exactly, placement, policy, request, where
 

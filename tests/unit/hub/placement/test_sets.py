@@ -5,8 +5,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from berthmaster.hub.placement.core.names import Misconfigured
-from berthmaster.hub.placement.core.objects import ManagedCluster, ManagedClusterSet
+from berthmaster.hub.placement.core.objects import ManagedCluster, ManagedClusterSet, Misconfigured
 from berthmaster.hub.placement.core.scheduling.scheduler import schedule
 from berthmaster.hub.placement.core.status import satisfied
 from tests.unit.hub.placement.objects import (

@@ -2,7 +2,7 @@
 
 import pytest
 
-from berthmaster.lib.accelerators.labels import (
+from berthmaster.lib.accelerators.table import (
     Board,
     board_of_amd,
     board_of_cloud,
@@ -11,7 +11,7 @@ from berthmaster.lib.accelerators.labels import (
     model_label,
     names_in,
 )
-from berthmaster.lib.engine.fleet.models import is_one_of
+from berthmaster.lib.engine.fleet.gpus import is_one_of
 
 GKE = "cloud.google.com/gke-accelerator"
 EKS = "k8s.amazonaws.com/accelerator"

@@ -6,8 +6,15 @@ from pathlib import Path
 import pytest
 
 import berthmaster
-from berthmaster.lib.accelerators.labels import INSTANCE_TYPE, MODEL_LABELS
-from berthmaster.lib.accelerators.table import ASKED_BY, TABLE, How, how_of, is_resource_name
+from berthmaster.lib.accelerators.table import (
+    ASKED_BY,
+    INSTANCE_TYPE,
+    MODEL_LABELS,
+    TABLE,
+    How,
+    how_of,
+    is_resource_name,
+)
 from berthmaster.lib.accelerators.tpu import (
     ACCELERATOR_LABEL,
     POOL_LABEL,

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from berthmaster.lib.engine.scoring.hole_prices import MAX_SIZES, hole_prices, hole_values
+from berthmaster.lib.engine.scoring.value import MAX_SIZES, hole_prices, hole_values
 from tests.unit.lib.engine.fleets import UNHURRIED
 
 demands = st.dictionaries(st.integers(150, 999), st.integers(1, 1000), min_size=1, max_size=3)

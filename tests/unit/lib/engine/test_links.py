@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from berthmaster.lib.engine.fitting.fit import bind_gang
 from berthmaster.lib.engine.fleet.fleet import Fleet
-from berthmaster.lib.engine.fleet.links import UNKNOWN, Links, levels_of, links_of, pick
+from berthmaster.lib.engine.fleet.gpus import UNKNOWN, Links, levels_of, links_of, pick
 from berthmaster.lib.engine.fleet.needs import suitable_nodes
 from berthmaster.lib.engine.scoring.score_cache import room_of
 from berthmaster.lib.engine.scoring.value import NOT_HERE, pick_gpus, score_all, worth_of

@@ -2,9 +2,9 @@
 
 import pytest
 
-from berthmaster.lib.accelerators.labels import PRODUCT
+from berthmaster.lib.accelerators.table import PRODUCT
 from berthmaster.lib.engine.fleet.fleet import Fleet
-from berthmaster.lib.engine.fleet.models import is_model, is_one_of, labels_of
+from berthmaster.lib.engine.fleet.gpus import is_model, is_one_of, labels_of
 from berthmaster.lib.engine.fleet.needs import suitable_nodes
 from berthmaster.lib.messages.workload import PodSet
 from tests.support.builders import node

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from berthmaster.lib.engine.queueing import predict
-from berthmaster.lib.engine.queueing.predict import (
+from berthmaster.lib.engine.queueing import expectations
+from berthmaster.lib.engine.queueing.expectations import (
     ENOUGH,
     FIRST_GUESS_S,
     KEPT,
@@ -23,7 +23,7 @@ from berthmaster.lib.engine.queueing.predict import (
     left_s,
     neighbours,
 )
-from berthmaster.lib.engine.queueing.predict import LearnedDurations as Learned
+from berthmaster.lib.engine.queueing.expectations import LearnedDurations as Learned
 from berthmaster.lib.messages.workload import JobRequest
 from tests.support.builders import job
 
@@ -105,7 +105,7 @@ def test_nearer_ones_count_more_on_either_side() -> None:
 
 
 def test_stored_guesses_restore_equally(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(predict, "KINDS", 20)
+    monkeypatch.setattr(expectations, "KINDS", 20)
     durations = Durations()
     for number in range(8 * KEPT):
         at_s = float(number * 7919 % 1000)

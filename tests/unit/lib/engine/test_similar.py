@@ -7,7 +7,7 @@ import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from berthmaster.lib.engine.queueing.predict import Durations, LearnedDurations
+from berthmaster.lib.engine.queueing.expectations import Durations, LearnedDurations
 from berthmaster.lib.engine.queueing.similar import (
     ENOUGH,
     LONGEST_S,

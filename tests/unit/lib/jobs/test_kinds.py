@@ -8,7 +8,7 @@ from berthmaster.lib.jobs.kinds.kind import JobKind
 from berthmaster.lib.jobs.kinds.ray_job import RAY_JOB
 from berthmaster.lib.jobs.kinds.table import KINDS, kind_of
 from berthmaster.lib.jobs.kinds.volcano_job import VOLCANO_JOB
-from berthmaster.lib.lifecycle.job_kinds import takes_pod_sets
+from berthmaster.lib.lifecycle.attempts import takes_pod_sets
 from berthmaster.lib.messages.placement import Via
 from berthmaster.lib.messages.workload import JobRequest, PodSet
 

@@ -5,8 +5,13 @@ from typing import Any
 import msgspec
 import pytest
 
-from berthmaster.lib.kueue.early_deletion import deleted_after_s, early_words
-from berthmaster.lib.kueue.jobs import HubJob, JobOfWorkload, read_workload_name
+from berthmaster.lib.kueue.jobs import (
+    HubJob,
+    JobOfWorkload,
+    deleted_after_s,
+    early_words,
+    read_workload_name,
+)
 from berthmaster.lib.kueue.names import MULTIKUEUE, PREBUILT
 
 

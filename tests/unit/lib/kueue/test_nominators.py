@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from berthmaster.lib.kueue.nominators import ManagedWorkload, others_nominating, others_writing
+from berthmaster.lib.kueue.multikueue import ManagedWorkload, others_nominating, others_writing
 
 NOMINATION: dict[str, object] = {"f:status": {"f:nominatedClusterNames": {}}}
 STATUS: dict[str, object] = {"f:status": {"f:conditions": {}}}

@@ -3,8 +3,7 @@
 import pytest
 
 from berthmaster.lib.kube.objects import Condition
-from berthmaster.lib.kueue.slices import Slices, slices_of
-from berthmaster.lib.kueue.workloads import Workload, WorkloadStatus
+from berthmaster.lib.kueue.workloads import Slices, Workload, WorkloadStatus, slices_of
 
 
 def one(*true: str, waits: str = "") -> Workload:

@@ -2,7 +2,7 @@
 
 import msgspec
 
-from berthmaster.lib.lifecycle.decisions import DecisionOutline, NewestBatch, batch_size, jobs_of
+from berthmaster.lib.lifecycle.commits import DecisionOutline, NewestBatch, batch_size, jobs_of
 from berthmaster.lib.messages.families import encode
 from berthmaster.lib.messages.placement import (
     Choice,

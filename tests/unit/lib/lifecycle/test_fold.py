@@ -4,10 +4,9 @@ import copy
 
 import pytest
 
-from berthmaster.lib.lifecycle.digest import request_digest
 from berthmaster.lib.lifecycle.fold import Verdict, is_whole, offer
 from berthmaster.lib.lifecycle.states import State
-from berthmaster.lib.lifecycle.workload import Workload, key
+from berthmaster.lib.lifecycle.workload import Workload, key, request_digest
 from berthmaster.lib.messages.api import RecordedEvent
 from berthmaster.lib.messages.families import JOB_REQUESTS
 from berthmaster.lib.messages.placement import PodBinding

@@ -8,8 +8,7 @@ import pytest
 from berthmaster.control.resolver.core.known.knowledge import Knowledge
 from berthmaster.hub.karmada.core.known import Known
 from berthmaster.hub.multikueue.core.known.bus_state import BusState
-from berthmaster.lib.lifecycle.fold import LOST, Verdict
-from berthmaster.lib.lifecycle.known_workloads import OpenWorkloads, frozen_summary
+from berthmaster.lib.lifecycle.fold import LOST, OpenWorkloads, Verdict, frozen_summary
 from berthmaster.lib.lifecycle.states import State
 from berthmaster.lib.lifecycle.workload import key
 from berthmaster.lib.messages.placement import HUB_CELL

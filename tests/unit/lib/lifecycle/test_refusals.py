@@ -1,6 +1,6 @@
 """Commits of which a message is too large, of any decider."""
 
-from berthmaster.lib.lifecycle.refusals import Refusals
+from berthmaster.lib.lifecycle.commits import Refusals
 from berthmaster.lib.lifecycle.workload import Workload
 from berthmaster.lib.messages.workload import EvictionRequested, Failed, Placed, WorkloadEvent
 from tests.support.builders import job

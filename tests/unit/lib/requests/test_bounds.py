@@ -6,7 +6,7 @@ import pytest
 
 from berthmaster.lib.messages.control import QueueAllows, QueueSetting
 from berthmaster.lib.messages.workload import JobRequest, PodSet, RunSpec, Toleration
-from berthmaster.lib.requests.bounds import priority_refusal, request_refusal
+from berthmaster.lib.requests.queues import priority_refusal, request_refusal
 
 
 def asked(*, image: str = "", priority: int = 0, **pods: Any) -> JobRequest:

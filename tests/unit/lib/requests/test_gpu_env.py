@@ -4,7 +4,7 @@ import pytest
 
 from berthmaster.lib.jobs.pods import pod_spec
 from berthmaster.lib.messages.workload import PodSet, RunSpec, SecretKey
-from berthmaster.lib.requests.gpu_env import gpu_env_fault
+from berthmaster.lib.requests.names import gpu_env_fault
 
 
 @pytest.mark.parametrize(

@@ -6,8 +6,7 @@ import pytest
 
 from berthmaster.lib.messages.api import Refusal
 from berthmaster.lib.messages.control import QueueAmounts, QueueSetting
-from berthmaster.lib.requests.queue_tree import MAX_QUEUES_ABOVE, placing_fault
-from berthmaster.lib.requests.queues import NO_QUEUES, refusal_of
+from berthmaster.lib.requests.queues import MAX_QUEUES_ABOVE, NO_QUEUES, placing_fault, refusal_of
 from tests.support.builders import job
 
 

@@ -7,8 +7,7 @@ from msgspec.structs import replace
 from berthmaster.lib.kube import labels
 from berthmaster.lib.messages.fleet import NodeReport, Share
 from berthmaster.lib.messages.workload import PodSet, Topology
-from berthmaster.worker.executor.core.affinity import MAX_PREFERRED
-from berthmaster.worker.executor.core.offers import Offers
+from berthmaster.worker.executor.core.affinity import MAX_PREFERRED, Offers
 from tests.support.builders import node
 from tests.unit.worker.executor.test_manifest import made, offers_of, order, pod_of
 

@@ -9,7 +9,7 @@ from berthmaster.lib.jobs.kinds.job_set import JOB_SET
 from berthmaster.lib.jobs.objects import JobObject, JobSpec, JobStatus, PodSpec
 from berthmaster.lib.kube import labels
 from berthmaster.lib.kube.objects import Condition, Metadata
-from berthmaster.lib.kueue.slices import Slices
+from berthmaster.lib.kueue.workloads import Slices
 from berthmaster.lib.messages.placement import PodBinding
 from berthmaster.worker.executor.core.attempt_status import PULL_S, SETTLE_S, Scene, standing
 from berthmaster.worker.executor.core.cluster_protocol import (

@@ -3,8 +3,7 @@
 import msgspec
 import pytest
 
-from berthmaster.lib.lifecycle.attempt_faults import MOST_ATTEMPTS
-from berthmaster.lib.lifecycle.digest import request_digest
+from berthmaster.lib.lifecycle.attempts import MOST_ATTEMPTS
 from berthmaster.lib.lifecycle.instructions import (
     Answered,
     Append,
@@ -15,7 +14,7 @@ from berthmaster.lib.lifecycle.instructions import (
     Unknown,
 )
 from berthmaster.lib.lifecycle.states import State
-from berthmaster.lib.lifecycle.workload import Workload, key
+from berthmaster.lib.lifecycle.workload import Workload, key, request_digest
 from berthmaster.lib.messages.door import HeldAttempt
 from berthmaster.lib.messages.placement import PodBinding, Target
 from berthmaster.lib.messages.runtimes import PodTemplate, RuntimeUse, RuntimeVolume

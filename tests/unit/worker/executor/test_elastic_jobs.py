@@ -8,7 +8,7 @@ import pytest
 
 from berthmaster.lib.jobs.objects import Gate, JobObject, PodSpec
 from berthmaster.lib.kube.errors import Forbidden
-from berthmaster.lib.kueue.slices import Slices
+from berthmaster.lib.kueue.workloads import Slices
 from berthmaster.lib.messages.workload import PodSet
 from berthmaster.worker.executor.attempts import Held
 from berthmaster.worker.executor.core.attempt_status import Scene

@@ -11,9 +11,9 @@ from msgspec.structs import replace
 from berthmaster.lib.jobs.gangs import GROUP, Gangs, Group, document, read
 from berthmaster.lib.messages.fleet import Share
 from berthmaster.lib.messages.workload import PodSet
+from berthmaster.worker.executor.core.affinity import Offers
 from berthmaster.worker.executor.core.manifest import Style
 from berthmaster.worker.executor.core.manifest import document as job_document
-from berthmaster.worker.executor.core.offers import Offers
 from tests.support.builders import node
 from tests.unit.worker.executor.test_manifest import offers_of, order
 

@@ -18,6 +18,7 @@ from berthmaster.lib.messages.fleet import NodeGone, NodeReport, Share, Stamp
 from berthmaster.lib.messages.placement import PodBinding, Target
 from berthmaster.lib.messages.workload import JobRequest, PodSet, RunSpec, SecretKey, Toleration
 from berthmaster.worker.executor.attempts import attempt_of, wanted
+from berthmaster.worker.executor.core.affinity import Offers
 from berthmaster.worker.executor.core.cluster_protocol import Attempt, CreatePods
 from berthmaster.worker.executor.core.manifest import (
     MAX_RECEIPT_CHARS,
@@ -28,7 +29,6 @@ from berthmaster.worker.executor.core.manifest import (
     document,
     object_name,
 )
-from berthmaster.worker.executor.core.offers import Offers
 from tests.support.builders import node
 
 NAME = "executor/berlin"

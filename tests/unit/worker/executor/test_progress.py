@@ -13,8 +13,8 @@ from berthmaster.lib.lifecycle.instructions import (
     Reloaded,
     Stored,
 )
-from berthmaster.lib.lifecycle.run_times import PROGRESS_EVERY_S
 from berthmaster.lib.lifecycle.states import State
+from berthmaster.lib.lifecycle.workload import PROGRESS_EVERY_S
 from berthmaster.lib.messages.workload import (
     Checkpoint,
     Checkpointed,

@@ -20,6 +20,7 @@ from berthmaster.lib.messages.runtimes import ObjectKey, Runtime, RuntimeVolume
 from berthmaster.lib.messages.workload import JobRequest, PodSet, RunSpec
 from berthmaster.lib.requests.builtin_runtimes import BUILT_IN
 from berthmaster.lib.requests.runtimes import filled_in
+from berthmaster.worker.executor.core.affinity import Offers
 from berthmaster.worker.executor.core.cluster_protocol import (
     Attempt,
     CreatePods,
@@ -32,7 +33,6 @@ from berthmaster.worker.executor.core.cluster_protocol import (
     StopPods,
 )
 from berthmaster.worker.executor.core.manifest import Style, document, object_name
-from berthmaster.worker.executor.core.offers import Offers
 from tests.bus.tools import story
 from tests.support.patience import hang_s, until
 from tests.unit.worker.executor.little_api import LittleApi

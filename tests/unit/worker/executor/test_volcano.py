@@ -18,6 +18,7 @@ from berthmaster.lib.jobs.objects import JobObject
 from berthmaster.lib.kube import labels
 from berthmaster.lib.kube.objects import Condition, Metadata
 from berthmaster.lib.messages.workload import PodSet
+from berthmaster.worker.executor.core.affinity import Offers
 from berthmaster.worker.executor.core.attempt_status import SETTLE_S, Scene, standing
 from berthmaster.worker.executor.core.cluster_protocol import (
     Attempt,
@@ -38,7 +39,6 @@ from berthmaster.worker.executor.core.objects import (
     GroupStatus,
     PodObject,
 )
-from berthmaster.worker.executor.core.offers import Offers
 from tests.unit.worker.executor.test_attempt_status import LATER, TRAIN, pod
 from tests.unit.worker.executor.test_manifest import order
 

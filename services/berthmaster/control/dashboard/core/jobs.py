@@ -10,11 +10,10 @@ from collections.abc import Iterable, Iterator
 from typing import Any, Final, Literal, NamedTuple
 
 from berthmaster.control.dashboard.core.board import Scope
-from berthmaster.lib.lifecycle.bindings import gpu_milli_of
 from berthmaster.lib.lifecycle.fold import LOST, Verdict, offer
-from berthmaster.lib.lifecycle.run_times import ends_as_told_s
+from berthmaster.lib.lifecycle.pods import gpu_milli_of
 from berthmaster.lib.lifecycle.states import ENDED, LIVE, State
-from berthmaster.lib.lifecycle.workload import Key, Workload, key
+from berthmaster.lib.lifecycle.workload import Key, Workload, ends_as_told_s, key
 from berthmaster.lib.messages.families import event_cluster, event_kind
 from berthmaster.lib.messages.workload import (
     Cancelled,

@@ -26,10 +26,8 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from berthmaster.lib.kueue.jobs import job_name
-from berthmaster.lib.lifecycle.attempt_faults import OWN, is_tried_again, may_give_way
-from berthmaster.lib.lifecycle.attempt_owner import sent_by_hub
-from berthmaster.lib.lifecycle.fold import Verdict, offer
-from berthmaster.lib.lifecycle.known_workloads import OpenWorkloads
+from berthmaster.lib.lifecycle.attempts import OWN, is_tried_again, may_give_way, sent_by_hub
+from berthmaster.lib.lifecycle.fold import OpenWorkloads, Verdict, offer
 from berthmaster.lib.lifecycle.workload import Key, Workload, key
 from berthmaster.lib.messages.door import (
     ExecutorEvent,

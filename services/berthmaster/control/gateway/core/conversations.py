@@ -11,7 +11,7 @@ from typing import Final, NamedTuple, assert_never
 
 import msgspec
 
-from berthmaster.control.gateway.core import dependencies
+from berthmaster.control.gateway.core import shared_state
 from berthmaster.control.gateway.core.answers import (
     changed,
     conflict,
@@ -39,7 +39,6 @@ from berthmaster.control.gateway.core.job_verbs import (
 )
 from berthmaster.control.gateway.core.job_verbs import refusal_of as order_refusal
 from berthmaster.control.gateway.core.shared_state import SharedState
-from berthmaster.lib.lifecycle.digest import request_digest
 from berthmaster.lib.lifecycle.fold import Verdict, fold_history, is_whole
 from berthmaster.lib.lifecycle.instructions import (
     Answered,
@@ -52,7 +51,7 @@ from berthmaster.lib.lifecycle.instructions import (
     Unknown,
 )
 from berthmaster.lib.lifecycle.states import BEGUN, HELD, State
-from berthmaster.lib.lifecycle.workload import Workload
+from berthmaster.lib.lifecycle.workload import Workload, request_digest
 from berthmaster.lib.messages.api import (
     ApiReply,
     HelloReply,
@@ -80,9 +79,7 @@ from berthmaster.lib.messages.workload import (
     Submitted,
 )
 from berthmaster.lib.requests import validation
-from berthmaster.lib.requests.bounds import priority_refusal
-from berthmaster.lib.requests.queue_tree import placing_fault
-from berthmaster.lib.requests.queues import taken, with_defaults
+from berthmaster.lib.requests.queues import placing_fault, priority_refusal, taken, with_defaults
 from berthmaster.lib.requests.templates import runtime_setting
 
 Ask = Append | Breathe | Reload | ReadStory | PutControl
@@ -132,15 +129,15 @@ def submit(shared: SharedState, asked: Requested, tenant: str, now_s: float) -> 
         request = filled
     if refusal is None:
         via = shared.queues[request.queue].via
-        refusal = dependencies.order_refusal(request, via)
+        refusal = shared_state.order_refusal(request, via)
     if refusal is None:
-        for at in dependencies.unknown(shared, tenant, request.depends_on):
+        for at in shared_state.unknown(shared, tenant, request.depends_on):
             other = request.depends_on[at].id  # another gateway may have taken it just now
             read, now_s = yield from _reload(asked.ref, tenant, other)
             if read.failed:
                 return unavailable(AGAIN)
             if read.workload is None or read.workload.state is State.NEW:
-                refusal = dependencies.unknown_refusal(at, other)
+                refusal = shared_state.unknown_refusal(at, other)
                 break
     most = shared.limits.max_open_of_tenant
     if refusal is None and shared.view.open_of(tenant) >= most:
@@ -237,7 +234,7 @@ def settle(shared: SharedState, ref: str, doubt: Settle, now_s: float) -> Conver
             return changed(tenant, name, work.shown, "")
         states: dict[str, State] = {}
         others = work.request.depends_on if work.request is not None else ()
-        for at in dependencies.unknown(shared, tenant, others):
+        for at in shared_state.unknown(shared, tenant, others):
             other = others[at].id
             step = yield ReadStory(ref=ref, tenant=tenant, id=other)
             now_s = step.now_s
@@ -248,7 +245,7 @@ def settle(shared: SharedState, ref: str, doubt: Settle, now_s: float) -> Conver
             if step.told.unreadable:
                 return unreadable(other, step.told.unreadable)
             states[other] = _life(tenant, other, step.told)[0].state
-        done, why_not = dependencies.stands(shared, work, states)
+        done, why_not = shared_state.stands(shared, work, states)
         if why_not:
             return (yield from fulfil(shared, ref, Wish(tenant, name, reason=why_not), now_s))
         if not done:

@@ -17,7 +17,6 @@ from typing import Final, assert_never
 from berthmaster.control.gateway.core import conversations
 from berthmaster.control.gateway.core.answers import malformed_verb, overloaded, unavailable
 from berthmaster.control.gateway.core.conversations import Conversation, Settle, Step, Told, Wish
-from berthmaster.control.gateway.core.dependencies import Waiting
 from berthmaster.control.gateway.core.events import (
     Abandoned,
     Breathed,
@@ -42,7 +41,7 @@ from berthmaster.control.gateway.core.events import (
 from berthmaster.control.gateway.core.idle_watch import IdleWatch
 from berthmaster.control.gateway.core.instructions import Breathe, Instruction, ReadStory
 from berthmaster.control.gateway.core.job_verbs import ORDERS, Order
-from berthmaster.control.gateway.core.shared_state import Limits, SharedState
+from berthmaster.control.gateway.core.shared_state import Limits, SharedState, Waiting
 from berthmaster.control.gateway.core.suspects import Suspects
 from berthmaster.control.gateway.core.workload_index import WorkloadIndex
 from berthmaster.lib.lifecycle.fold import Verdict

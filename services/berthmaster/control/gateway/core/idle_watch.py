@@ -22,7 +22,7 @@ from typing import Final, NamedTuple
 
 from berthmaster.control.gateway.core.job_verbs import Order
 from berthmaster.lib.engine.queueing.idle import VALID_S
-from berthmaster.lib.lifecycle.attempt_owner import is_ours_to_end
+from berthmaster.lib.lifecycle.attempts import is_ours_to_end
 from berthmaster.lib.lifecycle.states import State
 from berthmaster.lib.lifecycle.workload import Key, Workload
 from berthmaster.lib.messages.control import QueueSetting

@@ -15,10 +15,9 @@ from collections.abc import Mapping
 from typing import Any, Final, Literal, NamedTuple
 
 from berthmaster.control.gateway.core.answers import overloaded, unavailable
-from berthmaster.lib.lifecycle.attempt_owner import is_ours_to_end
-from berthmaster.lib.lifecycle.run_times import progress_every_s
+from berthmaster.lib.lifecycle.attempts import is_ours_to_end
 from berthmaster.lib.lifecycle.states import BEGUN, State
-from berthmaster.lib.lifecycle.workload import Workload
+from berthmaster.lib.lifecycle.workload import Workload, progress_every_s
 from berthmaster.lib.messages.api import (
     CheckpointedRequest,
     EvictRequest,

@@ -14,7 +14,7 @@ counts from then on: evidence from before is forgotten.
 from collections import Counter
 from typing import Final, NamedTuple
 
-from berthmaster.lib.lifecycle.attempt_faults import CONTAGIOUS
+from berthmaster.lib.lifecycle.attempts import CONTAGIOUS
 from berthmaster.lib.lifecycle.workload import Key, Workload
 from berthmaster.lib.messages.control import FAILING_NODE_BY, Cordon
 from berthmaster.lib.messages.workload import Evicted, Failed, Fault, Succeeded, WorkloadEvent

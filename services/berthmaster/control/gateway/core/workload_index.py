@@ -18,8 +18,8 @@ from typing import Final
 
 import msgspec
 
-from berthmaster.lib.lifecycle.bindings import gpu_milli_of
 from berthmaster.lib.lifecycle.fold import LOST, Verdict, offer
+from berthmaster.lib.lifecycle.pods import gpu_milli_of
 from berthmaster.lib.lifecycle.states import ENDED, Ending, State
 from berthmaster.lib.lifecycle.workload import Key, Workload, key
 from berthmaster.lib.messages.api import ListReply, ListRequest, WorkloadStateName, WorkloadView

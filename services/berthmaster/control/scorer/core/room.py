@@ -10,7 +10,7 @@ from collections.abc import Set
 import msgspec
 
 from berthmaster.control.scorer.core.mix import Mix, PodShape
-from berthmaster.lib.engine.fleet.models import is_one_of
+from berthmaster.lib.engine.fleet.gpus import is_one_of
 from berthmaster.lib.messages.fleet import NodeReport
 
 WHOLE_MILLI = 1000

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from berthmaster.lib.engine.fleet.shares import charged_milli, part_of
-from berthmaster.lib.lifecycle.bindings import pod_gpu_milli
+from berthmaster.lib.lifecycle.pods import pod_gpu_milli
 from berthmaster.lib.messages.fleet import ClusterProfile, FleetFact, NodeGone, NodeReport, Share
 from berthmaster.lib.messages.placement import PodBinding
 from berthmaster.lib.messages.workload import JobRequest, PodSet

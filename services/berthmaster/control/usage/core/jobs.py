@@ -15,7 +15,7 @@ import msgspec
 
 from berthmaster.control.usage.core.gpus import Catalogue, Held, asked_milli, held
 from berthmaster.lib.lifecycle.fold import Verdict, fold_history
-from berthmaster.lib.lifecycle.sizes import together, with_bound
+from berthmaster.lib.lifecycle.pods import together, with_bound
 from berthmaster.lib.messages.api import RecordedEvent
 from berthmaster.lib.messages.placement import HUB_CELL, PodBinding
 from berthmaster.lib.messages.workload import (

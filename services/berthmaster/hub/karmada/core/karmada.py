@@ -32,9 +32,8 @@ from berthmaster.hub.karmada.core.steps import (
     next_step,
 )
 from berthmaster.lib.kube.controller.aside import Phase, SetAside
-from berthmaster.lib.kube.controller.in_flight import InFlight
 from berthmaster.lib.kube.controller.shell_contract import Answer, KubeEvent, Outcome
-from berthmaster.lib.kube.controller.work_queue import WorkQueue
+from berthmaster.lib.kube.controller.work_queue import InFlight, WorkQueue
 from berthmaster.lib.kube.objects import Metadata, Object, key_of
 from berthmaster.lib.kube.resources import RESOURCE_BINDINGS
 from berthmaster.lib.lifecycle.fold import Verdict

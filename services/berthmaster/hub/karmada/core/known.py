@@ -10,8 +10,7 @@ from berthmaster.hub.karmada.core.requests import Read, is_ours, name_of, read_r
 from berthmaster.hub.karmada.core.steps import Seen, View
 from berthmaster.lib.kube.objects import Object, key_of
 from berthmaster.lib.kube.selector import SelectorError
-from berthmaster.lib.lifecycle.fold import Verdict
-from berthmaster.lib.lifecycle.known_workloads import Endings, OpenWorkloads
+from berthmaster.lib.lifecycle.fold import Endings, OpenWorkloads, Verdict
 from berthmaster.lib.lifecycle.states import LIVE, Ending
 from berthmaster.lib.lifecycle.workload import Key, Workload, key
 from berthmaster.lib.messages.control import ControlFact, QueueSetting

@@ -2,8 +2,8 @@
 
 from berthmaster.hub.karmada.core.requests import origin_of
 from berthmaster.hub.karmada.core.steps import ASKER, Ask, Claim, End, Evict, Run, View
-from berthmaster.lib.lifecycle.attempt_owner import MAX_REASON_CHARS, ending_event, event_head
-from berthmaster.lib.lifecycle.digest import request_digest
+from berthmaster.lib.lifecycle.attempts import MAX_REASON_CHARS, ending_event, event_head
+from berthmaster.lib.lifecycle.workload import request_digest
 from berthmaster.lib.messages.workload import (
     Claimed,
     Evicted,

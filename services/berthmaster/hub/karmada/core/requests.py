@@ -22,8 +22,8 @@ from berthmaster.hub.karmada.core.objects import (
 )
 from berthmaster.lib.kube import labels
 from berthmaster.lib.kube.selector import SelectorError
-from berthmaster.lib.kueue.podsets.devices import amounts_of
 from berthmaster.lib.kueue.podsets.reading import (
+    amounts_of,
     bounded_priority,
     pod_set_of,
     queue_fault,

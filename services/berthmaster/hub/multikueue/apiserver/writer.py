@@ -36,9 +36,13 @@ from berthmaster.lib.kube.resources import ADMISSION_CHECKS, JOBS, KUEUE_WORKLOA
 from berthmaster.lib.kube.retry import on_conflict
 from berthmaster.lib.kueue.contract import clearing, may_be_switched_off, nomination
 from berthmaster.lib.kueue.jobs import HubJob
-from berthmaster.lib.kueue.multikueue import AdmissionCheck
+from berthmaster.lib.kueue.multikueue import (
+    OUR_MANAGER,
+    AdmissionCheck,
+    ManagedWorkload,
+    others_writing,
+)
 from berthmaster.lib.kueue.names import HELD_ANNOTATION, NUDGED_ANNOTATION, READY, RETRY
-from berthmaster.lib.kueue.nominators import OUR_MANAGER, ManagedWorkload, others_writing
 from berthmaster.lib.kueue.workloads import KueueWorkload
 
 MANAGER: Final = OUR_MANAGER

@@ -44,7 +44,7 @@ class FindWriter(NamedTuple):
 
 class Nudge(NamedTuple):
     """Write an annotation on a Workload, so that Kueue's manager reconciles what it held back since
-    its start (known/hub_pace.py).
+    its start (known/hub_kueue.py).
     """
 
     ref: str

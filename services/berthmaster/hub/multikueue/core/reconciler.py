@@ -17,10 +17,11 @@ from typing import Final
 import msgspec
 
 from berthmaster.hub.multikueue.core.answers import explain, kube_events, log_events
-from berthmaster.hub.multikueue.core.deciding import checks, hub_evictions, moving_on, traps, writes
+from berthmaster.hub.multikueue.core.deciding import checks, moving_on, traps, writes
 from berthmaster.hub.multikueue.core.deciding.blind import Blind
 from berthmaster.hub.multikueue.core.deciding.checks import Checks
 from berthmaster.hub.multikueue.core.deciding.committing import Commit, ToPlace, decide
+from berthmaster.hub.multikueue.core.deciding.hub_evictions import decide_eviction
 from berthmaster.hub.multikueue.core.deciding.hub_preemptor import waits_for_room
 from berthmaster.hub.multikueue.core.deciding.one_at_a_time import cleared_at_s
 from berthmaster.hub.multikueue.core.deciding.shortlist import shortlist_for
@@ -59,17 +60,15 @@ from berthmaster.hub.multikueue.core.instructions import (
 )
 from berthmaster.hub.multikueue.core.known.bus_state import BusState
 from berthmaster.hub.multikueue.core.known.hub import Hub, ObjectKey
-from berthmaster.hub.multikueue.core.known.hub_kueue import HubKueue
-from berthmaster.hub.multikueue.core.known.hub_pace import HubPace
+from berthmaster.hub.multikueue.core.known.hub_kueue import HubKueue, HubPace
 from berthmaster.hub.multikueue.core.known.rooms import Rooms
 from berthmaster.hub.multikueue.core.known.workload_view import Memo, WorkloadView, view_of
 from berthmaster.hub.multikueue.policy import NAME, HubPolicy
 from berthmaster.lib.engine.queueing.eviction import Eviction, Stay
 from berthmaster.lib.kube.controller.aside import Phase, SetAside
-from berthmaster.lib.kube.controller.in_flight import InFlight
 from berthmaster.lib.kube.controller.shell_contract import Answer, KubeEvent
 from berthmaster.lib.kube.controller.shell_contract import Outcome as WriteOutcome
-from berthmaster.lib.kube.controller.work_queue import WorkQueue
+from berthmaster.lib.kube.controller.work_queue import InFlight, WorkQueue
 from berthmaster.lib.kube.objects import Metadata, Object, key_of
 from berthmaster.lib.kube.resources import KUEUE_WORKLOADS
 from berthmaster.lib.kube.selector import Selector
@@ -528,7 +527,7 @@ class Reconciler:
 
     def _look_who_leaves(self, view: WorkloadView, now_s: float) -> None:
         """Note a workload with an eviction request for the next decisions."""
-        match hub_evictions.decide_eviction(self.know, view, self.policy, now_s):
+        match decide_eviction(self.know, view, self.policy, now_s):
             case Eviction():
                 self._leavers[view.name] = None
                 self._work.add_by(view.name, now_s + AGAIN_S)

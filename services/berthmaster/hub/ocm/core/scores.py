@@ -7,7 +7,7 @@ What is not known because nobody tells it, though the cluster may, stays as it s
 silence must move nobody.
 
 The eight of Open Cluster Management's own addon keep their names and their formula (the scorer's
-ocm.py, with its vectors). Ours::
+score.py, with its vectors). Ours::
 
     gpuIdle          measured idle share of the healthy GPUs
     gpuCalm          share of the shared GPUs that are not busy

@@ -28,20 +28,18 @@ from berthmaster.hub.placement.core.instructions import (
 )
 from berthmaster.hub.placement.core.kube_events import EventHistory
 from berthmaster.hub.placement.core.last_good import Good, good, kept
-from berthmaster.hub.placement.core.names import (
+from berthmaster.hub.placement.core.objects import (
     DISABLED,
     MAX_LABEL_CHARS,
     NOTES,
     RANKING,
     REQUEST,
-    Misconfigured,
-)
-from berthmaster.hub.placement.core.objects import (
     AddOnPlacementScore,
     GroupStatus,
     ManagedCluster,
     ManagedClusterSet,
     ManagedClusterSetBinding,
+    Misconfigured,
     Placement,
     PlacementDecision,
 )

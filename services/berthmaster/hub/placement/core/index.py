@@ -9,8 +9,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-from berthmaster.hub.placement.core.names import PLACEMENT_LABEL
-from berthmaster.hub.placement.core.objects import PlacementDecision
+from berthmaster.hub.placement.core.objects import PLACEMENT_LABEL, PlacementDecision
 from berthmaster.lib.kube.mirror import Key
 
 NOBODY: Final = ""  # whose pages are that carry no label

@@ -12,8 +12,15 @@ from typing import Final, NamedTuple
 import msgspec
 from msgspec.structs import replace
 
-from berthmaster.hub.placement.core.names import HYSTERESIS, REQUEST, UNKNOWN_SCORES, Misconfigured
-from berthmaster.hub.placement.core.objects import Placement, PlacementDecision, PlacementSpec
+from berthmaster.hub.placement.core.objects import (
+    HYSTERESIS,
+    REQUEST,
+    UNKNOWN_SCORES,
+    Misconfigured,
+    Placement,
+    PlacementDecision,
+    PlacementSpec,
+)
 from berthmaster.hub.placement.core.scheduling.request import Request, read
 from berthmaster.hub.placement.core.scheduling.verdicts import Verdicts
 from berthmaster.lib.kube.objects import Metadata

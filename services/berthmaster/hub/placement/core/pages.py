@@ -10,15 +10,15 @@ from collections.abc import Sequence
 from math import ceil
 from typing import Final, NamedTuple
 
-from berthmaster.hub.placement.core.names import (
+from berthmaster.hub.placement.core.objects import (
     GROUP_INDEX_LABEL,
     GROUP_NAME_LABEL,
+    PAGE_LIMIT,
     PLACEMENT_LABEL,
+    GroupStatus,
 )
-from berthmaster.hub.placement.core.objects import PAGE_LIMIT, GroupStatus
-from berthmaster.hub.placement.core.scheduling.request import Request
+from berthmaster.hub.placement.core.scheduling.request import Request, claims
 from berthmaster.hub.placement.core.scheduling.scheduler import Ranked, ScheduleResult
-from berthmaster.hub.placement.core.scheduling.selectors import claims
 
 MAX_REASON_CHARS: Final = 240
 MAX_RANKING_CHARS: Final = 3900  # longer annotations are not mirrored

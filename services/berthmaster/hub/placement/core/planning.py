@@ -15,8 +15,7 @@ from collections.abc import Container, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from berthmaster.hub.placement.core.instructions import DropPage, PutPage, Write
-from berthmaster.hub.placement.core.names import NOTES, OCM
-from berthmaster.hub.placement.core.objects import Placement, PlacementDecision
+from berthmaster.hub.placement.core.objects import NOTES, OCM, Placement, PlacementDecision
 from berthmaster.hub.placement.core.pages import Page
 
 

@@ -5,8 +5,13 @@ from typing import Any, Final, NamedTuple
 
 from msgspec.structs import replace
 
-from berthmaster.hub.placement.core.names import MISCONFIGURED, SATISFIED, Misconfigured
-from berthmaster.hub.placement.core.objects import GroupStatus, Placement
+from berthmaster.hub.placement.core.objects import (
+    MISCONFIGURED,
+    SATISFIED,
+    GroupStatus,
+    Misconfigured,
+    Placement,
+)
 from berthmaster.hub.placement.core.scheduling.scheduler import ScheduleResult
 from berthmaster.lib.kube.objects import Condition, condition, timestamp
 

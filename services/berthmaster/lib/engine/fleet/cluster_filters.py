@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from typing import Final, NamedTuple
 
 from berthmaster.lib.engine.fleet.clusters import Cluster
-from berthmaster.lib.lifecycle.job_kinds import takes_pod_sets
+from berthmaster.lib.lifecycle.attempts import takes_pod_sets
 from berthmaster.lib.messages.fleet import Taint
 from berthmaster.lib.messages.placement import Via
 from berthmaster.lib.messages.workload import PodSet, Toleration

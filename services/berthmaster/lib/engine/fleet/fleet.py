@@ -12,8 +12,7 @@ from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
 from berthmaster.lib.engine.fleet.arrays import ABSENT, Arrays, Touched
-from berthmaster.lib.engine.fleet.links import Links, links_of
-from berthmaster.lib.engine.fleet.models import resources_of
+from berthmaster.lib.engine.fleet.gpus import Links, links_of, resources_of
 from berthmaster.lib.engine.fleet.pieces import Pieces, Tpus, foreign_pieces, pieces_on, tpus_on
 from berthmaster.lib.engine.fleet.shares import Part, charged_milli, counted, enough
 from berthmaster.lib.lifecycle.workload import Key

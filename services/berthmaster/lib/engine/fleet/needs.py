@@ -13,8 +13,7 @@ from numpy.typing import NDArray
 
 from berthmaster.lib.engine.fleet.cluster_filters import READS, tolerates
 from berthmaster.lib.engine.fleet.fleet import WHOLE, Fleet, NodeKind
-from berthmaster.lib.engine.fleet.links import domain_numbers, levels_of
-from berthmaster.lib.engine.fleet.models import EXACTLY, is_one_of
+from berthmaster.lib.engine.fleet.gpus import EXACTLY, domain_numbers, is_one_of, levels_of
 from berthmaster.lib.engine.fleet.pieces import (
     NO_ACCELERATOR,
     NO_PIECES,

@@ -26,7 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from berthmaster.lib.engine.fleet.fleet import Fleet
-from berthmaster.lib.engine.fleet.models import is_model
+from berthmaster.lib.engine.fleet.gpus import is_model
 from berthmaster.lib.engine.scoring.cluster_scores import (
     MOST,
     UNKNOWN,

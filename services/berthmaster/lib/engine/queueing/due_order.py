@@ -21,9 +21,11 @@ from collections import OrderedDict
 from typing import Final
 
 from berthmaster.lib.engine.queueing.expectations import (
+    CAUTION,
     Expectations,
     as_told,
     from_told,
+    left_s,
     service_ms,
 )
 from berthmaster.lib.engine.queueing.life_tables import Rests
@@ -37,10 +39,8 @@ from berthmaster.lib.engine.queueing.order import (
     outlook,
     place,
 )
-from berthmaster.lib.engine.queueing.predict import CAUTION, left_s
 from berthmaster.lib.engine.queueing.preemption import Remaining
-from berthmaster.lib.lifecycle.run_times import age_s, ends_as_told_s, saved_s
-from berthmaster.lib.lifecycle.workload import Key, Workload
+from berthmaster.lib.lifecycle.workload import Key, Workload, age_s, ends_as_told_s, saved_s
 from berthmaster.lib.messages.placement import Expected, Lives, ToldOutlook
 from berthmaster.lib.messages.workload import JobRequest
 

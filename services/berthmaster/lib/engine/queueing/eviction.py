@@ -21,8 +21,7 @@ Rules of this file:
 from typing import Final, Literal, NamedTuple
 
 from berthmaster.lib.engine.queueing.preemption import lost_gpu_s
-from berthmaster.lib.lifecycle.run_times import stated_end_s, unsaved_s
-from berthmaster.lib.lifecycle.workload import Workload
+from berthmaster.lib.lifecycle.workload import Workload, stated_end_s, unsaved_s
 from berthmaster.lib.messages.control import Cordon
 from berthmaster.lib.messages.placement import MoveOrder
 from berthmaster.lib.messages.workload import AfterEviction, EvictionRequested, Hold, Wish

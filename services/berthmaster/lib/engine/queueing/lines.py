@@ -14,7 +14,7 @@ from berthmaster.lib.engine.fleet.needs import Shape, shape_of
 from berthmaster.lib.engine.fleet.shares import wants_fraction
 from berthmaster.lib.engine.queueing.order import Rank
 from berthmaster.lib.engine.queueing.queues import Ask, ask_of
-from berthmaster.lib.lifecycle.sizes import least_request
+from berthmaster.lib.lifecycle.pods import least_request
 from berthmaster.lib.lifecycle.workload import Key, Workload
 from berthmaster.lib.messages.workload import JobRequest
 

@@ -52,9 +52,8 @@ from typing import Final, Literal, NamedTuple, Protocol, TypeVar
 
 from berthmaster.lib.engine.queueing.queues import Amounts, QueueShare, Tier, used_of
 from berthmaster.lib.engine.queueing.tree import Level, Path
-from berthmaster.lib.lifecycle.bindings import charged_gpu_milli
-from berthmaster.lib.lifecycle.run_times import unsaved_s
-from berthmaster.lib.lifecycle.workload import Key, Workload
+from berthmaster.lib.lifecycle.pods import charged_gpu_milli
+from berthmaster.lib.lifecycle.workload import Key, Workload, unsaved_s
 from berthmaster.lib.messages.placement import EvictionOrder, PodBinding
 from berthmaster.lib.messages.workload import JobRequest
 

@@ -29,7 +29,7 @@ from enum import IntEnum
 from functools import lru_cache
 from typing import Final, NamedTuple
 
-from berthmaster.lib.engine.fleet.models import is_one_of
+from berthmaster.lib.engine.fleet.gpus import is_one_of
 from berthmaster.lib.engine.fleet.pieces import pieces_of
 from berthmaster.lib.engine.fleet.shares import Charges
 from berthmaster.lib.messages.control import QueueSetting

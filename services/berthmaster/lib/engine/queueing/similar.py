@@ -1,11 +1,11 @@
 """How long a job takes, as an interval: from how long similar jobs took.
 
 A job belongs to several groups: all jobs, those of its size, its tenant, its shape, its program
-(image and command), each of its labels, and all its labels together. ``predict.py`` keeps the run
-times of each group. ``mixed`` shrinks them into one distribution: it begins with the group that
-has seen the most endings and goes on to the rarest. A group of n endings counts
-n / (n + SHRINKAGE), and all before it the rest. So two endings of the very same program count half,
-and sixty nearly everything.
+(image and command), each of its labels, and all its labels together. ``expectations.py`` keeps the
+run times of each group. ``mixed`` shrinks them into one distribution: it begins with the group that
+has seen the most endings and goes on to the rarest. A group of n endings counts n / (n +
+SHRINKAGE), and all before it the rest. So two endings of the very same program count half, and
+sixty nearly everything.
 
 Example: all 400 jobs took between 10 s and 10 h. The three with the label model=bert took 100,
 110 and 120 s. A fourth one weighs those three with 3 / 5, so its median is 110 s and its interval

@@ -6,7 +6,7 @@ from berthmaster.lib.jobs.kinds.job import job_spec
 from berthmaster.lib.jobs.kinds.kind import JobKind, JobPlan
 from berthmaster.lib.jobs.pods import Document
 from berthmaster.lib.kube.resources import JOB_SETS
-from berthmaster.lib.lifecycle.job_kinds import JOB_SET as NAME
+from berthmaster.lib.lifecycle.attempts import JOB_SET as NAME
 from berthmaster.lib.messages.placement import Via
 from berthmaster.lib.messages.workload import JobRequest
 

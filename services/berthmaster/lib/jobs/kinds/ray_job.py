@@ -27,7 +27,7 @@ from berthmaster.lib.jobs.pods import Document
 from berthmaster.lib.kube import labels
 from berthmaster.lib.kube.objects import Condition
 from berthmaster.lib.kube.resources import RAY_JOBS
-from berthmaster.lib.lifecycle.sizes import is_elastic
+from berthmaster.lib.lifecycle.pods import is_elastic
 from berthmaster.lib.messages.placement import Via
 from berthmaster.lib.messages.workload import JobRequest
 

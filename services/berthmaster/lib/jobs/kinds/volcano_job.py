@@ -12,7 +12,7 @@ Rules of this file:
   the time that was left when it was made, so that it ends without an executor too.
 - It has no time to live after its end: who reads the end deletes it, and until then it tells it.
 - What starts in a queue of the cluster's Kueue, varies in size, or takes parts of GPUs that others'
-  schedulers hand out, is a Job or a JobSet in any case (lib/lifecycle/job_kinds.py).
+  schedulers hand out, is a Job or a JobSet in any case (lib/lifecycle/attempts.py).
 """
 
 from collections.abc import Mapping
@@ -24,8 +24,8 @@ from berthmaster.lib.jobs.pods import Document, from_annotation
 from berthmaster.lib.kube.labels import VOLCANO_INDEX
 from berthmaster.lib.kube.objects import Condition, Struct
 from berthmaster.lib.kube.resources import VOLCANO_JOBS
-from berthmaster.lib.lifecycle.job_kinds import VOLCANO_JOB as NAME
-from berthmaster.lib.lifecycle.job_kinds import takes_pod_sets
+from berthmaster.lib.lifecycle.attempts import VOLCANO_JOB as NAME
+from berthmaster.lib.lifecycle.attempts import takes_pod_sets
 from berthmaster.lib.messages.placement import Via
 from berthmaster.lib.messages.workload import JobRequest
 

@@ -6,24 +6,253 @@ Rules of this file:
 - Only what limits clusters is read: requests, node labels, GPU models, tolerations. Expressions
   that are no plain "this label has this value" are left to the scheduler.
 - What cannot be read is counted as nothing asked for, and each such thing is named.
+
+**Resources.** Rules of this file:
+
+- Every resource of every container is read, by its request or else by its limit, and added up as
+  Kubernetes does: containers and sidecars run together, init containers one after the other.
+- No accelerator is dropped in silence. What the engine can rank is ranked; all else is required of
+  clusters by its name (lib/engine/fleetview/components.py), and a problem in words says what is not
+  counted.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from itertools import islice
 from typing import Final, NamedTuple
 
-from berthmaster.lib.accelerators.labels import PRODUCT
+from berthmaster.lib.accelerators.table import (
+    HAMI_CORES,
+    HAMI_MEMORY,
+    HAMI_MEMORY_PERCENT,
+    KAI_DEVICES,
+    KAI_FRACTION,
+    KAI_MEMORY,
+    MIG,
+    NVIDIA,
+    PRODUCT,
+    TPU,
+    How,
+    how_of,
+    is_resource_name,
+)
 from berthmaster.lib.accelerators.tpu import TOPOLOGY_LABEL, chips_of
-from berthmaster.lib.engine.fleet.models import EXACTLY
-from berthmaster.lib.kueue.podsets.devices import Devices, amounts_of, devices_of
-from berthmaster.lib.kueue.podsets.templates import PodSpec, PodToleration, Requirement, TemplateSet
+from berthmaster.lib.engine.fleet.gpus import EXACTLY, resources_of
+from berthmaster.lib.engine.fleet.shares import profile_milli
+from berthmaster.lib.kube.quantity import QuantityError, milli, whole
+from berthmaster.lib.kueue.podsets.templates import (
+    PodSpec,
+    PodTemplate,
+    PodToleration,
+    Quantity,
+    Requirement,
+    Resources,
+    TemplateSet,
+)
+from berthmaster.lib.messages.fleet import NodeReport
 from berthmaster.lib.messages.workload import (
     MAX_GPUS_A_POD,
+    MAX_PIECES_A_POD,
     MAX_PODS,
+    MAX_RESOURCES,
     MAX_TOLERATIONS,
+    MAX_TPUS_A_POD,
     PodSet,
     Toleration,
 )
+
+WHOLE: Final = 1000
+MAX_PART_MIB: Final = 1 << 24  # of a part of a GPU
+NAME_CHARS: Final = 120  # of a resource, in words for people
+SIDECAR: Final = "Always"  # restartPolicy of an init container that runs on beside the others
+
+
+class Devices(NamedTuple):
+    """What each pod asks for."""
+
+    number: int = 0  # GPUs that the engine ranks by
+    resource: str = ""  # of whole ones
+    profile: str = ""  # of MIG
+    milli: int = WHOLE
+    memory_mib: int = 0  # of a part
+    tpus: int = 0
+    pieces: Mapping[str, int] = {}  # of what the table does not know, on one node
+    required: Mapping[str, int] = {}  # what the engine does not look for: of clusters, by name
+
+
+_NOTHING: Final = Devices()
+
+
+def amounts_of(spec: PodSpec, where: str, problems: list[str]) -> dict[str, int]:
+    """By resource: CPU in milli, all else in whole units."""
+    together = _running(spec, where, problems)
+    if spec.resources is not None:
+        together.update(_asked(spec.resources, where, problems))  # which then counts
+    if spec.overhead:
+        for name, amount in _read(spec.overhead, where, problems):
+            together[name] = together.get(name, 0) + amount
+    return together
+
+
+def _running(spec: PodSpec, where: str, problems: list[str]) -> dict[str, int]:
+    together: dict[str, int] = {}
+    for one in spec.containers or ():
+        for name, amount in _asked(one.resources, where, problems):
+            together[name] = together.get(name, 0) + amount
+    if not spec.init_containers:
+        return together
+    sidecars: dict[str, int] = {}
+    most: dict[str, int] = {}
+    for one in spec.init_containers:
+        for name, amount in _asked(one.resources, where, problems):
+            beside = sidecars.get(name, 0) + amount
+            most[name] = max(most.get(name, 0), beside)
+            if one.restart_policy == SIDECAR:
+                sidecars[name] = beside
+    for name, amount in most.items():
+        together[name] = max(together.get(name, 0) + sidecars.get(name, 0), amount)
+    return together
+
+
+def _asked(
+    resources: Resources | None, where: str, problems: list[str]
+) -> Iterable[tuple[str, int]]:
+    if resources is None:
+        return ()
+    requests, limits = resources.requests or {}, resources.limits
+    if not limits or limits == requests:
+        return _read(requests, where, problems)
+    told = {name: one for name, one in requests.items() if one is not None}
+    return _read({**limits, **told}, where, problems)
+
+
+def _read(
+    named: Mapping[str, Quantity], where: str, problems: list[str]
+) -> Iterable[tuple[str, int]]:
+    for name, asked in named.items():
+        if asked is None:
+            continue
+        text = repr(asked) if isinstance(asked, float) else asked
+        try:
+            yield name, milli(text) if name == "cpu" else whole(text)
+        except QuantityError as error:
+            problems.append(f"{where}: {name[:NAME_CHARS]}: {error}")
+
+
+def devices_of(
+    template: PodTemplate | None, amounts: Mapping[str, int], where: str, problems: list[str]
+) -> Devices:
+    """Which of it are accelerators, or what nobody here knows."""
+    asked = {name: n for name, n in amounts.items() if n and how_of(name) is not None}
+    found = _in_pieces(_ranked(asked), asked) if asked else _NOTHING
+    rest = {name: n for name, n in asked.items() if name != _name_of(found)}
+    annotations = (
+        template.metadata.annotations if template is not None and template.metadata else None
+    ) or {}
+    if KAI_FRACTION in annotations or KAI_MEMORY in annotations:
+        rest[KAI_FRACTION] = 1
+        found = _shared_by_kai(found, annotations, where, problems)
+    part = found.number and found.milli < WHOLE and not found.profile
+    for name, count in sorted(rest.items()):
+        how = how_of(name)
+        if name == TPU and found.tpus:
+            continue  # ranked by pieces
+        if name in found.pieces:
+            told = "not known by name here, so nodes must have it and queues grant it as it is"
+        elif how is How.OTHER:
+            told = "more than is counted, so only queues that grant it count"
+        elif part and (how in (How.LIMIT, How.MILLI) or name == KAI_FRACTION):
+            continue  # ranked by the part that it comes to
+        else:
+            told = "required of a cluster, and what is free of it is not known"
+        problems.append(f"{where}: {count} {name[:NAME_CHARS]} a pod: {told}")
+    spec = template.spec if template is not None else None
+    for claim in (spec.resource_claims if spec is not None else None) or ():
+        of = claim.resource_claim_template_name or claim.resource_claim_name or claim.name
+        problems.append(
+            f"{where}: resource claim {of[:NAME_CHARS]}: a Workload does not tell its devices, so "
+            "only the quota that the hub's Kueue counts for it is required of a cluster"
+        )
+    return found._replace(required=rest)
+
+
+def _ranked(asked: Mapping[str, int]) -> Devices:
+    """What the engine looks for: by the resource's very name, as whoever asks for one maker's GPUs
+    is not served by another's."""
+    wholes = sorted(
+        (name for name in asked if how_of(name) is How.WHOLE), key=lambda n: (n != NVIDIA, n)
+    )
+    if wholes:
+        first = wholes[0]
+        limits = [name for name in asked if how_of(name) is How.LIMIT]
+        if limits and first == NVIDIA and asked[NVIDIA] == 1:
+            percent = max(asked.get(HAMI_CORES, 0), asked.get(HAMI_MEMORY_PERCENT, 0))
+            memory_mib = min(asked.get(HAMI_MEMORY, 0), MAX_PART_MIB)
+            return Devices(1, "", "", max(1, min(percent * 10, WHOLE - 1)), memory_mib)
+        return Devices(asked[first], first)
+    parts = [n for name, n in asked.items() if how_of(name) is How.MILLI]
+    if len(parts) == 1 and parts[0] < WHOLE:
+        return Devices(1, "", "", parts[0])
+    slices = [name for name in asked if how_of(name) is How.MIG]
+    if len(slices) == 1 and asked[slices[0]] == 1:
+        profile = slices[0].removeprefix(MIG)
+        part = profile_milli(profile)
+        if part is not None:
+            return Devices(1, "", profile, part)
+    return Devices()
+
+
+def _in_pieces(found: Devices, asked: Mapping[str, int]) -> Devices:
+    """With TPUs, and with what the table does not know: whole pieces of one node."""
+    tpus = asked.get(TPU, 0) if not found.number else 0
+    others = (
+        (name, n)
+        for name, n in sorted(asked.items())
+        if how_of(name) is How.OTHER and n <= MAX_PIECES_A_POD and is_resource_name(name)
+    )
+    return found._replace(
+        tpus=tpus if tpus <= MAX_TPUS_A_POD else 0, pieces=dict(islice(others, MAX_RESOURCES))
+    )
+
+
+def _name_of(found: Devices) -> str:
+    """The resource that it was made of."""
+    if not found.number:
+        return ""
+    return f"{MIG}{found.profile}" if found.profile else found.resource or NVIDIA
+
+
+def _shared_by_kai(
+    found: Devices, annotations: Mapping[str, str], where: str, problems: list[str]
+) -> Devices:
+    """A part of one GPU; several, or one beside others, are only required."""
+    fraction, memory = annotations.get(KAI_FRACTION), annotations.get(KAI_MEMORY, "")
+    try:
+        share = float(fraction) if fraction is not None else 0.0
+        memory_mib = int(memory) if fraction is None else 0
+    except ValueError:
+        share = memory_mib = -1
+    if not 0 <= share <= 1 or not 0 <= memory_mib <= MAX_PART_MIB or not (share or memory_mib):
+        said = fraction if fraction is not None else memory
+        problems.append(f"{where}: annotation {KAI_FRACTION}: {said[:32]!r} is no part of a GPU")
+        return found
+    if found.number or annotations.get(KAI_DEVICES, "1") != "1":
+        return found
+    return Devices(1, "", "", max(1, min(int(share * WHOLE + 0.999), WHOLE - 1)), memory_mib)
+
+
+def has(node: NodeReport, name: str, count: int) -> bool:
+    """Whether a node shows so many of a resource, free or not."""
+    if name == TPU:
+        return node.allocatable.tpus >= count
+    if node.allocatable.pieces.get(name, 0) >= count:
+        return True
+    if how_of(name) is How.WHOLE:
+        return resources_of(node).count(name) >= count
+    if how_of(name) is How.LIMIT:
+        return any(share.kind == "hami" for share in node.shares)
+    return any(share.resource == name and share.count >= count for share in node.shares)
+
 
 MIB: Final = 1024 * 1024
 MAX_CPU_MILLI: Final = 10_000_000

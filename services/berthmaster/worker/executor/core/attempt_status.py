@@ -24,8 +24,8 @@ from berthmaster.lib.jobs.objects import JobObject
 from berthmaster.lib.jobs.progress import heard_in
 from berthmaster.lib.kube.labels import FINALIZER, ISOLATION, gpu_indices, identity
 from berthmaster.lib.kube.objects import Condition, condition, holds, seconds
-from berthmaster.lib.kueue.slices import Slices
-from berthmaster.lib.lifecycle.sizes import index_of, set_of
+from berthmaster.lib.kueue.workloads import Slices
+from berthmaster.lib.lifecycle.pods import index_of, set_of
 from berthmaster.lib.messages.placement import PodBinding
 from berthmaster.lib.messages.workload import Fault, Isolation
 from berthmaster.lib.requests.validation import uri_fault
@@ -106,7 +106,7 @@ class Scene(msgspec.Struct, kw_only=True):
 
     @property
     def has_lost_quota(self) -> bool:
-        """Return whether Kueue released the quota of a running job (lib/kueue/slices.py)."""
+        """Return whether Kueue released the quota of a running job (lib/kueue/workloads.py)."""
         return self.without_quota >= LOST_AFTER
 
 

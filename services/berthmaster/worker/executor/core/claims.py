@@ -24,7 +24,7 @@ from berthmaster.lib.jobs.pods import GPU_CLAIM, Document
 from berthmaster.lib.messages.families import UNREADABLE
 from berthmaster.lib.messages.fleet import DeviceClaim, Share
 from berthmaster.lib.messages.workload import PodSet
-from berthmaster.worker.executor.core.offers import Offers
+from berthmaster.worker.executor.core.affinity import Offers
 
 TEMPLATES: Final = "berthmaster.io/claim-templates"  # annotation: name -> content of the claims
 _WHOLE: Final = 1000

@@ -37,7 +37,7 @@ operator may declare events void or cancel the workload, and a recovery may rest
 import heapq
 from typing import Final, assert_never
 
-from berthmaster.lib.lifecycle.attempt_owner import MAX_REASON_CHARS, sent_by_hub
+from berthmaster.lib.lifecycle.attempts import MAX_REASON_CHARS, sent_by_hub
 from berthmaster.lib.lifecycle.instructions import (
     Answered,
     Append,
@@ -48,10 +48,9 @@ from berthmaster.lib.lifecycle.instructions import (
     Stored,
     Unknown,
 )
-from berthmaster.lib.lifecycle.run_times import progress_every_s
-from berthmaster.lib.lifecycle.sizes import with_bound
+from berthmaster.lib.lifecycle.pods import with_bound
 from berthmaster.lib.lifecycle.states import HELD, State
-from berthmaster.lib.lifecycle.workload import Key, Workload, key
+from berthmaster.lib.lifecycle.workload import Key, Workload, key, progress_every_s
 from berthmaster.lib.messages.door import HeldAttempt
 from berthmaster.lib.messages.placement import HUB_CELL
 from berthmaster.lib.messages.workload import (

@@ -10,8 +10,7 @@ from typing import NamedTuple, assert_never
 
 import msgspec
 
-from berthmaster.lib.lifecycle.digest import request_digest
-from berthmaster.lib.lifecycle.sizes import (
+from berthmaster.lib.lifecycle.pods import (
     index_of,
     is_elastic,
     least,
@@ -20,7 +19,7 @@ from berthmaster.lib.lifecycle.sizes import (
     with_bound,
 )
 from berthmaster.lib.lifecycle.states import State
-from berthmaster.lib.lifecycle.workload import Workload
+from berthmaster.lib.lifecycle.workload import Workload, request_digest
 from berthmaster.lib.messages.placement import PodBinding, Target
 from berthmaster.lib.messages.workload import Checkpoint, Fault, JobRequest, Placed, Progress
 from berthmaster.worker.executor.core.cluster_protocol import (

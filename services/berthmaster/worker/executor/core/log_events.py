@@ -4,14 +4,14 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from berthmaster.lib.lifecycle.attempt_faults import (
+from berthmaster.lib.lifecycle.attempts import (
+    MAX_REASON_CHARS,
     SAME_WAY,
     backoff_s,
     is_tried_again,
     may_give_way,
     repeats_after,
 )
-from berthmaster.lib.lifecycle.attempt_owner import MAX_REASON_CHARS
 from berthmaster.lib.messages.workload import (
     Admitted,
     Cancelled,

@@ -55,14 +55,13 @@ from berthmaster.lib.jobs.pods import (
 from berthmaster.lib.jobs.templates import apply as templates_apply
 from berthmaster.lib.kube import labels
 from berthmaster.lib.kueue.names import ELASTIC_JOB, EQUAL_COMPLETIONS, MIN_PARALLELISM, QUEUE_LABEL
-from berthmaster.lib.lifecycle.sizes import is_elastic, is_set_elastic, least, most
+from berthmaster.lib.lifecycle.pods import is_elastic, is_set_elastic, least, most
 from berthmaster.lib.messages.fleet import Share
 from berthmaster.lib.messages.placement import PodBinding
 from berthmaster.lib.messages.workload import Part, PodSet
 from berthmaster.worker.executor.core import claims
-from berthmaster.worker.executor.core.affinity import placing
+from berthmaster.worker.executor.core.affinity import Offers, placing
 from berthmaster.worker.executor.core.cluster_protocol import Attempt, CreatePods
-from berthmaster.worker.executor.core.offers import Offers
 
 PODS: Final = "berthmaster.io/pods"  # annotation: "<pod set>:<count> …", pods that must run
 SIZES: Final = "berthmaster.io/pod-bounds"  # annotation: "<pod set>:<min>-<max> …", of elastic jobs

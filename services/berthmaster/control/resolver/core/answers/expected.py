@@ -28,8 +28,7 @@ from berthmaster.control.resolver.core.deciding.cycle import Cycle
 from berthmaster.control.resolver.core.known.knowledge import Knowledge
 from berthmaster.lib.engine.fleet.needs import gpu_milli
 from berthmaster.lib.engine.fleetview.shortlist import BUSY, Shortlist
-from berthmaster.lib.lifecycle.bindings import gpu_milli_of
-from berthmaster.lib.lifecycle.sizes import least_request
+from berthmaster.lib.lifecycle.pods import gpu_milli_of, least_request
 from berthmaster.lib.lifecycle.workload import Key, Workload
 from berthmaster.lib.messages.api import Expectation
 from berthmaster.lib.messages.workload import JobRequest

@@ -40,8 +40,8 @@ from berthmaster.lib.engine.fleetview.fleet_problems import all_unlisted, unlist
 from berthmaster.lib.engine.fleetview.shortlist import BUSY, Shortlist
 from berthmaster.lib.engine.queueing.queues import GPU, QueueShare
 from berthmaster.lib.jobs.kinds.ray_job import made_as
-from berthmaster.lib.lifecycle.known_workloads import frozen_summary
-from berthmaster.lib.lifecycle.sizes import at_size, is_elastic, least_request, size_steps, without
+from berthmaster.lib.lifecycle.fold import frozen_summary
+from berthmaster.lib.lifecycle.pods import at_size, is_elastic, least_request, size_steps, without
 from berthmaster.lib.lifecycle.states import State
 from berthmaster.lib.lifecycle.workload import Key, Workload, key
 from berthmaster.lib.messages.api import DryRunReply, QueueAccount, QueueStanding, Refusal, WhyReply

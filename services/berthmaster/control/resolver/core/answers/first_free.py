@@ -19,8 +19,7 @@ from berthmaster.control.resolver.core.deciding.releases import Release, soonest
 from berthmaster.control.resolver.core.known.knowledge import Knowledge
 from berthmaster.lib.engine.fleetview.shortlist import BUSY, Shortlist
 from berthmaster.lib.engine.queueing.similar import Estimate, left
-from berthmaster.lib.lifecycle.run_times import saved_s, stated_end_s
-from berthmaster.lib.lifecycle.workload import Key, Workload
+from berthmaster.lib.lifecycle.workload import Key, Workload, saved_s, stated_end_s
 from berthmaster.lib.messages.workload import JobRequest
 
 ENDS_LOOKED_AT: Final = 1024  # maximum number of ends to try, because a question must be fast

@@ -14,7 +14,7 @@ from berthmaster.control.resolver.core.deciding.turns import queue_refusal
 from berthmaster.control.resolver.core.known.knowledge import Knowledge
 from berthmaster.control.resolver.policy import Policy
 from berthmaster.lib.engine.fleet.fleet import WHOLE
-from berthmaster.lib.engine.fleet.models import EXACTLY, is_model
+from berthmaster.lib.engine.fleet.gpus import EXACTLY, is_model
 from berthmaster.lib.engine.fleetview.components import price_of
 from berthmaster.lib.messages.api import GpusReply, GpusRequest, GpuStock, Refusal
 from berthmaster.lib.messages.workload import JobRequest, PodSet

@@ -26,7 +26,7 @@ from berthmaster.lib.messages.workload import (
     PodSet,
     Toleration,
 )
-from berthmaster.lib.requests.dividing import divide_fault
+from berthmaster.lib.requests.pod_sets import divide_fault
 
 MOST_QUEUES: Final = 16  # tried
 MOST_TAINTS: Final = 4

@@ -13,7 +13,7 @@ from berthmaster.control.resolver.core.deciding.move_away import (
 from berthmaster.control.resolver.core.known.knowledge import Knowledge
 from berthmaster.control.resolver.policy import Policy
 from berthmaster.lib.engine.queueing.eviction import drain_words
-from berthmaster.lib.lifecycle.bindings import gpu_milli_of
+from berthmaster.lib.lifecycle.pods import gpu_milli_of
 from berthmaster.lib.lifecycle.workload import Workload
 from berthmaster.lib.messages.api import CordonsReply, CordonView, StillThere
 from berthmaster.lib.messages.control import Cordon, GpuCordon

@@ -11,8 +11,7 @@ from typing import Final, NamedTuple
 from msgspec.structs import replace
 
 from berthmaster.control.resolver.core.known.knowledge import Knowledge
-from berthmaster.lib.lifecycle.digest import request_digest
-from berthmaster.lib.lifecycle.workload import Workload, key
+from berthmaster.lib.lifecycle.workload import Workload, key, request_digest
 from berthmaster.lib.messages.api import (
     AddedCluster,
     CordonRequest,
@@ -33,7 +32,7 @@ from berthmaster.lib.messages.fleet import (
     Stamp,
 )
 from berthmaster.lib.messages.workload import JobRequest, Submitted
-from berthmaster.lib.requests.queue_tree import placing_fault
+from berthmaster.lib.requests.queues import placing_fault
 from berthmaster.lib.requests.runtimes import filled_in
 from berthmaster.lib.requests.validation import ranking_fault, request_fault
 

@@ -43,8 +43,8 @@ from berthmaster.control.resolver.policy import Policy
 from berthmaster.lib.engine.fleet.overlay import Overlay
 from berthmaster.lib.engine.fleetview.shortlist import BUSY
 from berthmaster.lib.engine.queueing.lines import Line
-from berthmaster.lib.lifecycle.bindings import gpu_milli_of
 from berthmaster.lib.lifecycle.fold import Verdict
+from berthmaster.lib.lifecycle.pods import gpu_milli_of
 from berthmaster.lib.lifecycle.workload import Key, Workload, key
 from berthmaster.lib.messages.api import (
     DrainRequest,

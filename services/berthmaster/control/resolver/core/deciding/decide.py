@@ -26,7 +26,7 @@ from functools import cached_property
 
 import msgspec
 
-from berthmaster.control.resolver.core.deciding.cycle import Cycle
+from berthmaster.control.resolver.core.deciding.cycle import Cycle, target_of
 from berthmaster.control.resolver.core.deciding.division import (
     Shares,
     follow_parts,
@@ -54,7 +54,6 @@ from berthmaster.control.resolver.core.deciding.rebalance import (
 from berthmaster.control.resolver.core.deciding.reservations import Active, Token
 from berthmaster.control.resolver.core.deciding.resize import Resize, Shrinker, grown, most_that
 from berthmaster.control.resolver.core.deciding.turns import Turn, within_right
-from berthmaster.control.resolver.core.deciding.worker_queue import target_of
 from berthmaster.control.resolver.core.known.knowledge import UNCLAIMED, Knowledge
 from berthmaster.control.resolver.policy import Policy
 from berthmaster.lib.engine.fitting.fit import Bound
@@ -65,7 +64,7 @@ from berthmaster.lib.engine.fleetview.shortlist import Shortlist
 from berthmaster.lib.engine.queueing.idle import idle_action
 from berthmaster.lib.engine.queueing.ledger import amounts_of
 from berthmaster.lib.engine.queueing.queues import Amounts
-from berthmaster.lib.lifecycle.sizes import (
+from berthmaster.lib.lifecycle.pods import (
     at_size,
     is_elastic,
     least_request,

@@ -31,16 +31,15 @@ from berthmaster.control.resolver.core.deciding.cycle import Cycle
 from berthmaster.control.resolver.core.deciding.draft import NODE_BYTES, RECORD_BYTES, Draft
 from berthmaster.control.resolver.core.deciding.move_away import ours_to_end
 from berthmaster.control.resolver.core.deciding.reservations import owed_capacity
+from berthmaster.control.resolver.core.known.indexes import PartEnd, open_parts
 from berthmaster.control.resolver.core.known.knowledge import Knowledge
-from berthmaster.control.resolver.core.known.parts import PartEnd, open_parts
 from berthmaster.control.resolver.policy import Policy
 from berthmaster.lib.engine.fitting.fit import Bound
 from berthmaster.lib.engine.fleet.needs import shape_of
 from berthmaster.lib.engine.queueing.preemption import ending_with, lost_gpu_s
-from berthmaster.lib.lifecycle.attempt_faults import OWN, SAME_WAY, is_tried_again, repeats_after
-from berthmaster.lib.lifecycle.digest import request_digest
+from berthmaster.lib.lifecycle.attempts import OWN, SAME_WAY, is_tried_again, repeats_after
 from berthmaster.lib.lifecycle.states import HELD, State
-from berthmaster.lib.lifecycle.workload import Key, Workload, key, part_id
+from berthmaster.lib.lifecycle.workload import Key, Workload, key, part_id, request_digest
 from berthmaster.lib.messages.placement import Commit, DividedPart, Division, PartOrder
 from berthmaster.lib.messages.workload import (
     MAX_PARTS,

@@ -48,7 +48,7 @@ from berthmaster.lib.engine.queueing.eviction import (
     requested_eviction,
 )
 from berthmaster.lib.engine.queueing.preemption import lost_gpu_s
-from berthmaster.lib.lifecycle.attempt_owner import is_ours_to_end
+from berthmaster.lib.lifecycle.attempts import is_ours_to_end
 from berthmaster.lib.lifecycle.states import HELD, State
 from berthmaster.lib.lifecycle.workload import Workload, key
 from berthmaster.lib.messages.control import Cordon

@@ -36,8 +36,8 @@ import msgspec
 from berthmaster.control.resolver.core.deciding.cycle import Cycle
 from berthmaster.control.resolver.core.deciding.reservations import MAX_HELD_NODES, owed_capacity
 from berthmaster.control.resolver.core.deciding.turns import Turn
+from berthmaster.control.resolver.core.known.indexes import open_parts
 from berthmaster.control.resolver.core.known.knowledge import Knowledge
-from berthmaster.control.resolver.core.known.parts import open_parts
 from berthmaster.control.resolver.policy import Policy
 from berthmaster.lib.engine.fitting.fit import Bound
 from berthmaster.lib.engine.fleet.fleet import Fleet
@@ -72,9 +72,8 @@ from berthmaster.lib.engine.queueing.preemption import (
 )
 from berthmaster.lib.engine.queueing.queues import Tier
 from berthmaster.lib.engine.queueing.tree import Path
-from berthmaster.lib.lifecycle.run_times import unsaved_s
-from berthmaster.lib.lifecycle.sizes import with_bound, without
-from berthmaster.lib.lifecycle.workload import Key, Workload
+from berthmaster.lib.lifecycle.pods import with_bound, without
+from berthmaster.lib.lifecycle.workload import Key, Workload, unsaved_s
 from berthmaster.lib.messages.control import QueueSetting
 from berthmaster.lib.messages.placement import EvictionOrder, Reservation
 from berthmaster.lib.messages.workload import JobRequest, PodSet

@@ -15,8 +15,7 @@ from berthmaster.control.resolver.core.known.knowledge import Knowledge
 from berthmaster.lib.engine.fleet.fleet import Fleet, Holding
 from berthmaster.lib.engine.fleet.overlay import Overlay
 from berthmaster.lib.engine.queueing.returns import Holder, Reserved, next_end_s, reseated, returned
-from berthmaster.lib.lifecycle.run_times import first_stated_end_s
-from berthmaster.lib.lifecycle.workload import Key
+from berthmaster.lib.lifecycle.workload import Key, first_stated_end_s
 from berthmaster.lib.messages.placement import Reservation
 
 MOST_ENDINGS: Final = 4096  # ends in a cluster before a job with a reservation starts

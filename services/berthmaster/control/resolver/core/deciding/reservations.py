@@ -58,9 +58,8 @@ from berthmaster.lib.engine.fleet.pieces import Pieces
 from berthmaster.lib.engine.fleetview.shortlist import BUSY
 from berthmaster.lib.engine.queueing.lines import Line, duration_class, longest_s
 from berthmaster.lib.engine.queueing.queues import models_left, prices_of
-from berthmaster.lib.lifecycle.bindings import gpu_milli_of
-from berthmaster.lib.lifecycle.run_times import stated_end_s
-from berthmaster.lib.lifecycle.workload import Key
+from berthmaster.lib.lifecycle.pods import gpu_milli_of
+from berthmaster.lib.lifecycle.workload import Key, stated_end_s
 from berthmaster.lib.messages.placement import HeldNode, HeldPieces, Reservation
 from berthmaster.lib.messages.workload import JobRequest
 

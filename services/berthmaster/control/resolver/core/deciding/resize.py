@@ -34,10 +34,9 @@ from typing import Final, Literal, NamedTuple, TypeVar
 
 import msgspec
 
-from berthmaster.control.resolver.core.deciding.cycle import Cycle
+from berthmaster.control.resolver.core.deciding.cycle import Cycle, Freed, others_wait
 from berthmaster.control.resolver.core.deciding.reservations import MAX_HELD_NODES, owed_capacity
 from berthmaster.control.resolver.core.deciding.turns import Turn, right_of, within_right
-from berthmaster.control.resolver.core.deciding.worker_queue import Freed, others_wait
 from berthmaster.control.resolver.core.known.indexes import may_resize
 from berthmaster.lib.engine.fitting.fit import Bound
 from berthmaster.lib.engine.fleet.fleet import Holding
@@ -55,7 +54,7 @@ from berthmaster.lib.engine.queueing.preemption import (
     right_over,
 )
 from berthmaster.lib.kueue.quota import NO_QUOTA
-from berthmaster.lib.lifecycle.sizes import (
+from berthmaster.lib.lifecycle.pods import (
     at_step,
     counts_of,
     index_of,

@@ -31,7 +31,7 @@ import msgspec
 from berthmaster.control.resolver.core.deciding.cycle import Cycle
 from berthmaster.control.resolver.core.known.knowledge import Knowledge
 from berthmaster.control.resolver.policy import Policy
-from berthmaster.lib.engine.fleet.models import EXACTLY
+from berthmaster.lib.engine.fleet.gpus import EXACTLY
 from berthmaster.lib.engine.fleet.needs import TOO_DEAR
 from berthmaster.lib.engine.fleetview.shortlist import Shortlist
 from berthmaster.lib.engine.queueing.ledger import job_of
@@ -49,7 +49,7 @@ from berthmaster.lib.engine.queueing.queues import (
     tier,
 )
 from berthmaster.lib.engine.queueing.tree import Level, Path, right_along
-from berthmaster.lib.lifecycle.sizes import least_request
+from berthmaster.lib.lifecycle.pods import least_request
 from berthmaster.lib.lifecycle.workload import Key, Workload
 from berthmaster.lib.messages.workload import JobRequest
 

@@ -21,7 +21,7 @@ from berthmaster.lib.engine.queueing.lines import Line, Lines
 from berthmaster.lib.engine.queueing.order import CPU_MILLI_A_GPU, OrderBy
 from berthmaster.lib.engine.queueing.queues import CPU, MODEL, Ask, QueueShare, Right, ask_of
 from berthmaster.lib.engine.queueing.tree import Level, Path, QueueTree, right_along
-from berthmaster.lib.lifecycle.sizes import least_request
+from berthmaster.lib.lifecycle.pods import least_request
 from berthmaster.lib.lifecycle.states import HELD, State
 from berthmaster.lib.lifecycle.workload import Key, Workload
 from berthmaster.lib.messages.control import QueueSetting

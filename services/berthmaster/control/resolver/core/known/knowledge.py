@@ -16,7 +16,7 @@ from typing import NamedTuple
 import msgspec
 
 from berthmaster.control.resolver.core.known.derived import Derived
-from berthmaster.control.resolver.core.known.parts import Parts
+from berthmaster.control.resolver.core.known.indexes import Parts
 from berthmaster.control.resolver.policy import Policy
 from berthmaster.lib.engine.fitting.fit import assumed_gpus, holding
 from berthmaster.lib.engine.fleet.fleet import Fleet, Holding
@@ -24,20 +24,17 @@ from berthmaster.lib.engine.fleet.overlay import Overlay
 from berthmaster.lib.engine.fleetview.shortlist import ClusterSnapshot, snapshot_of
 from berthmaster.lib.engine.fleetview.view import FleetView
 from berthmaster.lib.engine.queueing.due_order import DueOrder
-from berthmaster.lib.engine.queueing.expectations import Expectations
+from berthmaster.lib.engine.queueing.expectations import Expectations, Learned
 from berthmaster.lib.engine.queueing.life_tables import LOOKED_AT, NO_LIVES
 from berthmaster.lib.engine.queueing.life_tables import is_due as is_lives_due
 from berthmaster.lib.engine.queueing.order import gpu_share
-from berthmaster.lib.engine.queueing.predict import Learned
 from berthmaster.lib.engine.queueing.preemption import RecentEvictions
 from berthmaster.lib.engine.scoring.pod_mix import Sampled, sampled_from
 from berthmaster.lib.engine.scoring.pressure import NO_PRESSURE, is_due
-from berthmaster.lib.lifecycle.decisions import Chain
-from berthmaster.lib.lifecycle.fold import Verdict
-from berthmaster.lib.lifecycle.known_workloads import OpenWorkloads
-from berthmaster.lib.lifecycle.run_times import age_s
+from berthmaster.lib.lifecycle.commits import Chain
+from berthmaster.lib.lifecycle.fold import OpenWorkloads, Verdict
 from berthmaster.lib.lifecycle.states import HELD, Ending, State
-from berthmaster.lib.lifecycle.workload import Key, Workload, key
+from berthmaster.lib.lifecycle.workload import Key, Workload, age_s, key
 from berthmaster.lib.messages.control import ControlFact, QueueSetting
 from berthmaster.lib.messages.fleet import FleetFact, NodeReport
 from berthmaster.lib.messages.placement import (

@@ -2,9 +2,9 @@
 
 import msgspec
 
+from berthmaster.control.resolver.core.known.indexes import PartEnd
 from berthmaster.control.resolver.core.known.knowledge import Knowledge, Told, ToldLives
-from berthmaster.control.resolver.core.known.parts import PartEnd
-from berthmaster.lib.engine.queueing.predict import Learned
+from berthmaster.lib.engine.queueing.expectations import Learned
 from berthmaster.lib.engine.queueing.preemption import RecentEvictions
 from berthmaster.lib.engine.scoring.pod_mix import Mix, MixState, Sampled
 from berthmaster.lib.lifecycle.states import State

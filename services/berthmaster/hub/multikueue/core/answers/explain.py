@@ -14,8 +14,8 @@ from berthmaster.hub.multikueue.core.deciding.one_at_a_time import lingering
 from berthmaster.hub.multikueue.core.deciding.shortlist import shortlist_for
 from berthmaster.hub.multikueue.core.deciding.steps import Wait, elsewhere_words, next_step
 from berthmaster.hub.multikueue.core.deciding.traps import KUEUE_SILENT, SILENT_CURE, Trap
+from berthmaster.hub.multikueue.core.known.avoided import NAME_TAKEN
 from berthmaster.hub.multikueue.core.known.bus_state import BusState
-from berthmaster.hub.multikueue.core.known.names_taken import NAME_TAKEN
 from berthmaster.hub.multikueue.core.known.requests import read_request
 from berthmaster.hub.multikueue.core.known.workload_view import Memo, WorkloadView
 from berthmaster.hub.multikueue.policy import HubPolicy
@@ -28,9 +28,9 @@ from berthmaster.lib.kueue.contract import (
     held_back,
     waits_for_quota,
 )
-from berthmaster.lib.kueue.early_deletion import early_words
+from berthmaster.lib.kueue.jobs import early_words
 from berthmaster.lib.kueue.names import HELD_ANNOTATION
-from berthmaster.lib.lifecycle.known_workloads import frozen_summary
+from berthmaster.lib.lifecycle.fold import frozen_summary
 from berthmaster.lib.lifecycle.states import HELD, LIVE, State
 from berthmaster.lib.lifecycle.workload import Workload
 from berthmaster.lib.messages.api import WhyReply

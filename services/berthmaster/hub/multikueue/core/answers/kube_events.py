@@ -16,7 +16,7 @@ from berthmaster.hub.multikueue.policy import HubPolicy
 from berthmaster.lib.kube.controller.shell_contract import KubeEvent
 from berthmaster.lib.kube.resources import KUEUE_WORKLOADS
 from berthmaster.lib.kueue.contract import forbidden
-from berthmaster.lib.kueue.early_deletion import early_words
+from berthmaster.lib.kueue.jobs import early_words
 from berthmaster.lib.lifecycle.states import State
 
 NOMINATED = "Nominated"

@@ -3,8 +3,8 @@
 from berthmaster.hub.multikueue.core.deciding.steps import Admit, Claim, End, Evict, Run
 from berthmaster.hub.multikueue.core.known.requests import origin_of, read_request
 from berthmaster.hub.multikueue.core.known.workload_view import WorkloadView
-from berthmaster.lib.lifecycle.attempt_owner import MAX_REASON_CHARS, ending_event, event_head
-from berthmaster.lib.lifecycle.digest import request_digest
+from berthmaster.lib.lifecycle.attempts import MAX_REASON_CHARS, ending_event, event_head
+from berthmaster.lib.lifecycle.workload import request_digest
 from berthmaster.lib.messages.placement import HUB_CELL
 from berthmaster.lib.messages.workload import (
     Admitted,

@@ -43,7 +43,7 @@ from berthmaster.lib.engine.fleetview.shortlist import ClusterSnapshot
 from berthmaster.lib.engine.scoring.cluster_scores import UNKNOWN
 from berthmaster.lib.engine.scoring.score_cache import Scorecard
 from berthmaster.lib.kueue.asks import asked_resource, asks_of, devices_asked, of_all_pods
-from berthmaster.lib.kueue.podsets.devices import has
+from berthmaster.lib.kueue.podsets.reading import has
 from berthmaster.lib.kueue.quota import (
     UNLIMITED,
     Ask,

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from typing import Any, Final
 
 from berthmaster.lib.accelerators import tpu
-from berthmaster.lib.engine.fleet.models import labels_of
+from berthmaster.lib.engine.fleet.gpus import labels_of
 from berthmaster.lib.engine.fleet.pieces import makes_slice, pieces_of
 from berthmaster.lib.jobs import rendezvous
 from berthmaster.lib.jobs.kinds.job import JOB
@@ -25,7 +25,7 @@ from berthmaster.lib.lifecycle.workload import Workload
 from berthmaster.lib.messages.control import QueuePlace, QueueSetting
 from berthmaster.lib.messages.fleet import NodeReport
 from berthmaster.lib.messages.workload import JobRequest
-from berthmaster.lib.requests.by_hub import by_hub_refusal
+from berthmaster.lib.requests.queues import by_hub_refusal
 
 HUB: Final = "hub"  # the hub's own entry of a queue's places
 _REQUIRED: Final = "requiredDuringSchedulingIgnoredDuringExecution"

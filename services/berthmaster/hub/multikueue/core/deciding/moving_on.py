@@ -7,9 +7,8 @@ from berthmaster.hub.multikueue.core.deciding.shortlist import (
     why_out,
 )
 from berthmaster.hub.multikueue.core.deciding.traps import busy, hopeless
-from berthmaster.hub.multikueue.core.known.attention import NEGLECTED
+from berthmaster.hub.multikueue.core.known.avoided import NEGLECTED, taken_words
 from berthmaster.hub.multikueue.core.known.bus_state import BusState
-from berthmaster.hub.multikueue.core.known.names_taken import taken_words
 from berthmaster.hub.multikueue.core.known.workload_view import Memo, WorkloadView
 from berthmaster.hub.multikueue.policy import HubPolicy
 from berthmaster.lib.engine.fleetview.components import FITS

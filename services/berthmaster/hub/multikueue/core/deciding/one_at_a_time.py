@@ -7,7 +7,7 @@ and nominates again. Waits and their limits::
 
     a worker still reports a copy       until its report of the removal; 60 s
     … and is silent, or out of reach    15 s: Kueue could start no job there either
-    no cluster has reported a copy      the hub's present time for a Workload (hub_pace.py): 2 s
+    no cluster has reported a copy      the hub's present time for a Workload (hub_kueue.py): 2 s
     from
                                         the clearing, 60 s at most, or until the hub has served a
                                         later nomination

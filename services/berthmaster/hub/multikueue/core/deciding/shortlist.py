@@ -4,7 +4,7 @@ for the others.
 Filters, components and profiles are the engine's. gate.py adds the hub's filters. Clusters with
 equal scores keep the order of the configuration. Clusters that report nothing, or no queues, are
 *unknown*: Kueue may reach them all the same, so they are the last resort without other candidates.
-Clusters whose Kueue ignores copies go behind all others (known/attention.py).
+Clusters whose Kueue ignores copies go behind all others (known/avoided.py).
 """
 
 from collections.abc import Collection, Mapping

@@ -41,9 +41,8 @@ from berthmaster.hub.multikueue.core.deciding.hub_evictions import NO_CHECK, own
 from berthmaster.hub.multikueue.core.deciding.job_manifest import unmakeable
 from berthmaster.hub.multikueue.core.deciding.one_at_a_time import lingering, strayed
 from berthmaster.hub.multikueue.core.deciding.traps import busy
-from berthmaster.hub.multikueue.core.known.attention import RAN_OUT
+from berthmaster.hub.multikueue.core.known.avoided import NAME_TAKEN, RAN_OUT, taken_words
 from berthmaster.hub.multikueue.core.known.hub import ClusterRef
-from berthmaster.hub.multikueue.core.known.names_taken import NAME_TAKEN, taken_words
 from berthmaster.hub.multikueue.core.known.workload_view import Memo, WorkloadView
 from berthmaster.hub.multikueue.policy import HubPolicy
 from berthmaster.lib.engine.queueing.eviction import said_by

@@ -10,8 +10,8 @@ from berthmaster.hub.multikueue.core.known.bus_state import BusState
 from berthmaster.hub.multikueue.core.known.workload_view import Memo, WorkloadView
 from berthmaster.hub.multikueue.policy import HubPolicy
 from berthmaster.lib.kueue.contract import forbidden
-from berthmaster.lib.kueue.early_deletion import FIELD as TTL_FIELD
-from berthmaster.lib.kueue.early_deletion import POLICY_FILE
+from berthmaster.lib.kueue.jobs import FIELD as TTL_FIELD
+from berthmaster.lib.kueue.jobs import POLICY_FILE
 from berthmaster.lib.kueue.names import QUOTA_RESERVED
 from berthmaster.lib.kueue.quota import stopped
 from berthmaster.lib.kueue.reasons import Family, family_of

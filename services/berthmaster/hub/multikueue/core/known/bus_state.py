@@ -8,9 +8,8 @@ from collections import Counter, OrderedDict
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-from berthmaster.hub.multikueue.core.known.attention import Attention
+from berthmaster.hub.multikueue.core.known.avoided import Attention, NamesTaken
 from berthmaster.hub.multikueue.core.known.labelled_nodes import LabelledNodes
-from berthmaster.hub.multikueue.core.known.names_taken import NamesTaken
 from berthmaster.hub.multikueue.core.known.on_the_way import OnTheWay
 from berthmaster.hub.multikueue.policy import HubPolicy
 from berthmaster.lib.engine.fleet.fleet import Holding
@@ -20,9 +19,8 @@ from berthmaster.lib.engine.fleetview.view import FleetView
 from berthmaster.lib.engine.queueing.preemption import RecentEvictions
 from berthmaster.lib.engine.scoring.pressure import NO_PRESSURE, is_due
 from berthmaster.lib.kueue.quota import Quotas, queue_of
-from berthmaster.lib.lifecycle.decisions import Chain
-from berthmaster.lib.lifecycle.fold import Verdict
-from berthmaster.lib.lifecycle.known_workloads import Endings, OpenWorkloads
+from berthmaster.lib.lifecycle.commits import Chain
+from berthmaster.lib.lifecycle.fold import Endings, OpenWorkloads, Verdict
 from berthmaster.lib.lifecycle.states import LIVE, Ending
 from berthmaster.lib.lifecycle.workload import Key, Workload, key
 from berthmaster.lib.messages.control import ControlFact

@@ -15,9 +15,9 @@ import msgspec
 from berthmaster.lib.accelerators.table import NVIDIA, How, how_of
 from berthmaster.lib.kube.quantity import QuantityError, milli, whole
 from berthmaster.lib.kueue.asks import asks_of
-from berthmaster.lib.kueue.podsets.devices import WHOLE
 from berthmaster.lib.kueue.podsets.reading import (
     MIB,
+    WHOLE,
     SetRead,
     bounded_priority,
     pod_set_of,

@@ -1,17 +1,90 @@
-"""One workload, as log, hub and workers show it now, with notes of this process run."""
+"""One workload, as log, hub and workers show it now, with notes of this process run.
+
+**Contest.** Another writer of a Workload's nomination: a second dispatcher, or one of Kueue's own.
+
+Kueue removes a nomination only with its own attempt: when it chooses a cluster or releases the
+quota. Any other change during the attempt comes from another writer. Two writers would overwrite
+each other forever, and Kueue would create and remove copies each time. So this service backs off
+for 2 s, 4 s, … up to a minute, and asks the API server for the other writer. Events of that time
+are no evidence about any cluster.
+"""
 
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from berthmaster.hub.multikueue.core.known.bus_state import BusState
-from berthmaster.hub.multikueue.core.known.contest import Contest
 from berthmaster.hub.multikueue.core.known.hub import Hub, Rules
 from berthmaster.lib.kueue.jobs import HubJob
-from berthmaster.lib.kueue.names import FINISHED
+from berthmaster.lib.kueue.names import FINISHED, QUOTA_RESERVED
 from berthmaster.lib.kueue.workloads import KueueWorkload
 from berthmaster.lib.lifecycle.states import State
 from berthmaster.lib.lifecycle.workload import Key, Workload
 from berthmaster.lib.messages.fleet import CopyReport
+
+FIRST_S: Final = 2.0
+LONGEST_S: Final = 60.0
+
+
+class Contest:
+    """The contest about one Workload during one Kueue attempt."""
+
+    __slots__ = ("_attempt", "_version", "_wrote", "by", "times", "until_s")
+
+    def __init__(self) -> None:
+        self.times = 0  # number of observed foreign writes
+        self.until_s = 0.0  # left alone until then
+        self.by: tuple[str, ...] = ()  # field managers; () = not known
+        self._wrote: tuple[str, ...] | None = None  # this service's last write that still stands
+        self._version = 0
+        self._attempt = ""
+
+    def over(self) -> None:
+        """End the contest: Kueue's attempt ended, or Kueue chose a cluster."""
+        self.times, self.until_s, self.by, self._wrote = 0, 0.0, (), None
+
+    def wrote(self, workload: KueueWorkload) -> None:
+        """Our word stands, as the server answered."""
+        self._wrote = workload.nominated
+        self._version = _version(workload)
+        self._attempt = _attempt(workload)
+
+    def look(self, workload: KueueWorkload, now_s: float) -> bool:
+        """Whether somebody else has written since our last word. To be asked only while the
+        contract allows a nomination."""
+        mine, version = self._wrote, _version(workload)
+        if mine is None or version <= self._version:
+            return False  # the mirror may be behind this service's write
+        if _attempt(workload) != self._attempt:
+            self.over()
+            return False
+        if workload.nominated == mine:
+            return False
+        self._wrote = None
+        self.times += 1
+        self.until_s = now_s + min(FIRST_S * 2.0 ** min(self.times - 1, 16), LONGEST_S)
+        return True
+
+    @property
+    def words(self) -> str:
+        """Describe the contest; "" without another writer."""
+        if not self.times:
+            return ""
+        who = ", ".join(self.by) if self.by else "somebody whom managedFields do not name"
+        often = "once" if self.times == 1 else f"{self.times} times"
+        return (
+            f"{who} has written its nomination as well, {often}: only one dispatcher may do so "
+            "(dispatcherName in the configuration of the hub's Kueue says which)"
+        )
+
+
+def _version(workload: KueueWorkload) -> int:
+    version = workload.metadata.resource_version
+    return int(version) if version.isdecimal() else 0
+
+
+def _attempt(workload: KueueWorkload) -> str:
+    reserved = workload.condition(QUOTA_RESERVED)
+    return (reserved.last_transition_time or "") if reserved is not None else ""
 
 
 class WorkloadView(NamedTuple):
@@ -104,14 +177,14 @@ class Memo:
         self.evicting_since_s: float | None = None  # Kueue releases it, and its pods still count
         self.blind = False  # nominated while the bus was away
         self.is_late = False  # over before the log knew of it
-        # The hub creates copies elsewhere and none in its cluster (hub_pace.py)
+        # The hub creates copies elsewhere and none in its cluster (hub_kueue.py)
         self.is_refused = False
         self.is_unproven = False  # a nomination was cleared without any report of its copy
         self.ran_in = ""  # cluster of its last admitted copy
         self.ended_in: set[str] = set()  # clusters that reported the end of a copy or of its Job
         self.finished_since_s: float | None = None  # the hub shows its end
         self.why = ""  # cause of the wait at the last check
-        self.patience_since_s = float("-inf")  # the hub has had its time (hub_pace.py)
+        self.patience_since_s = float("-inf")  # the hub has had its time (hub_kueue.py)
         self.placed_for = ""  # why the last placement of this run chose its cluster
         self.told: dict[str, str] = {}  # reason of a Kubernetes event -> its note
         self.trouble = ""  # why the last write to Kubernetes failed
@@ -126,7 +199,7 @@ class Memo:
         self.copy_was_seen = False  # of the last nomination
         # When it was cleared; None = not in this process run
         self.cleared_at_s: float | None = None
-        # The hub may not have seen the clearing until then (hub_pace.py)
+        # The hub may not have seen the clearing until then (hub_kueue.py)
         self.clears_until_s = float("-inf")
         self.lingering_since_s: float | None = None  # copies to remove first
 

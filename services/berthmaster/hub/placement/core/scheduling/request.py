@@ -2,26 +2,59 @@
 
 Whatever a person can have got wrong is found here, all at once for one edit, but for expressions:
 those are checked where they are evaluated, before anything is decided.
+
+Selectors of OCM's objects become ours here, or ``Misconfigured`` names the place that is wrong.
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple, TypeVar
 
-from berthmaster.hub.placement.core.names import (
+from berthmaster.hub.placement.core.objects import (
     HYSTERESIS,
     MAX_LABEL_CHARS,
     UNKNOWN_SCORES,
-    Misconfigured,
-)
-from berthmaster.hub.placement.core.objects import (
+    ClaimSelector,
     ClusterSelector,
+    Expression,
+    LabelSelector,
+    ManagedCluster,
+    Misconfigured,
     Placement,
     PrioritizerConfig,
     Toleration,
 )
-from berthmaster.hub.placement.core.scheduling.selectors import claims_of, labels_of
-from berthmaster.lib.kube.selector import Selector
+from berthmaster.lib.kube.selector import EVERYTHING, Selector, SelectorError, selector_of
+
+
+def labels_of(selector: LabelSelector | None, plugin: str, where: str) -> Selector:
+    """A selector of labels; none is everything."""
+    if selector is None:
+        return EVERYTHING
+    return _made(selector.match_labels or {}, selector.match_expressions or (), plugin, where)
+
+
+def claims_of(selector: ClaimSelector | None, plugin: str, where: str) -> Selector:
+    """A selector of claims; none is everything."""
+    if selector is None:
+        return EVERYTHING
+    return _made({}, selector.match_expressions or (), plugin, where)
+
+
+def claims(cluster: ManagedCluster) -> dict[str, str]:
+    """What a cluster says of itself."""
+    return {claim.name: claim.value for claim in cluster.status.cluster_claims}
+
+
+def _made(
+    labels: Mapping[str, str], expressions: tuple[Expression, ...], plugin: str, where: str
+) -> Selector:
+    requirements = [(one.key, one.operator, one.values or ()) for one in expressions]
+    try:
+        return selector_of(labels, requirements)
+    except SelectorError as error:
+        raise Misconfigured(plugin, f"{where}: {error}") from None
+
 
 T = TypeVar("T")
 PREDICATE: Final = "Predicate"

@@ -7,10 +7,14 @@ names any. A cluster that is being deleted is in no set.
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
-from berthmaster.hub.placement.core.names import CLUSTER_SET_LABEL, Misconfigured
-from berthmaster.hub.placement.core.objects import ManagedCluster, ManagedClusterSet
+from berthmaster.hub.placement.core.objects import (
+    CLUSTER_SET_LABEL,
+    ManagedCluster,
+    ManagedClusterSet,
+    Misconfigured,
+)
 from berthmaster.hub.placement.core.scheduling.plugin import Snapshot
-from berthmaster.hub.placement.core.scheduling.selectors import labels_of
+from berthmaster.hub.placement.core.scheduling.request import labels_of
 
 NAME: Final = "ClusterSets"
 EXCLUSIVE: Final = "ExclusiveClusterSetLabel"

@@ -32,19 +32,12 @@ from typing import Final, Literal, NamedTuple
 from msgspec import structs
 
 from berthmaster.lib.accelerators import mig
-from berthmaster.lib.accelerators.labels import (
+from berthmaster.lib.accelerators.table import (
+    AMD,
     COUNT,
     GKE_CLIENTS,
     GKE_PARTITION,
     GKE_STRATEGY,
-    PRODUCT,
-    Board,
-    board_of_intel,
-    devices_told,
-    gpus_told,
-)
-from berthmaster.lib.accelerators.table import (
-    AMD,
     GPU_MILLI,
     GPU_MILLI_SHARED,
     HAMI_CORES,
@@ -52,10 +45,15 @@ from berthmaster.lib.accelerators.table import (
     KAI_FRACTION,
     MIG,
     NVIDIA,
+    PRODUCT,
     SHARED,
     TPU,
     VENDOR,
+    Board,
     How,
+    board_of_intel,
+    devices_told,
+    gpus_told,
     how_of,
     kai_memory_mib,
     maker_of,

@@ -1,16 +1,16 @@
 """Model names of GPUs in facts, as GPU feature discovery writes them. Pure.
 
 Facts use the names of `kubectl get nodes -L nvidia.com/gpu.product` ("Tesla-T4",
-"NVIDIA-A100-SXM4-80GB"). lib/engine/fleet/models.py handles users' spellings. Suffixes for sharing
+"NVIDIA-A100-SXM4-80GB"). lib/engine/fleet/gpus.py handles users' spellings. Suffixes for sharing
 are removed: "-SHARED" and "-MIG-1g.5gb". Without discovery a cloud's labels are translated
-(lib/accelerators/labels.py). The report has the raw labels too.
+(lib/accelerators/table.py). The report has the raw labels too.
 """
 
 import re
 from collections.abc import Mapping
 from typing import Final
 
-from berthmaster.lib.accelerators.labels import (
+from berthmaster.lib.accelerators.table import (
     PRODUCT,
     Board,
     board_of_amd,

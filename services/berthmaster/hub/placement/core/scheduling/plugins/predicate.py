@@ -12,11 +12,13 @@ from collections.abc import Iterator
 from typing import Final
 
 from berthmaster.hub.placement.cel.question import SLICE, ClusterInput, Question
-from berthmaster.hub.placement.core.names import Misconfigured
-from berthmaster.hub.placement.core.objects import AddOnPlacementScore, ManagedCluster
+from berthmaster.hub.placement.core.objects import (
+    AddOnPlacementScore,
+    ManagedCluster,
+    Misconfigured,
+)
 from berthmaster.hub.placement.core.scheduling.plugin import Clusters, Filtered, Snapshot
-from berthmaster.hub.placement.core.scheduling.request import PREDICATE, Predicate, Request
-from berthmaster.hub.placement.core.scheduling.selectors import claims
+from berthmaster.hub.placement.core.scheduling.request import PREDICATE, Predicate, Request, claims
 from berthmaster.hub.placement.core.scheduling.verdicts import (
     Pending,
     Unfinished,

@@ -1,8 +1,9 @@
-"""Clusters whose Kueue ignores copies: such clusters go last for all Workloads.
+"""Clusters that a Workload avoids: Kueue there looks at no copies, or its job's name is taken.
 
-A worker with a dead Kueue runs nothing, so it looks emptiest and attracts everything. Facts of
-nodes and queues do not show this, copies do. Example: a copy in w1 has no condition after
-``neglect_s`` of heartbeats, while Kueue in w2 reacted within the last minute. Then w1 goes last.
+**Attention.** A worker with a dead Kueue runs nothing, so it looks emptiest and attracts
+everything. Facts of nodes and queues do not show this, copies do. Example: a copy in w1 has no
+condition after ``neglect_s`` of heartbeats, while Kueue in w2 reacted within the last minute. Then
+w1 goes last.
 
 Rules of this file:
 
@@ -15,11 +16,20 @@ Rules of this file:
 
 Reasons of evictions in the log carry the evidence (``RAN_OUT`` and ``NEGLECTED``), so a restarted
 process knows it too. Times are the server's.
+
+**Names taken.** Kueue can make no job there. An attempt that ends for it has a reason that begins
+with ``NAME_TAKEN``, so that every replica and every later process run leaves the cluster out, for
+this Workload alone. Somebody may remove that object: five minutes later the cluster may be tried
+again.
+
+Example: ``evicted`` of job-train from w1 at 100 s, with "name taken: w1 has another Job
+team/train". Until 400 s job-train is not sent to w1.
 """
 
 from collections.abc import Mapping
 from typing import Final
 
+from berthmaster.lib.lifecycle.workload import Key, key
 from berthmaster.lib.messages.fleet import CopyReport, QueueReport
 from berthmaster.lib.messages.workload import Admitted, Evicted, WorkloadEvent
 
@@ -113,8 +123,8 @@ class Attention:
             if now_s < at_s + LAST_FOR_S
         }
         for cluster, unseen in self._unseen.items():
-            for key in unseen if cluster not in found else ():
-                copy = copies.get((cluster, *key))
+            for at in unseen if cluster not in found else ():
+                copy = copies.get((cluster, *at))
                 if copy is not None and self.neglected_s(copy, now_s, limit_s):
                     found[cluster] = f"{NEGLECTED} for {limit_s:g} s, while others are looked at"
                     break
@@ -123,3 +133,34 @@ class Attention:
 
 def _used(report: QueueReport) -> list[int]:
     return [one.used for flavor in report.flavors for one in flavor.resources.values()]
+
+
+NAME_TAKEN: Final = "name taken"
+TAKEN_FOR_S: Final = 300.0
+
+
+def taken_words(cluster: str, blocked_by: str) -> str:
+    """Return the reason of an attempt that ends for an object such as "Job team/train"."""
+    kind, _, name = blocked_by.partition(" ")
+    return f"{NAME_TAKEN}: {cluster} has another {kind} of this name ({name})"
+
+
+class NamesTaken:
+    def __init__(self) -> None:
+        self._found: dict[Key, dict[str, tuple[float, str]]] = {}  # -> cluster -> time, text
+
+    def learn(self, event: WorkloadEvent, at_s: float) -> None:
+        """Apply an event of the log."""
+        if isinstance(event, Evicted) and event.reason.startswith(NAME_TAKEN):
+            words = event.reason.removeprefix(f"{NAME_TAKEN}: {event.cluster} ")
+            name = key(event.tenant, event.id)
+            self._found.setdefault(name, {})[event.cluster] = (at_s, words)
+
+    def forget(self, name: Key) -> None:
+        """Drop an ended workload."""
+        self._found.pop(name, None)
+
+    def why_not(self, name: Key, cluster: str, now_s: float) -> str:
+        """Return why a workload cannot go to a cluster, or ""."""
+        at_s, words = self._found.get(name, {}).get(cluster, (float("-inf"), ""))
+        return words if now_s < at_s + TAKEN_FOR_S else ""
