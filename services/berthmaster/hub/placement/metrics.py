@@ -1,6 +1,5 @@
 """The evaluator's own figures: what it keeps, how long a look takes, how soon a change shows."""
 
-from berthmaster.hub.placement.core.evaluator import Evaluator
 from berthmaster.lib.runtime.metrics import Metrics
 
 
@@ -13,6 +12,6 @@ class PlacementMetrics:
             "reaction_seconds", "From a change to the decisions written that follow from it"
         )
 
-    def show(self, core: Evaluator) -> None:
-        self._placements.set(len(core))
-        self._misconfigured.set(core.misconfigured)
+    def show(self, placements: int, misconfigured: int) -> None:
+        self._placements.set(placements)
+        self._misconfigured.set(misconfigured)

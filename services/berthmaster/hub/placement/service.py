@@ -18,7 +18,7 @@ from typing import Any, Final
 from berthmaster.hub.placement.cel.client import CelWorker, Unanswered
 from berthmaster.hub.placement.core.evaluator import Evaluator
 from berthmaster.hub.placement.core.instructions import WriteDecisions
-from berthmaster.hub.placement.core.scheduling.verdicts import Pending
+from berthmaster.hub.placement.core.scheduling.plugin import Pending
 from berthmaster.hub.placement.metrics import PlacementMetrics
 from berthmaster.hub.placement.settings import PlacementSettings
 from berthmaster.hub.placement.watch import WATCHED
@@ -138,7 +138,7 @@ class PlacementController(Controller[WriteDecisions]):
             self._figures.reaction_s.observe(self._loop_s() - since_s)
 
     def show(self) -> None:
-        self._figures.show(self._evaluator)
+        self._figures.show(len(self._evaluator), self._evaluator.misconfigured)
 
 
 async def main(ctx: Context[PlacementSettings]) -> None:

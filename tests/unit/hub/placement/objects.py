@@ -21,9 +21,8 @@ from berthmaster.hub.placement.core.objects import (
     Placement,
     PlacementDecision,
 )
-from berthmaster.hub.placement.core.scheduling.plugin import Snapshot
+from berthmaster.hub.placement.core.scheduling.plugin import Snapshot, Unfinished, Verdicts
 from berthmaster.hub.placement.core.scheduling.request import Request, read
-from berthmaster.hub.placement.core.scheduling.verdicts import Unfinished, Verdicts
 from berthmaster.lib.kube.objects import Metadata, timestamp
 
 NAMESPACE = "team"

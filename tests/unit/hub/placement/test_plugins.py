@@ -13,7 +13,13 @@ from berthmaster.hub.placement.core.objects import (
     ManagedCluster,
     Misconfigured,
 )
-from berthmaster.hub.placement.core.scheduling.plugin import LEAST, MOST, Prioritizer
+from berthmaster.hub.placement.core.scheduling.plugin import (
+    LEAST,
+    MOST,
+    Prioritizer,
+    Unfinished,
+    Verdicts,
+)
 from berthmaster.hub.placement.core.scheduling.plugins import (
     addon,
     allocatable,
@@ -28,7 +34,6 @@ from berthmaster.hub.placement.core.scheduling.scheduler import (
     FILTERS,
     schedule,
 )
-from berthmaster.hub.placement.core.scheduling.verdicts import Unfinished, Verdicts
 from tests.unit.hub.placement.objects import (
     NOW_S,
     UNHURRIED,

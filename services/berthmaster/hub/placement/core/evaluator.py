@@ -43,13 +43,11 @@ from berthmaster.hub.placement.core.objects import (
     Placement,
     PlacementDecision,
 )
-from berthmaster.hub.placement.core.pages import pages, ranking
-from berthmaster.hub.placement.core.planning import plan, reduced
+from berthmaster.hub.placement.core.pages import pages, plan, ranking, reduced
 from berthmaster.hub.placement.core.scheduling import sets
-from berthmaster.hub.placement.core.scheduling.plugin import Snapshot
+from berthmaster.hub.placement.core.scheduling.plugin import Pending, Snapshot, Unfinished, Verdicts
 from berthmaster.hub.placement.core.scheduling.request import Request, read
 from berthmaster.hub.placement.core.scheduling.scheduler import ScheduleResult, schedule
-from berthmaster.hub.placement.core.scheduling.verdicts import Pending, Unfinished, Verdicts
 from berthmaster.lib.kube.controller.aside import Phase, SetAside
 from berthmaster.lib.kube.controller.shell_contract import Answer, KubeEvent
 from berthmaster.lib.kube.mirror import Key

@@ -21,8 +21,8 @@ from berthmaster.hub.placement.core.objects import (
     PlacementDecision,
     PlacementSpec,
 )
+from berthmaster.hub.placement.core.scheduling.plugin import Verdicts
 from berthmaster.hub.placement.core.scheduling.request import Request, read
-from berthmaster.hub.placement.core.scheduling.verdicts import Verdicts
 from berthmaster.lib.kube.objects import Metadata
 
 MAX_CHARS: Final = 3900  # longer annotations are not mirrored

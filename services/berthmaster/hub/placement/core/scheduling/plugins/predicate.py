@@ -17,14 +17,16 @@ from berthmaster.hub.placement.core.objects import (
     ManagedCluster,
     Misconfigured,
 )
-from berthmaster.hub.placement.core.scheduling.plugin import Clusters, Filtered, Snapshot
-from berthmaster.hub.placement.core.scheduling.request import PREDICATE, Predicate, Request, claims
-from berthmaster.hub.placement.core.scheduling.verdicts import (
+from berthmaster.hub.placement.core.scheduling.plugin import (
+    Clusters,
+    Filtered,
     Pending,
+    Snapshot,
     Unfinished,
     Verdict,
     Verdicts,
 )
+from berthmaster.hub.placement.core.scheduling.request import PREDICATE, Predicate, Request, claims
 
 NAME: Final = PREDICATE
 DESCRIPTION: Final = "clusters remain that a predicate selects; all, if there are no predicates"
