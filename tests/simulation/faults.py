@@ -20,6 +20,7 @@ RESIZING: Final = ("elastic",)  # jobs whose number of pods changes while they r
 SHARING: Final = ("parents",)  # queues are put below others, where they may be and where not
 BALANCING: Final = ("balance",)  # jobs move so that others fit who have waited for long
 DIVIDING: Final = ("divided",)  # jobs that may be divided over clusters
+MEASURING: Final = ("idle",)  # running jobs are said to be idle, rightly or not
 KINDS: Final = (
     *BUS,
     *PROCESSES,
@@ -34,6 +35,7 @@ KINDS: Final = (
     *SHARING,
     *BALANCING,
     *DIVIDING,
+    *MEASURING,
 )
 SHARE: Final = 0.5  # of the kinds that a seed has
 

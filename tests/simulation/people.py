@@ -2,11 +2,13 @@
 
 from typing import Final
 
+from berthmaster.lib.lifecycle.states import State
 from berthmaster.lib.lifecycle.workload import Key, key
 from berthmaster.lib.messages.api import ApiReply, Refusal, SubmitReply
+from berthmaster.lib.messages.workload import IdleChanged
 from tests.simulation.clockwork import START_S
 from tests.simulation.deciders import DUE_SPEED
-from tests.simulation.front import TENANT
+from tests.simulation.front import SETTLE_LIMIT_S, TENANT
 from tests.simulation.ground import Ground
 
 SOON_S: Final = 10.0  # while it is placed and claimed
@@ -25,7 +27,54 @@ class Peopled(Ground):
             self._wishes(str(body["id"]), at_s, span_s)
         if self.faults.has("balance"):
             self._pieces()
+        self._idle_then = self.faults.dice("idle").choice(("report", "shrink", "hold", "end"))
         self._orders(span_s)
+        self._verdicts(span_s)
+
+    def _idle_rule(self) -> dict[str, object]:
+        """Return what queues say of idle jobs."""
+        if not self.faults.has("idle"):
+            return {}
+        return {"idle_after_s": 60.0, "idle_then": self._idle_then}
+
+    def _verdicts(self, span_s: float) -> None:
+        """Say of running jobs that they are idle, or are no more: rightly, falsely and too late."""
+        if not self.faults.has("idle"):
+            return
+        dice = self.faults.dice("idle")
+        for _ in range(dice.choice((4, 10, 20))):
+            self.clock.at(START_S + span_s * dice.random(), self._verdict)
+
+    def _verdict(self) -> None:
+        dice = self.faults.dice("idle")
+        running = [
+            work
+            for _, work in sorted(self.judge.workloads.items())
+            if work.state is State.RUNNING and not work.part_of
+        ]
+        if not running:
+            return
+        work = dice.choice(running)
+        how = dice.choice(("idle", "idle", "idle", "busy", "late"))
+        now_s = self.clock.now_s
+        event = IdleChanged(
+            tenant=work.tenant,
+            id=work.id,
+            after=work.sequence - (how == "late"),
+            at_s=now_s,
+            by="gateway/measured",
+            cluster=work.cluster,
+            attempt=work.attempt,
+            idle=how != "busy",
+            since_s=now_s - 3600.0,
+        )
+        if self._idle_then == "end":
+            self.judge.cancels.add(work.key)  # its queue says so, as a person would
+        self.bus.append(self.front, event, lambda _: None, settle_s=SETTLE_LIMIT_S)
+        for pause_s in (5.0, 20.0):
+            at_s = now_s + pause_s * self.pace.longer
+            self.clock.at(at_s, lambda: self.person.ask("release", {"id": work.id}))
+            self.calm_at_s = max(self.calm_at_s, at_s)
 
     def _pieces(self) -> None:
         """Small jobs that take all there is; some end soon, and what they leave is free in pieces.
@@ -248,10 +297,12 @@ class Peopled(Ground):
         rebalances = "never"
         if self.faults.has("balance"):
             rebalances = self.faults.dice("balance").choice(("queue", "all", "all"))
+        if self.faults.has("balance") or self.faults.has("idle"):
             default: dict[str, object] = {
                 "type": "control.queue.v1",
                 "queue": "default",
                 "rebalances": rebalances,
+                **self._idle_rule(),
             }
             self.clock.at(START_S, lambda: self._set(default))
         if self.faults.has("queues"):
@@ -269,6 +320,7 @@ class Peopled(Ground):
                     "weight": dice.choice((0.5, 1.0, 3.0)),
                     "max_running_jobs": dice.choice((None, None, 2)),
                     "resources": dice.choice(({}, {"gpu/T4": {"capability": 3000}})),
+                    **self._idle_rule(),
                 }
                 below = setting | {"parent": self._parent()}
                 for each in (self._above(), below) if self.faults.has("parents") else (below,):
