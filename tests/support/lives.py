@@ -21,6 +21,7 @@ from berthmaster.lib.messages.workload import (
     Held,
     HoldReleased,
     IdleChanged,
+    LimitExceeded,
     MoveRequested,
     PartPlace,
     Placed,
@@ -128,6 +129,8 @@ def fitting(kind: type[WorkloadEvent], workload: Workload, **changes: Any) -> Wo
         fields |= {"progress": Progress(step=100, loss=0.5, eta_s=60.0)}
     elif kind is IdleChanged:
         fields |= {"idle": True, "since_s": 900.0, "utilization_percent": 1.0}
+    elif kind is LimitExceeded:
+        fields |= {"limit": "memory", "granted": 1000, "used": 2000}
     elif kind is EvictionRequested:
         fields |= {"reason": "room for another", "decision": 2}
     elif kind is ResizeRequested:

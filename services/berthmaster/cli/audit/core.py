@@ -24,6 +24,7 @@ from berthmaster.lib.messages.workload import (
     Carried,
     Committed,
     JobRequest,
+    LimitExceeded,
     Placed,
     Submitted,
     WorkloadEvent,
@@ -143,6 +144,9 @@ class Auditor:
             self._check_choice(event, name, sequence)
             if event.cell != HUB_CELL:  # there Kueue admits all or none, and names no pods
                 self._check_whole(event.request, event.pods, name, sequence)
+        if isinstance(event, LimitExceeded):
+            what = f"attempt {event.attempt}: {event.limit} {event.used} of {event.granted} granted"
+            self._find("shares are held", name, what, sequence)
         self._check_parts(workload, event, sequence)
         self._copies.on_workload(workload, stored_at_s)
         self._check_gpus(workload, sequence)

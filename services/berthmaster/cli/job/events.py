@@ -29,6 +29,7 @@ from berthmaster.lib.messages.workload import (
     HoldReleased,
     IdleChanged,
     JobRequest,
+    LimitExceeded,
     MoveRequested,
     Placed,
     PodSet,
@@ -148,6 +149,9 @@ def describe(event: WorkloadEvent) -> str:
             return f"{event.cluster}: step {event.checkpoint.step}, {event.checkpoint.uri}"
         case Progressed():
             return f"{event.cluster}: {progress_text(event.progress)}"
+        case LimitExceeded():
+            unit = "MiB" if event.limit == "memory" else "GPU milli"
+            return f"{event.cluster}: uses {event.used} {unit} of {event.granted} granted"
         case IdleChanged():
             if not event.idle:
                 return f"{event.cluster}: idle no more{_because(event.reason)}"

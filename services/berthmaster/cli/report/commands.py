@@ -136,6 +136,19 @@ async def job_report(session: Session, /, workload: str, page: str, **flags: Any
     await _show(session, "job", flags | {"id": workload, "page": page})
 
 
+@report.command("sharing")
+@click.option("--limit", type=click.IntRange(1, 1000), default=100, show_default=True)
+@form_option
+@bus_command
+async def sharing(session: Session, limit: int, form: Form | None) -> None:
+    """Granted and measured use of the tenant's running jobs with fractions of GPUs."""
+    from berthmaster.cli.report import screen, sharing
+
+    async with session.client() as berth:
+        rows = await sharing.rows(berth, limit)
+    write_list(session.out, form, rows, rows, lambda one: one.id, lambda _: screen.sharing(rows))
+
+
 @report.command("trends")
 @click.argument("span", type=click.Choice(get_args(TrendSpan)), default="day")
 @click.option("--until", default="now", metavar="WHEN", help=f"The end: {RIGHT}.")

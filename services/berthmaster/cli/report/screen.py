@@ -8,6 +8,7 @@ from rich.console import Group, RenderableType
 
 from berthmaster.cli.output.amounts import duration, moment, number
 from berthmaster.cli.output.terminal import plain_table, safe
+from berthmaster.cli.report.sharing import SharingRow
 from berthmaster.lib.messages.usage import (
     AttemptUsage,
     JobUsage,
@@ -197,3 +198,19 @@ def _span(seconds: float | None) -> str:
 
 def _cost(value: float | None) -> str:
     return "?" if value is None else f"{value:,.2f}"
+
+
+def sharing(rows: Sequence[SharingRow]) -> RenderableType:
+    """One job a line: what it was granted, and what was measured."""
+    if not rows:
+        return safe("No running job has a fraction of a GPU.")
+    table = plain_table("JOB", "CLUSTER", "GPU MILLI", "GRANTED", "MIB", "GRANTED", "EXCEEDS")
+    for row in rows:
+        table.add_row(
+            safe(row.id),
+            safe(row.cluster),
+            *("-" if each is None else f"{each:,}" for each in (row.used_milli, row.granted_milli)),
+            *("-" if each is None else f"{each:,}" for each in (row.used_mib, row.granted_mib)),
+            safe(", ".join(row.exceeds) or "-", style="red" if row.exceeds else ""),
+        )
+    return table

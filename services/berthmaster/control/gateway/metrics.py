@@ -1,10 +1,13 @@
 """The gateway's figures for Prometheus, with labels looked up once and not per request."""
 
+from typing import get_args
+
 from prometheus_client import Counter, Histogram
 
 from berthmaster.control.gateway.core.gateway import Gateway
 from berthmaster.lib.lifecycle.fold import Verdict
 from berthmaster.lib.messages.api import ApiReply, Refusal
+from berthmaster.lib.messages.workload import ExceededLimit
 from berthmaster.lib.runtime.metrics import Metrics
 
 
@@ -30,6 +33,9 @@ class GatewayMetrics:
         self._frozen = metrics.gauge("frozen_workloads", "Workloads with unreadable events")
         self._in_flight = metrics.gauge("requests_in_flight", "Requests in hand")
         self._idle = metrics.gauge("idle_jobs", "Running jobs that are idle by their queue's rule")
+        self._exceeding = metrics.gauge(
+            "jobs_exceeding", "Running jobs that use more than their GPU fraction", ("limit",)
+        )
         self._full = metrics.gauge("log_full", "1 while submits are refused for the log's size")
         self._seconds_of: dict[str, Histogram] = {}
         self._requests_of: dict[tuple[str, str], Counter] = {}
@@ -55,6 +61,9 @@ class GatewayMetrics:
         self._frozen.set(view.frozen_count)
         self._in_flight.set(self._core.in_flight)
         self._idle.set(self._core.idle_jobs)
+        exceeding = self._core.exceeding
+        for limit in get_args(ExceededLimit):
+            self._exceeding.labels(limit).set(exceeding[limit])
         self._full.set(self._core.is_full)
         for verdict, count in self._core.verdicts.items():
             new = count - self._verdicts.get(verdict, 0)

@@ -266,8 +266,8 @@ class Shell:
 
     def _on_job_figures(self, subject: str, data: bytes) -> None:
         self._heard.take(subject, data)
-        if not self._core.watches_idle:
-            return
+        if subject.split(".")[2] == subjects.NONE:
+            return  # of a job that is not ours
         with suppress(*UNREADABLE):  # the door has decoded it before
             self._tell(FiguresHeard(figures=JOB_FIGURES.decode(data)))
 

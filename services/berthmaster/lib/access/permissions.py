@@ -194,7 +194,7 @@ def _gateway(_: str) -> Grants:
             *_CLOCK,
             *_events("-", "submitted", "released", "reprioritized", "held", "hold_released"),
             *_events("*", "cancel_requested", "move_requested", "cancelled"),
-            *_events("*", "checkpointed", "progressed", "idle_changed"),
+            *_events("*", "checkpointed", "progressed", "idle_changed", "limit_exceeded"),
             *_read(WORKLOADS, ARCHIVE, LOG_ENDS),
             *_follow(WORKLOADS),
             "berth.assign.*.logs",  # agents are asked there for what jobs wrote

@@ -68,6 +68,7 @@ from berthmaster.lib.messages.workload import (
     HoldReleased,
     Idle,
     IdleChanged,
+    LimitExceeded,
     MoveRequested,
     Placed,
     Progressed,
@@ -294,6 +295,7 @@ def _wish(
     | Held
     | HoldReleased
     | IdleChanged
+    | LimitExceeded
     | CancelRequested
     | MoveRequested,
     stored_at_s: float,
@@ -313,6 +315,8 @@ def _wish(
         case IdleChanged():
             idle = Idle(event.since_s, stored_at_s, event.utilization_percent)
             workload.idle = idle if event.idle else None
+        case LimitExceeded():
+            workload.exceeded = (*workload.exceeded, event.limit)
         case MoveRequested():
             workload.wish = Wish(event.how, event.who, stored_at_s, event.to, event.reason)
 
@@ -332,6 +336,7 @@ def _begin(workload: Workload, event: Placed | Divided, stored_at_s: float) -> N
     workload.executor = workload.leaving = workload.leads_to = ""
     workload.committed = workload.resizable = False
     workload.after_eviction = ""
+    workload.exceeded = ()
     workload.wish = workload.idle = None
     set_pods(workload, event.pods if isinstance(event, Placed) else ())
 

@@ -11,8 +11,8 @@ Rules of this file:
 - The three endings have no rows: nothing follows an ending.
 - ``cancel_requested``, ``move_requested``, ``eviction_requested``, ``resize_requested``,
   ``resized``, ``held``, ``hold_released``, ``released``, ``checkpointed``, ``progressed``,
-  ``idle_changed`` and ``reprioritized`` change no state. Their rows show in which states the events
-  are legal.
+  ``idle_changed``, ``limit_exceeded`` and ``reprioritized`` change no state. Their rows show in
+  which states the events are legal.
 - ``committed`` concerns a divided gang: from then on the pods of all parts may start.
 - ``checkpointed`` may follow the end of its attempt, until the next attempt begins.
 - ``carried`` has no row. The event starts a workload in a log built by `berth recover`, in any
@@ -22,8 +22,8 @@ Writers of each event:
 
     writer               events
     gateway              submitted, released, reprioritized, held, hold_released, cancel_requested,
-                         move_requested, idle_changed; checkpointed and progressed of a tenant;
-                         cancelled before the claim
+                         move_requested, idle_changed, limit_exceeded; checkpointed and
+                         progressed of a tenant; cancelled before the claim
     resolver             placed, withdrawn, eviction_requested, resize_requested, divided,
     committed;
                          evicted or failed, for a lost cluster or a passed deadline; submitted of
@@ -54,6 +54,7 @@ from berthmaster.lib.messages.workload import (
     Held,
     HoldReleased,
     IdleChanged,
+    LimitExceeded,
     MoveRequested,
     Placed,
     Progressed,
@@ -164,6 +165,7 @@ TRANSITIONS: Final = MappingProxyType[State, dict[type[WorkloadEvent], State]](
             Checkpointed: State.RUNNING,
             Progressed: State.RUNNING,
             IdleChanged: State.RUNNING,
+            LimitExceeded: State.RUNNING,
             **_HELD_ROW,
         },
         State.SUCCEEDED: {},

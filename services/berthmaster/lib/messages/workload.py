@@ -524,6 +524,23 @@ class IdleChanged(
     reason: str = ""  # why the attempt is not idle any more; "" = unset
 
 
+ExceededLimit = Literal["compute", "memory"]
+
+
+class LimitExceeded(
+    Event, frozen=True, kw_only=True, omit_defaults=True, tag="workload.limit_exceeded.v1"
+):
+    """A job with fractions of GPUs used more than it was granted for minutes. The gateway appends
+    this once for each attempt and limit; the job continues.
+    """
+
+    cluster: str  # cluster of the attempt
+    attempt: int  # number of the attempt
+    limit: ExceededLimit  # compute in GPU milli, or memory in MiB
+    granted: int  # sum over all GPU fractions of the job
+    used: int  # measured sum over the same
+
+
 # What follows for a job once it is evicted for being idle; "" = it waits again.
 AfterEviction = Literal["", "hold", "end"]
 
@@ -703,6 +720,14 @@ class Idle(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     utilization_percent: float = 0.0  # highest utilization of any of its GPUs since ``since_s``
 
 
+class Exceeded(msgspec.Struct, frozen=True, gc=False):
+    """A limit that an attempt exceeds, with sums over its GPU fractions: GPU milli or MiB."""
+
+    limit: ExceededLimit  # compute or memory
+    granted: int  # granted amount
+    used: int  # measured amount
+
+
 class CarriedWorkload(msgspec.Struct, gc=False, kw_only=True, omit_defaults=True):
     """State of an open workload, as all readers fold. Times are the server's, in seconds since
     1970.
@@ -744,6 +769,7 @@ class CarriedWorkload(msgspec.Struct, gc=False, kw_only=True, omit_defaults=True
     claimed_at_s: float = 0.0
     running_at_s: float = 0.0
     idle: Idle | None = None  # verdict on the open attempt; null = not known to be idle
+    exceeded: tuple[ExceededLimit, ...] = ()  # limits that the open attempt exceeded
     after_eviction: AfterEviction = ""
     # after_eviction: what follows the eviction of the open or last attempt; "" = it waits again
     executor: str = ""  # owner of the open or last attempt
@@ -821,6 +847,7 @@ WorkloadEvent = (
     | Held
     | HoldReleased
     | IdleChanged
+    | LimitExceeded
     | CancelRequested
     | MoveRequested
     | EvictionRequested

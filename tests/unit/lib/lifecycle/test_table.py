@@ -29,6 +29,7 @@ from berthmaster.lib.messages.workload import (
     Held,
     HoldReleased,
     IdleChanged,
+    LimitExceeded,
     MoveRequested,
     Placed,
     Progressed,
@@ -66,6 +67,7 @@ COLUMNS: tuple[type[WorkloadEvent], ...] = (
     Held,
     HoldReleased,
     IdleChanged,
+    LimitExceeded,
     CancelRequested,
     MoveRequested,
     EvictionRequested,
@@ -86,16 +88,16 @@ COLUMNS: tuple[type[WorkloadEvent], ...] = (
     Cancelled,
 )
 GRID = """
-    new       queued .      .        .        .        .       .        .        .        .       .        .       .      .       .      .       .       .        .       .       .      .         .      .
-    queued    .      queued queued   queued   queued   .       .        .        .        .       queued   .       placed divided .      .       .       .        .       .       .      .         failed cancelled
-    divided   .      .      divided  divided  divided  .       divided  divided  .        .       divided  .       .      .       .      .       divided .        .       .       queued succeeded failed cancelled
-    placed    .      .      placed   placed   placed   .       .        placed   .        .       .        .       .      .       queued claimed .       .        .       .       .      .         .      cancelled
-    claimed   .      .      claimed  claimed  claimed  .       claimed  claimed  claimed  .       claimed  .       .      .       .      .       claimed admitted running .       queued succeeded failed cancelled
-    admitted  .      .      admitted admitted admitted .       admitted admitted admitted .       admitted .       .      .       .      .       .       .        running .       queued succeeded failed cancelled
-    running   .      .      running  running  running  running running  running  running  running running  running .      .       .      .       .       .        running running queued succeeded failed cancelled
-    succeeded .      .      .        .        .        .       .        .        .        .       .        .       .      .       .      .       .       .        .       .       .      .         .      .
-    failed    .      .      .        .        .        .       .        .        .        .       .        .       .      .       .      .       .       .        .       .       .      .         .      .
-    cancelled .      .      .        .        .        .       .        .        .        .       .        .       .      .       .      .       .       .        .       .       .      .         .      .
+    new       queued .      .        .        .        .       .       .        .        .        .       .        .       .      .       .      .       .       .        .       .       .      .         .      .
+    queued    .      queued queued   queued   queued   .       .       .        .        .        .       queued   .       placed divided .      .       .       .        .       .       .      .         failed cancelled
+    divided   .      .      divided  divided  divided  .       .       divided  divided  .        .       divided  .       .      .       .      .       divided .        .       .       queued succeeded failed cancelled
+    placed    .      .      placed   placed   placed   .       .       .        placed   .        .       .        .       .      .       queued claimed .       .        .       .       .      .         .      cancelled
+    claimed   .      .      claimed  claimed  claimed  .       .       claimed  claimed  claimed  .       claimed  .       .      .       .      .       claimed admitted running .       queued succeeded failed cancelled
+    admitted  .      .      admitted admitted admitted .       .       admitted admitted admitted .       admitted .       .      .       .      .       .       .        running .       queued succeeded failed cancelled
+    running   .      .      running  running  running  running running running  running  running  running running  running .      .       .      .       .       .        running running queued succeeded failed cancelled
+    succeeded .      .      .        .        .        .       .       .        .        .        .       .        .       .      .       .      .       .       .        .       .       .      .         .      .
+    failed    .      .      .        .        .        .       .       .        .        .        .       .        .       .      .       .      .       .       .        .       .       .      .         .      .
+    cancelled .      .      .        .        .        .       .       .        .        .        .       .        .       .      .       .      .       .       .        .       .       .      .         .      .
 """  # noqa: E501 (a table is read across)
 CELLS = {
     (State(line.split()[0]), event): None if cell == "." else State(cell)

@@ -41,6 +41,7 @@ from berthmaster.control.gateway.core.events import (
 from berthmaster.control.gateway.core.idle_watch import IdleWatch
 from berthmaster.control.gateway.core.instructions import Breathe, Instruction, ReadStory
 from berthmaster.control.gateway.core.job_verbs import ORDERS, Order
+from berthmaster.control.gateway.core.limit_watch import LimitWatch
 from berthmaster.control.gateway.core.shared_state import Limits, SharedState, Waiting
 from berthmaster.control.gateway.core.suspects import Suspects
 from berthmaster.control.gateway.core.workload_index import WorkloadIndex
@@ -58,7 +59,7 @@ from berthmaster.lib.lifecycle.workload import Key, Workload
 from berthmaster.lib.messages.api import JOB_VERBS, ApiReply, Refusal
 from berthmaster.lib.messages.control import Cordon
 from berthmaster.lib.messages.telemetry import JobFigures
-from berthmaster.lib.messages.workload import Evicted
+from berthmaster.lib.messages.workload import Evicted, ExceededLimit
 from berthmaster.lib.requests import validation
 
 WISH: Final = "wish/"
@@ -84,6 +85,7 @@ class Gateway:
         limits = self._shared.limits
         self._suspects = Suspects(limits.cordon_after, limits.cordon_within_s)
         self._idle = IdleWatch()
+        self._limits = LimitWatch()
         self._pursued: dict[str, Wish | Order | Cordon | Settle] = {}
         self.verdicts: Counter[Verdict] = Counter()  # of the log's events
 
@@ -132,7 +134,7 @@ class Gateway:
                 limits = self._shared.limits
                 self._shared.view.forget(now_s - limits.keep_ended_s, most=limits.max_ended)
                 self._suspect(now_s)
-                self._note_idle(now_s)
+                self._note_measured(now_s)
                 return self._pursue(now_s)
             case CaughtUp():
                 self._shared.caught_up = True
@@ -149,6 +151,7 @@ class Gateway:
                 self._shared.restart()
                 self._waiting = Waiting()
                 self._idle.forget()
+                self._limits.forget()
                 self._wishes.clear()
             case LogDamaged():
                 self._shared.damage = event.why
@@ -259,6 +262,7 @@ class Gateway:
         begun: list[Instruction] = []
         if self._shared.caught_up and verdict is Verdict.COUNTED:
             self._idle.follow(work, now_s)
+            self._limits.follow(work)
             self._settle_on(self._waiting.follow(work))
             begun = self._pursue(now_s) if self._wishes else []
         if verdict is Verdict.COUNTED:
@@ -285,14 +289,14 @@ class Gateway:
                 self._wishes[ref] = Wish(work.tenant, work.id, reason=reason)
 
     @property
-    def watches_idle(self) -> bool:
-        """Whether any queue wants to know which of its jobs are idle."""
-        return any(one.idle_after_s is not None for one in self._shared.queues.values())
-
-    @property
     def idle_jobs(self) -> int:
         """Running jobs that are idle by the log."""
         return self._idle.idle
+
+    @property
+    def exceeding(self) -> Counter[ExceededLimit]:
+        """Running jobs with GPU fractions above each limit."""
+        return self._limits.exceeding
 
     def _on_figures(self, figures: JobFigures, now_s: float) -> None:
         if not (figures.tenant and figures.id and self._shared.queues_known):
@@ -300,16 +304,17 @@ class Gateway:
         work = self._shared.certain(figures.tenant, figures.id)
         if work is None or work.request is None:
             return
+        self._limits.take(figures, work)
         setting = self._shared.queues.get(work.request.queue)
         if setting is not None and setting.idle_after_s is not None:
             self._idle.take(figures, work, setting, now_s)
 
-    def _note_idle(self, now_s: float) -> None:
-        """Have the log told which jobs are idle; what is not stored is measured again."""
+    def _note_measured(self, now_s: float) -> None:
+        """Have the log told what was measured; what is not stored is measured again."""
         if not self._shared.caught_up:
             return
-        for order in self._idle.due(self._shared.certain, now_s):
-            ref = f"{WISH}idle/{order.tenant}/{order.id}"
+        for order in (*self._idle.due(self._shared.certain, now_s), *self._limits.due()):
+            ref = f"{WISH}{order.verb}/{order.tenant}/{order.id}"
             if ref not in self._pursued:
                 self._wishes[ref] = order
 

@@ -14,6 +14,8 @@ Rules of this file:
 from collections.abc import Mapping
 from typing import Any, Final, Literal, NamedTuple
 
+import msgspec
+
 from berthmaster.control.gateway.core.answers import overloaded, unavailable
 from berthmaster.lib.lifecycle.attempts import is_ours_to_end
 from berthmaster.lib.lifecycle.states import BEGUN, State
@@ -33,18 +35,22 @@ from berthmaster.lib.messages.placement import HUB_CELL
 from berthmaster.lib.messages.workload import (
     Checkpoint,
     Checkpointed,
+    Exceeded,
     Held,
     HoldReleased,
     Idle,
     IdleChanged,
+    LimitExceeded,
     MoveRequested,
     Progress,
     Progressed,
 )
 from berthmaster.lib.requests.validation import JobVerbRequest
 
-Verb = Literal["hold", "release", "evict", "move", "checkpointed", "progressed", "idle"]
-JobEvent = Held | HoldReleased | MoveRequested | Checkpointed | Progressed | IdleChanged
+Verb = Literal["hold", "release", "evict", "move", "checkpointed", "progressed", "idle", "exceeded"]
+JobEvent = (
+    Held | HoldReleased | MoveRequested | Checkpointed | Progressed | IdleChanged | LimitExceeded
+)
 CHECKPOINT_EVERY_S: Final = 1.0
 RENEWED_S: Final = 60.0  # an older verdict that a job is idle is worth another
 ORDERS: Final[Mapping[str, Verb]] = {
@@ -77,6 +83,7 @@ class Order(NamedTuple):
     checkpoint: Checkpoint | None = None
     progress: Progress | None = None
     idle: Idle | None = None  # of the verb idle, which no request has; None = it is idle no more
+    exceeded: Exceeded | None = None  # of the verb exceeded, which no request has
     attempt: int | None = None
 
 
@@ -135,6 +142,9 @@ def is_so(order: Order, work: Workload, now_s: float) -> str:
             return "that was known" if work.checkpoint == order.checkpoint else ""
         case "progressed":
             return "that was known" if work.progress == order.progress else ""
+        case "exceeded":
+            known_before = order.exceeded is None or order.exceeded.limit in work.exceeded
+            return "that was known" if known_before else ""
         case "idle":
             known, idle = work.idle, order.idle
             if known is None or idle is None:
@@ -177,7 +187,7 @@ def refusal_of(order: Order, work: Workload, now_s: float) -> Refusal | None:
             return _checkpoint_refusal(order, work, now_s)
         case "progressed":
             return _progress_refusal(order, work, now_s)
-        case "idle":
+        case "idle" | "exceeded":
             if work.state is not State.RUNNING or order.attempt != work.attempt:
                 return _conflict("attempt", str(order.attempt), "the attempt that runs")
             return None
@@ -274,6 +284,10 @@ def event_of(
         case "progressed":
             assert order.progress is not None
             return Progressed(**head, **here, progress=order.progress), ""
+        case "exceeded":
+            assert order.exceeded is not None
+            fields = msgspec.structs.asdict(order.exceeded)
+            return LimitExceeded(**head, **here, **fields), ""
         case "idle":
             if order.idle is None:
                 return IdleChanged(**head, **here, idle=False, reason=order.reason), ""
