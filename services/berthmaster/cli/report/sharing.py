@@ -43,14 +43,15 @@ def row_of(reply: GetReply) -> SharingRow | None:
     request, work = reply.request, reply.workload
     if request is None or not is_sharing(request):
         return None
-    head = {"id": work.id, "cluster": work.cluster, "queue": work.queue}
     here = (one for one in reply.figures if one.cluster == work.cluster)
     figures = next((one for one in here if one.attempt == work.attempt), None)
     use = share_use(request, figures.use) if figures is not None else None
     if use is None:
-        return SharingRow(**head)
+        return SharingRow(id=work.id, cluster=work.cluster, queue=work.queue)
     return SharingRow(
-        **head,
+        id=work.id,
+        cluster=work.cluster,
+        queue=work.queue,
         used_milli=use.used_milli,
         granted_milli=use.granted_milli,
         used_mib=use.used_mib,
