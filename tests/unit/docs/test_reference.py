@@ -1,5 +1,7 @@
 """The generated pages are what the code declares."""
 
+import re
+
 import msgspec
 import yaml
 
@@ -35,3 +37,12 @@ def test_table_of_modes_repeats_the_refusals_of_the_gateway() -> None:
 
 def test_settings_of_all_services_are_few() -> None:
     assert settings.page().count("\n| `--") <= 134
+
+
+def test_kubernetes_events_of_the_page_are_reasons_in_the_code() -> None:
+    page = (pages.REFERENCE / "kubernetes-events.md").read_text()
+    rows = [line for line in page.splitlines() if line.startswith("|") and "`" in line]
+    reasons = {each for line in rows for each in re.findall(r"`([A-Z][A-Za-z]+)`", line)}
+    source = "".join(path.read_text() for path in (pages.ROOT / "services").rglob("*.py"))
+    assert len(reasons) > 30
+    assert sorted(each for each in reasons if f'"{each}"' not in source) == []
