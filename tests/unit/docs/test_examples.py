@@ -6,7 +6,7 @@ import pytest
 
 from berthmaster.control.resolver.core.deciding.reservations import ends_in_time
 from berthmaster.lib.engine.queueing.expectations import expected_from, left_s
-from berthmaster.lib.engine.queueing.order import STATED, Outlook, outlook, place
+from berthmaster.lib.engine.queueing.lines import STATED, Outlook, outlook, place
 from berthmaster.lib.messages.placement import Reservation
 
 TEXT = (Path(__file__).parents[3] / "docs" / "reference" / "job-order.md").read_text()

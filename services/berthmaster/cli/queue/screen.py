@@ -7,8 +7,7 @@ from rich.text import Text
 
 from berthmaster.cli.job.screen import ranks_by
 from berthmaster.cli.output.terminal import WholeOrParts, part_table, plain_table, safe
-from berthmaster.lib.engine.queueing.queues import amount_text
-from berthmaster.lib.engine.queueing.tree import QueueTree
+from berthmaster.lib.engine.queueing.queues import QueueTree, amount_text
 from berthmaster.lib.messages.api import QueueStanding
 from berthmaster.lib.messages.control import QueueSetting
 

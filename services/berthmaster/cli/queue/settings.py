@@ -11,8 +11,7 @@ from berthmaster.cli.flags import FieldOptions, Flag
 from berthmaster.cli.job.files import read_named
 from berthmaster.cli.values import WrongInput, parse_weights
 from berthmaster.lib.engine.queueing.ledger import node_amounts
-from berthmaster.lib.engine.queueing.queues import Amounts, overcommitted
-from berthmaster.lib.engine.queueing.tree import QueueTree
+from berthmaster.lib.engine.queueing.queues import Amounts, QueueTree, overcommitted
 from berthmaster.lib.engine.scoring.profiles import PROFILES
 from berthmaster.lib.messages.control import QueuePlace, QueueSetting
 from berthmaster.lib.messages.fleet import FleetFact, NodeReport

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from berthmaster.lib.engine.queueing.order import OrderBy
+from berthmaster.lib.engine.queueing.lines import OrderBy
 from berthmaster.lib.engine.queueing.queues import CPU, MEMORY
 from berthmaster.lib.engine.scoring.profiles import BALANCED, PROFILES, Weights, weighted
 from berthmaster.lib.lifecycle.commits import COMMIT_BYTES

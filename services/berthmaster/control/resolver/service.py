@@ -20,7 +20,7 @@ from berthmaster.control.resolver.core.resolver import Resolver
 from berthmaster.control.resolver.endpoints import Questions
 from berthmaster.control.resolver.metrics import REPORT_EVERY_S, Counted, Figures
 from berthmaster.control.resolver.policy import ENGINE_VERSION, Policy
-from berthmaster.lib.engine.queueing.order import OrderBy
+from berthmaster.lib.engine.queueing.lines import OrderBy
 from berthmaster.lib.engine.scoring.compiled import COMPILED
 from berthmaster.lib.engine.scoring.profiles import BALANCED, PROFILES
 from berthmaster.lib.event_log.feed import Feed

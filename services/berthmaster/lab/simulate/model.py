@@ -10,7 +10,7 @@ from typing import Final, Literal, NamedTuple
 import msgspec
 
 from berthmaster.lab.emulator.chance import uniform
-from berthmaster.lib.engine.queueing.order import gpu_share
+from berthmaster.lib.engine.queueing.lines import gpu_share
 from berthmaster.lib.messages.workload import JobRequest
 
 Knowing = Literal["exact", "factor-two", "unknown"]

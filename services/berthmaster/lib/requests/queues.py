@@ -2,7 +2,7 @@
 
 - The tree: whether a queue may stand where its setting puts it. The service that sets a queue asks
   here. Several operators may set queues at once, so what is refused here may still be found set:
-  lib/engine/queueing/tree.py says what readers make of it.
+  lib/engine/queueing/queues.py says what readers make of it.
 - Bounds: what requests of a queue may ask for. The gateway refuses what is beyond, and a trial of a
   request says the same. What was taken before a bound was set runs on.
 - ``via: hub``: such a job is a plain Job on the hub, which MultiKueue copies to a worker. So it can
@@ -16,8 +16,14 @@ from typing import Final
 import msgspec
 from msgspec.structs import replace
 
-from berthmaster.lib.engine.queueing.queues import GPU, amount_text, ask_of
-from berthmaster.lib.engine.queueing.tree import DEFAULT_QUEUE, QueueTree, beyond
+from berthmaster.lib.engine.queueing.queues import (
+    DEFAULT_QUEUE,
+    GPU,
+    QueueTree,
+    amount_text,
+    ask_of,
+    beyond,
+)
 from berthmaster.lib.lifecycle.pods import is_elastic, is_set_elastic
 from berthmaster.lib.messages.api import Refusal
 from berthmaster.lib.messages.control import JobDefaults, QueueAllows, QueueSetting

@@ -10,8 +10,7 @@ from typing import Final, TypeVar
 import msgspec
 
 from berthmaster.lib.accelerators.table import How, how_of, is_resource_name
-from berthmaster.lib.engine.queueing.queues import CPU, MEMORY, MODEL
-from berthmaster.lib.engine.queueing.tree import DEFAULT_QUEUE
+from berthmaster.lib.engine.queueing.queues import CPU, DEFAULT_QUEUE, MEMORY, MODEL
 from berthmaster.lib.engine.scoring.profiles import fault
 from berthmaster.lib.lifecycle.pods import most
 from berthmaster.lib.messages.api import (

@@ -11,7 +11,7 @@ from berthmaster.control.resolver.policy import Policy
 from berthmaster.control.resolver.replay import replay
 from berthmaster.lib.engine.queueing import due_order
 from berthmaster.lib.engine.queueing.expectations import CAUTION, ENOUGH, FIRST_GUESS_S
-from berthmaster.lib.engine.queueing.order import LATE, STATED
+from berthmaster.lib.engine.queueing.lines import LATE, STATED
 from berthmaster.lib.lifecycle.workload import Key
 from berthmaster.lib.messages.placement import Decision, Expected, PodBinding, ToldOutlook
 from berthmaster.lib.messages.workload import (

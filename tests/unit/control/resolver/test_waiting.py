@@ -1,8 +1,7 @@
 """The lines of those who wait: what leaves them leaves nothing behind."""
 
 from berthmaster.lib.engine.fleet.needs import shape_of
-from berthmaster.lib.engine.queueing.lines import MAX_STALE, Line
-from berthmaster.lib.engine.queueing.order import Rank
+from berthmaster.lib.engine.queueing.lines import MAX_STALE, Line, Rank
 from berthmaster.lib.lifecycle.workload import key
 from tests.support.builders import job
 

@@ -4,7 +4,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from berthmaster.control.scorer.core.mix import DEFAULT_MIX, Mix, PodShape, TypicalPod, mix_of
-from berthmaster.control.scorer.core.room import (
+from berthmaster.control.scorer.core.totals import (
     NodeRoom,
     ResourceUse,
     faulty_indices,
@@ -12,7 +12,7 @@ from berthmaster.control.scorer.core.room import (
     stuck_of,
     use_of,
 )
-from berthmaster.lib.engine.fleet.closed_gpus import without_closed
+from berthmaster.lib.engine.fleet.clusters import without_closed
 from berthmaster.lib.messages.fleet import Amounts, PodUse
 from tests.unit.control.scorer.builders import gpu, pod, report
 

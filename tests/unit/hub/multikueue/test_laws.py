@@ -19,7 +19,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from berthmaster.hub.multikueue.core.deciding.steps import REPORT_S
 from berthmaster.hub.multikueue.core.instructions import Nominate
-from berthmaster.hub.multikueue.core.known.rooms import Rooms
+from berthmaster.hub.multikueue.core.known.workload_view import Rooms
 from berthmaster.lib.kube.selector import parse_selector
 from berthmaster.lib.kueue.contract import forbidden
 from berthmaster.lib.kueue.queues import Preemption

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from berthmaster.lib.engine.queueing.order import (
+from berthmaster.lib.engine.queueing.lines import (
     EXPECTED,
     KEEP_LEFT,
     LEAST_PATIENCE_S,

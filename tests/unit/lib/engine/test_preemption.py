@@ -21,8 +21,7 @@ from berthmaster.lib.engine.queueing.preemption import (
     lost_gpu_s,
     right_over,
 )
-from berthmaster.lib.engine.queueing.queues import QueueShare, Tier
-from berthmaster.lib.engine.queueing.tree import Level, Path
+from berthmaster.lib.engine.queueing.queues import Level, Path, QueueShare, Tier
 from berthmaster.lib.lifecycle.workload import Key, Workload
 from tests.support.builders import job
 

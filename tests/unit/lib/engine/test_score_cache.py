@@ -8,9 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from berthmaster.lib.engine.fleet.arrays import Touched
-from berthmaster.lib.engine.fleet.fleet import Fleet, Holding
+from berthmaster.lib.engine.fleet.fleet import Fleet, Holding, Overlay
 from berthmaster.lib.engine.fleet.needs import kind_of, suitable_nodes
-from berthmaster.lib.engine.fleet.overlay import Overlay
 from berthmaster.lib.engine.scoring.pod_mix import PodType
 from berthmaster.lib.engine.scoring.score_cache import ScoreCache, Scorecard
 from berthmaster.lib.engine.scoring.value import NOT_HERE, score_all, worth_of

@@ -5,8 +5,17 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from berthmaster.lib.engine.queueing.queues import GPU, QueueShare, Tier, ask_of
-from berthmaster.lib.engine.queueing.tree import Level, QueueTree, beyond, gpus_in, right_along
+from berthmaster.lib.engine.queueing.queues import (
+    GPU,
+    Level,
+    QueueShare,
+    QueueTree,
+    Tier,
+    ask_of,
+    beyond,
+    gpus_in,
+    right_along,
+)
 from berthmaster.lib.messages.control import QueueAmounts, QueueSetting
 from tests.support.builders import job
 

@@ -10,8 +10,7 @@ from berthmaster.control.dashboard.core.board import ALL, WATCHERS, Audience
 from berthmaster.control.dashboard.core.grid import BUSY, HELD, LOST, MARKS, UNKNOWN, Grid
 from berthmaster.control.dashboard.core.known import Known
 from berthmaster.lib.engine.fleetview.rows import ClusterRow
-from berthmaster.lib.engine.queueing.queues import GPU
-from berthmaster.lib.engine.queueing.tree import QueueTree
+from berthmaster.lib.engine.queueing.queues import GPU, QueueTree
 from berthmaster.lib.messages.control import QueueSetting
 from berthmaster.lib.messages.fleet import QueueReport
 from berthmaster.lib.messages.quality import QualityReport, QueueQuality

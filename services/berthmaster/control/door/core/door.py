@@ -17,8 +17,7 @@ from typing import Annotated, Final, TypeVar
 import msgspec
 from msgspec import Meta
 
-from berthmaster.control.door.core.bounds import Buckets, InHand, Limits
-from berthmaster.control.door.core.fleet_view import FleetView, StoredFact
+from berthmaster.control.door.core.bounds import Buckets, FleetView, InHand, Limits, StoredFact
 from berthmaster.control.door.core.log_view import Frozen, LogView, StoredHint
 from berthmaster.control.door.core.receipts import Receipts
 from berthmaster.lib.door_client.raw_replies import RawFact, RawFacts, RawHint, RawTake

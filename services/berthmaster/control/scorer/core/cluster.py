@@ -21,17 +21,19 @@ from berthmaster.control.scorer.core.gpu_faults import (
 )
 from berthmaster.control.scorer.core.mix import Mix
 from berthmaster.control.scorer.core.plausibility import Drop, believable_interval, judge_report
-from berthmaster.control.scorer.core.room import (
+from berthmaster.control.scorer.core.rules import Amount
+from berthmaster.control.scorer.core.score import Life, amount_of
+from berthmaster.control.scorer.core.totals import (
+    Measured,
     ResourceUse,
+    Totals,
+    TotalsPart,
     faulty_indices,
     reading_key,
     room_of,
     use_of,
 )
-from berthmaster.control.scorer.core.rules import Amount
-from berthmaster.control.scorer.core.score import Life, amount_of
-from berthmaster.control.scorer.core.totals import Measured, Totals, TotalsPart
-from berthmaster.lib.engine.fleet.closed_gpus import without_closed
+from berthmaster.lib.engine.fleet.clusters import without_closed
 from berthmaster.lib.messages.fleet import (
     ClosedGpu,
     ClusterAlive,

@@ -11,7 +11,7 @@ Rules of this file:
 
 - ``since_s`` is when the newest sign came: the fault itself, one more memory error, or the same
   fault after the GPU was well. An operator who opens a GPU overrides what came before
-  (lib/engine/fleet/closed_gpus.py).
+  (lib/engine/fleet/clusters.py).
 - The agent judges health; a reading whose health is ``ok`` has no sign at all.
 """
 

@@ -16,14 +16,12 @@ from typing import Final
 
 import msgspec
 
-from berthmaster.hub.multikueue.core.answers import explain, kube_events, log_events
+from berthmaster.hub.multikueue.core.answers import events, explain
 from berthmaster.hub.multikueue.core.deciding import checks, moving_on, traps, writes
 from berthmaster.hub.multikueue.core.deciding.blind import Blind
-from berthmaster.hub.multikueue.core.deciding.checks import Checks
+from berthmaster.hub.multikueue.core.deciding.checks import Checks, decide_eviction
 from berthmaster.hub.multikueue.core.deciding.committing import Commit, ToPlace, decide
-from berthmaster.hub.multikueue.core.deciding.hub_evictions import decide_eviction
 from berthmaster.hub.multikueue.core.deciding.hub_preemptor import waits_for_room
-from berthmaster.hub.multikueue.core.deciding.one_at_a_time import cleared_at_s
 from berthmaster.hub.multikueue.core.deciding.shortlist import shortlist_for
 from berthmaster.hub.multikueue.core.deciding.steps import (
     Admit,
@@ -45,6 +43,7 @@ from berthmaster.hub.multikueue.core.deciding.steps import (
     Wait,
     next_step,
 )
+from berthmaster.hub.multikueue.core.deciding.writes import cleared_at_s
 from berthmaster.hub.multikueue.core.instructions import (
     ClearNomination,
     DeleteJob,
@@ -61,8 +60,7 @@ from berthmaster.hub.multikueue.core.instructions import (
 from berthmaster.hub.multikueue.core.known.bus_state import BusState
 from berthmaster.hub.multikueue.core.known.hub import Hub, ObjectKey
 from berthmaster.hub.multikueue.core.known.hub_kueue import HubKueue, HubPace
-from berthmaster.hub.multikueue.core.known.rooms import Rooms
-from berthmaster.hub.multikueue.core.known.workload_view import Memo, WorkloadView, view_of
+from berthmaster.hub.multikueue.core.known.workload_view import Memo, Rooms, WorkloadView, view_of
 from berthmaster.hub.multikueue.policy import NAME, HubPolicy
 from berthmaster.lib.engine.queueing.eviction import Eviction, Stay
 from berthmaster.lib.kube.controller.aside import Phase, SetAside
@@ -579,7 +577,7 @@ class Reconciler:
                 self.trap_counts[trap.kind] += 1
         if self.policy.mode == "observe":
             return []
-        return list(kube_events.of(view, memo, trap, self.know, self.policy, now_s))
+        return list(events.kube_events_of(view, memo, trap, self.know, self.policy, now_s))
 
     def _forget_pods(self, view: WorkloadView, memo: Memo, now_s: float) -> ForgetPods | None:
         """Return the write that ends a stuck eviction which no other party can end."""
@@ -617,7 +615,7 @@ class Reconciler:
             case Submit():
                 assert view.hub is not None
                 memo.is_late = self.hub.is_over_unwritten(name)
-                event = log_events.submitted(view, self.hub.id, self.name, now_s)
+                event = events.submitted(view, self.hub.id, self.name, now_s)
                 return [in_flight.append(name, event)]
             case Claim() | Evict() | Admit() | Run() | End():
                 return [self._append(step, view, now_s)]
@@ -653,7 +651,7 @@ class Reconciler:
     def _append(
         self, step: Claim | Evict | Admit | Run | End, view: WorkloadView, now_s: float
     ) -> Append:
-        event = log_events.event_of(step, view, self.name, now_s)
+        event = events.log_event_of(step, view, self.name, now_s)
         return self._in_flight.append(view.name, event)
 
     def _wait(self, step: Wait, view: WorkloadView, memo: Memo, now_s: float) -> list[Instruction]:

@@ -9,9 +9,8 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from berthmaster.lib.engine.fitting.topology import Chooser, Mask, choices, shaped
-from berthmaster.lib.engine.fleet.fleet import WHOLE, Fleet, Holding
+from berthmaster.lib.engine.fleet.fleet import WHOLE, Fleet, Holding, Overlay
 from berthmaster.lib.engine.fleet.needs import Suitable, gpus_for, isolation_at, named_gpus
-from berthmaster.lib.engine.fleet.overlay import Overlay
 from berthmaster.lib.engine.fleet.pieces import pieces_of
 from berthmaster.lib.engine.fleet.shares import charged_milli, is_packed, part_of, wants_fraction
 from berthmaster.lib.engine.scoring.score_cache import Scorecard, can_seat, seat_of_one, seats

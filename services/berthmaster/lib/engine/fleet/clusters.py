@@ -6,20 +6,31 @@ Times are the server's. A silent cluster gets no new placements and keeps what i
 Example: `east` and `berlin` both report the UID 5c1e…; `east` reported it first, so `berlin` is the
 twin of `east`. A twin takes no jobs and adds no capacity. A name that an operator declared lost
 does not count, so a renamed cluster counts again once its old name is declared lost.
+
+**Closed GPUs.** Which GPUs get no new pods: those found faulty, and those that operators cordoned.
+Pure.
+
+Telemetry is an observation and closes nothing by itself. The scorer makes a fact of it
+(``ClusterScore.closed_gpus``), and operators' orders are facts too, so a decision can be repeated.
+
+Example: GPU 3 is closed since 12:00 for memory errors. At 12:30 an operator opens it: it takes pods
+although the errors are still counted. A new error at 13:00 closes it again.
 """
 
 from bisect import insort
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from operator import attrgetter
 from typing import Final
 
 import msgspec
 
+from berthmaster.lib.messages.control import GpuCordon
 from berthmaster.lib.messages.fleet import (
     ClosedGpu,
     ClusterProfile,
     ClusterScore,
     Membership,
+    NodeReport,
     QueueReport,
     Taint,
 )
@@ -293,3 +304,31 @@ class Clusters:
         score = cluster.fresh_score
         idle = score.idle_gpu_percent if score is not None else None
         return ClusterView(name=name, age_s=age_s, idle_percent=idle, closed=closed)
+
+
+NO_ORDERS: Mapping[int, GpuCordon] = {}
+
+
+def is_closed(gpu: ClosedGpu, order: GpuCordon | None) -> bool:
+    """Return whether a faulty GPU stays closed after the newest order about it."""
+    return order is None or order.cordoned or order.set_at_s < gpu.since_s
+
+
+def closed_indices(faulty: Iterable[ClosedGpu], orders: Mapping[int, GpuCordon]) -> tuple[int, ...]:
+    """Return the indices of a node's GPUs that get no new pods. ``orders``: the newest of each."""
+    found = {gpu.index for gpu in faulty if is_closed(gpu, orders.get(gpu.index))}
+    found |= {index for index, order in orders.items() if order.cordoned}
+    return tuple(sorted(found))
+
+
+def without_closed(report: NodeReport, indices: Collection[int]) -> NodeReport:
+    """Return the report with the GPUs of these indices not healthy.
+
+    They get no new pods and keep what runs on them. The same object where that changes nothing."""
+    if not any(gpu.healthy and gpu.index in indices for gpu in report.gpus):
+        return report
+    gpus = tuple(
+        msgspec.structs.replace(gpu, healthy=gpu.healthy and gpu.index not in indices)
+        for gpu in report.gpus
+    )
+    return msgspec.structs.replace(report, gpus=gpus)

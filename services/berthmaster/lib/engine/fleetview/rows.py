@@ -6,8 +6,7 @@ from typing import Protocol
 
 import msgspec
 
-from berthmaster.lib.engine.fleet.closed_gpus import NO_ORDERS, is_closed
-from berthmaster.lib.engine.fleet.clusters import Twins
+from berthmaster.lib.engine.fleet.clusters import NO_ORDERS, Twins, is_closed
 from berthmaster.lib.messages.control import ClusterLost, ControlFact, Cordon, GpuCordon
 from berthmaster.lib.messages.fleet import (
     ClosedGpu,

@@ -7,12 +7,12 @@ from the log's events (``learn``).
 
 from collections.abc import Mapping
 
-from berthmaster.lib.engine.fleet.closed_gpus import (
+from berthmaster.lib.engine.fleet.clusters import (
     NO_ORDERS,
+    Clusters,
     closed_indices,
     without_closed,
 )
-from berthmaster.lib.engine.fleet.clusters import Clusters
 from berthmaster.lib.engine.fleet.fleet import Fleet
 from berthmaster.lib.engine.fleet.needs import Shape, Suitable, Suitables
 from berthmaster.lib.engine.queueing.ledger import Ledger

@@ -1,7 +1,7 @@
 """The order of pending jobs by due times, kept up to date with expectations.
 
 Example: on 4 GPUs, a job of 2 GPUs for 600 s runs, and jobs of 100 and 400 GPU-seconds are pending.
-The open work is 1200 / 2 + 100 + 400 = 1100 GPU-seconds, a backlog of 275 s. order.py turns the
+The open work is 1200 / 2 + 100 + 400 = 1100 GPU-seconds, a backlog of 275 s. lines.py turns the
 backlog into due times, and docs/reference/job-order.md computes this example.
 
 Rules of this file:
@@ -29,7 +29,7 @@ from berthmaster.lib.engine.queueing.expectations import (
     service_ms,
 )
 from berthmaster.lib.engine.queueing.life_tables import Rests
-from berthmaster.lib.engine.queueing.order import (
+from berthmaster.lib.engine.queueing.lines import (
     NO_OUTLOOK,
     OrderBy,
     Outlook,

@@ -37,7 +37,7 @@ import msgspec
 
 from berthmaster.lib.engine.fleet.needs import shape_of
 from berthmaster.lib.engine.queueing.life_tables import NO_LIVES, LivesSeen
-from berthmaster.lib.engine.queueing.order import LATE, Outlook, gpu_share
+from berthmaster.lib.engine.queueing.lines import LATE, Outlook, gpu_share
 from berthmaster.lib.engine.queueing.similar import (
     NEWEST,
     Calibration,

@@ -50,8 +50,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final, Literal, NamedTuple, Protocol, TypeVar
 
-from berthmaster.lib.engine.queueing.queues import Amounts, QueueShare, Tier, used_of
-from berthmaster.lib.engine.queueing.tree import Level, Path
+from berthmaster.lib.engine.queueing.queues import Amounts, Level, Path, QueueShare, Tier, used_of
 from berthmaster.lib.lifecycle.pods import charged_gpu_milli
 from berthmaster.lib.lifecycle.workload import Key, Workload, unsaved_s
 from berthmaster.lib.messages.placement import EvictionOrder, PodBinding

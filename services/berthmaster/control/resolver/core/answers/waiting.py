@@ -23,7 +23,7 @@ from berthmaster.control.resolver.core.deciding.reservations import (
     lasts_s,
 )
 from berthmaster.control.resolver.core.deciding.turns import Turns, rank_as
-from berthmaster.lib.engine.fleet.overlay import Overlay
+from berthmaster.lib.engine.fleet.fleet import Overlay
 from berthmaster.lib.engine.queueing.lines import duration_class, longest_s
 from berthmaster.lib.engine.queueing.queues import CPU, GPU, MEMORY, Amounts, Ask, of_model
 from berthmaster.lib.lifecycle.workload import Key

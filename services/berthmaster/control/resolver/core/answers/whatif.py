@@ -40,7 +40,7 @@ from berthmaster.control.resolver.core.deciding.preemptor import (
 from berthmaster.control.resolver.core.deciding.rebalance import REBALANCED, Weighed
 from berthmaster.control.resolver.core.known.knowledge import Knowledge
 from berthmaster.control.resolver.policy import Policy
-from berthmaster.lib.engine.fleet.overlay import Overlay
+from berthmaster.lib.engine.fleet.fleet import Overlay
 from berthmaster.lib.engine.fleetview.shortlist import BUSY
 from berthmaster.lib.engine.queueing.lines import Line
 from berthmaster.lib.lifecycle.fold import Verdict

@@ -23,8 +23,7 @@ from berthmaster.control.resolver.core.deciding.cycle import Cycle
 from berthmaster.control.resolver.core.deciding.reservations import Active, Reservations, Token
 from berthmaster.control.resolver.core.deciding.turns import Turns
 from berthmaster.control.resolver.policy import ENGINE_VERSION
-from berthmaster.lib.engine.fleet.fleet import Holding
-from berthmaster.lib.engine.fleet.overlay import Overlay
+from berthmaster.lib.engine.fleet.fleet import Holding, Overlay
 from berthmaster.lib.engine.queueing.eviction import eviction_requested
 from berthmaster.lib.engine.queueing.lines import Line
 from berthmaster.lib.engine.scoring.pod_mix import told_as

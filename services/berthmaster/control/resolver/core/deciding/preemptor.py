@@ -40,13 +40,12 @@ from berthmaster.control.resolver.core.known.indexes import open_parts
 from berthmaster.control.resolver.core.known.knowledge import Knowledge
 from berthmaster.control.resolver.policy import Policy
 from berthmaster.lib.engine.fitting.fit import Bound
-from berthmaster.lib.engine.fleet.fleet import Fleet
+from berthmaster.lib.engine.fleet.fleet import Fleet, Overlay
 from berthmaster.lib.engine.fleet.needs import Shape, gpu_milli
-from berthmaster.lib.engine.fleet.overlay import Overlay
 from berthmaster.lib.engine.fleetview.shortlist import BUSY
 from berthmaster.lib.engine.queueing.idle import idle_action
 from berthmaster.lib.engine.queueing.ledger import amounts_of
-from berthmaster.lib.engine.queueing.order import gpu_share
+from berthmaster.lib.engine.queueing.lines import gpu_share
 from berthmaster.lib.engine.queueing.preemption import (
     CLUSTERS_TRIED,
     MAX_VICTIMS,
@@ -70,8 +69,7 @@ from berthmaster.lib.engine.queueing.preemption import (
     pays,
     right_over,
 )
-from berthmaster.lib.engine.queueing.queues import Tier
-from berthmaster.lib.engine.queueing.tree import Path
+from berthmaster.lib.engine.queueing.queues import Path, Tier
 from berthmaster.lib.lifecycle.pods import with_bound, without
 from berthmaster.lib.lifecycle.workload import Key, Workload, unsaved_s
 from berthmaster.lib.messages.control import QueueSetting

@@ -43,11 +43,11 @@ from berthmaster.control.resolver.core.deciding.reservations import Active, owed
 from berthmaster.control.resolver.core.deciding.turns import Turn
 from berthmaster.control.resolver.core.known.knowledge import Knowledge
 from berthmaster.control.resolver.policy import Policy
+from berthmaster.lib.engine.fleet.fleet import Overlay
 from berthmaster.lib.engine.fleet.needs import Shape
-from berthmaster.lib.engine.fleet.overlay import Overlay
 from berthmaster.lib.engine.queueing.eviction import ENDING_S, USUAL_GRACE_S, best_at_s
 from berthmaster.lib.engine.queueing.preemption import Floors, Victim, gpus_of, in_common, loss_of
-from berthmaster.lib.engine.queueing.tree import Path
+from berthmaster.lib.engine.queueing.queues import Path
 from berthmaster.lib.lifecycle.states import State
 from berthmaster.lib.lifecycle.workload import Key, Workload
 from berthmaster.lib.messages.placement import Rebalance, RebalanceMove

@@ -12,8 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Final, NamedTuple, TypeVar
 
 from berthmaster.control.resolver.core.known.knowledge import Knowledge
-from berthmaster.lib.engine.fleet.fleet import Fleet, Holding
-from berthmaster.lib.engine.fleet.overlay import Overlay
+from berthmaster.lib.engine.fleet.fleet import Fleet, Holding, Overlay
 from berthmaster.lib.engine.queueing.returns import Holder, Reserved, next_end_s, reseated, returned
 from berthmaster.lib.lifecycle.workload import Key, first_stated_end_s
 from berthmaster.lib.messages.placement import Reservation

@@ -10,7 +10,7 @@ job that states 4,000 s, or nothing, may not.
 
 Rules of this file:
 
-- The first few jobs in order get a reservation, if they are due (lib/engine/queueing/order.py), do
+- The first few jobs in order get a reservation, if they are due (lib/engine/queueing/lines.py), do
   not fit now and could ever fit. Without a known end, nothing is reserved at first. After
   ``reserve_wait_s`` nodes are reserved all the same, and no job of the same or a lower rank starts
   there.
@@ -51,9 +51,8 @@ from berthmaster.control.resolver.core.deciding.turns import Rank, rank_of, righ
 from berthmaster.control.resolver.core.known.knowledge import Knowledge
 from berthmaster.control.resolver.policy import Policy
 from berthmaster.lib.engine.fitting.fit import Bound
-from berthmaster.lib.engine.fleet.fleet import Holding
+from berthmaster.lib.engine.fleet.fleet import Holding, Overlay
 from berthmaster.lib.engine.fleet.needs import Shape, gpu_milli
-from berthmaster.lib.engine.fleet.overlay import Overlay
 from berthmaster.lib.engine.fleet.pieces import Pieces
 from berthmaster.lib.engine.fleetview.shortlist import BUSY
 from berthmaster.lib.engine.queueing.lines import Line, duration_class, longest_s

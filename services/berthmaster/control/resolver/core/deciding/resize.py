@@ -39,9 +39,8 @@ from berthmaster.control.resolver.core.deciding.reservations import MAX_HELD_NOD
 from berthmaster.control.resolver.core.deciding.turns import Turn, right_of, within_right
 from berthmaster.control.resolver.core.known.indexes import may_resize
 from berthmaster.lib.engine.fitting.fit import Bound
-from berthmaster.lib.engine.fleet.fleet import Holding
+from berthmaster.lib.engine.fleet.fleet import Holding, Overlay
 from berthmaster.lib.engine.fleet.needs import Shape, shape_of
-from berthmaster.lib.engine.fleet.overlay import Overlay
 from berthmaster.lib.engine.fleetview.shortlist import BUSY
 from berthmaster.lib.engine.queueing.idle import idle_action
 from berthmaster.lib.engine.queueing.ledger import amounts_of

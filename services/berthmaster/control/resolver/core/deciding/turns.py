@@ -11,8 +11,8 @@ Rules of this file:
 
 - lib/engine/queueing/queues.py has the order among queues. Inside a queue, the job class whose
   first job has the smallest order goes first.
-- With parents (lib/engine/queueing/tree.py) a top queue is selected, then one of its children, and
-  so on, by the same rules at each level.
+- With parents a top queue is selected, then one of its children, and so on, by the same rules at
+  each level.
 - The position of a queue depends only on its own usage and first job, so placing a job moves one
   queue at each level.
 - Blocked classes get turns too: their first job may get a reservation (reservations.py).
@@ -40,15 +40,17 @@ from berthmaster.lib.engine.queueing.queues import (
     GPU,
     Amounts,
     Ask,
+    Level,
     Models,
+    Path,
     QueueShare,
     Right,
     Tier,
     dominant_share,
     models_left,
+    right_along,
     tier,
 )
-from berthmaster.lib.engine.queueing.tree import Level, Path, right_along
 from berthmaster.lib.lifecycle.pods import least_request
 from berthmaster.lib.lifecycle.workload import Key, Workload
 from berthmaster.lib.messages.workload import JobRequest

@@ -17,10 +17,19 @@ from berthmaster.lib.engine.fleetview.view import FleetDerived
 from berthmaster.lib.engine.queueing.affordable import affordable
 from berthmaster.lib.engine.queueing.due_order import DueOrder, Saw
 from berthmaster.lib.engine.queueing.expectations import Expectations
-from berthmaster.lib.engine.queueing.lines import Line, Lines
-from berthmaster.lib.engine.queueing.order import CPU_MILLI_A_GPU, OrderBy
-from berthmaster.lib.engine.queueing.queues import CPU, MODEL, Ask, QueueShare, Right, ask_of
-from berthmaster.lib.engine.queueing.tree import Level, Path, QueueTree, right_along
+from berthmaster.lib.engine.queueing.lines import CPU_MILLI_A_GPU, Line, Lines, OrderBy
+from berthmaster.lib.engine.queueing.queues import (
+    CPU,
+    MODEL,
+    Ask,
+    Level,
+    Path,
+    QueueShare,
+    QueueTree,
+    Right,
+    ask_of,
+    right_along,
+)
 from berthmaster.lib.lifecycle.pods import least_request
 from berthmaster.lib.lifecycle.states import HELD, State
 from berthmaster.lib.lifecycle.workload import Key, Workload

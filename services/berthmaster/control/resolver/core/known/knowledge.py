@@ -19,15 +19,14 @@ from berthmaster.control.resolver.core.known.derived import Derived
 from berthmaster.control.resolver.core.known.indexes import Parts
 from berthmaster.control.resolver.policy import Policy
 from berthmaster.lib.engine.fitting.fit import assumed_gpus, holding
-from berthmaster.lib.engine.fleet.fleet import Fleet, Holding
-from berthmaster.lib.engine.fleet.overlay import Overlay
+from berthmaster.lib.engine.fleet.fleet import Fleet, Holding, Overlay
 from berthmaster.lib.engine.fleetview.shortlist import ClusterSnapshot, snapshot_of
 from berthmaster.lib.engine.fleetview.view import FleetView
 from berthmaster.lib.engine.queueing.due_order import DueOrder
 from berthmaster.lib.engine.queueing.expectations import Expectations, Learned
 from berthmaster.lib.engine.queueing.life_tables import LOOKED_AT, NO_LIVES
 from berthmaster.lib.engine.queueing.life_tables import is_due as is_lives_due
-from berthmaster.lib.engine.queueing.order import gpu_share
+from berthmaster.lib.engine.queueing.lines import gpu_share
 from berthmaster.lib.engine.queueing.preemption import RecentEvictions
 from berthmaster.lib.engine.scoring.pod_mix import Sampled, sampled_from
 from berthmaster.lib.engine.scoring.pressure import NO_PRESSURE, is_due

@@ -8,12 +8,12 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from berthmaster.hub.multikueue.core.deciding import blind
+from berthmaster.hub.multikueue.core.deciding.checks import decide_eviction
 from berthmaster.hub.multikueue.core.deciding.committing import KEPT_FOR_IT
-from berthmaster.hub.multikueue.core.deciding.hub_evictions import decide_eviction
-from berthmaster.hub.multikueue.core.deciding.one_at_a_time import lingering
 from berthmaster.hub.multikueue.core.deciding.shortlist import shortlist_for
 from berthmaster.hub.multikueue.core.deciding.steps import Wait, elsewhere_words, next_step
 from berthmaster.hub.multikueue.core.deciding.traps import KUEUE_SILENT, SILENT_CURE, Trap
+from berthmaster.hub.multikueue.core.deciding.writes import lingering
 from berthmaster.hub.multikueue.core.known.avoided import NAME_TAKEN
 from berthmaster.hub.multikueue.core.known.bus_state import BusState
 from berthmaster.hub.multikueue.core.known.requests import read_request

@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from berthmaster.hub.multikueue.core.deciding.hub_evictions import RESTART_S, decide_eviction
+from berthmaster.hub.multikueue.core.deciding.checks import RESTART_S, decide_eviction
 from berthmaster.hub.multikueue.core.deciding.hub_preemptor import WORDS, HubPreemptor, VictimSet
 from berthmaster.hub.multikueue.core.deciding.shortlist import (
     NO_RANKING,
@@ -27,8 +27,7 @@ from berthmaster.hub.multikueue.core.deciding.shortlist import (
 from berthmaster.hub.multikueue.core.deciding.steps import Place
 from berthmaster.hub.multikueue.core.known.bus_state import BusState
 from berthmaster.hub.multikueue.core.known.hub import Hub
-from berthmaster.hub.multikueue.core.known.rooms import Rooms
-from berthmaster.hub.multikueue.core.known.workload_view import WorkloadView
+from berthmaster.hub.multikueue.core.known.workload_view import Rooms, WorkloadView
 from berthmaster.hub.multikueue.policy import ENGINE_VERSION, HubPolicy
 from berthmaster.lib.engine.fleetview.components import FITS
 from berthmaster.lib.engine.queueing.eviction import Eviction, eviction_requested, move_order

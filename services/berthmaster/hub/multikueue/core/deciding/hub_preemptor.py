@@ -29,15 +29,19 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final, NamedTuple
 
+from berthmaster.hub.multikueue.core.deciding.checks import RESTART_S, own_check
 from berthmaster.hub.multikueue.core.deciding.gate import HubGate, Shortfall
-from berthmaster.hub.multikueue.core.deciding.hub_evictions import RESTART_S, own_check
 from berthmaster.hub.multikueue.core.deciding.shortlist import HubShortlist, shortlist_for
 from berthmaster.hub.multikueue.core.deciding.traps import busy
 from berthmaster.hub.multikueue.core.known.bus_state import BusState
 from berthmaster.hub.multikueue.core.known.hub import Hub
 from berthmaster.hub.multikueue.core.known.requests import read_asks
-from berthmaster.hub.multikueue.core.known.rooms import Rooms, amounts_of
-from berthmaster.hub.multikueue.core.known.workload_view import WorkloadView, view_of
+from berthmaster.hub.multikueue.core.known.workload_view import (
+    Rooms,
+    WorkloadView,
+    amounts_of,
+    view_of,
+)
 from berthmaster.hub.multikueue.policy import HubPolicy
 from berthmaster.lib.engine.fleetview.components import BUSY, NO_QUOTA
 from berthmaster.lib.engine.queueing.preemption import (
@@ -55,8 +59,7 @@ from berthmaster.lib.engine.queueing.preemption import (
     lost_gpu_s,
     right_over,
 )
-from berthmaster.lib.engine.queueing.queues import QueueShare, Tier
-from berthmaster.lib.engine.queueing.tree import Level
+from berthmaster.lib.engine.queueing.queues import Level, QueueShare, Tier
 from berthmaster.lib.kube.quantity import QuantityError, whole
 from berthmaster.lib.kueue.asks import asked_resource
 from berthmaster.lib.kueue.names import EVICTED, FINISHED, QUOTA_RESERVED, READY

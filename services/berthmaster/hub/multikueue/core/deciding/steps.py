@@ -10,7 +10,7 @@ Rules of this file:
 - Kueue decides where a job runs: the open attempt follows ``clusterName``. An attempt elsewhere
   ends first ("<cluster> admitted it first").
 - An attempt is a nomination: placed, claimed, then nominated. There is one at a time
-  (one_at_a_time.py). A move clears the nomination, ends the attempt, waits until the copies are
+  (writes.py). A move clears the nomination, ends the attempt, waits until the copies are
   gone and starts again. The end of Kueue's own attempt ends this one.
 - A nomination found on the hub, such as one of Kueue's own dispatcher before the mode changed, is
   adopted. Several nominations are cleared first.
@@ -37,10 +37,10 @@ Steps, in the order of the checks::
 
 from typing import NamedTuple
 
-from berthmaster.hub.multikueue.core.deciding.hub_evictions import NO_CHECK, own_check
+from berthmaster.hub.multikueue.core.deciding.checks import NO_CHECK, own_check
 from berthmaster.hub.multikueue.core.deciding.job_manifest import unmakeable
-from berthmaster.hub.multikueue.core.deciding.one_at_a_time import lingering, strayed
 from berthmaster.hub.multikueue.core.deciding.traps import busy
+from berthmaster.hub.multikueue.core.deciding.writes import lingering, strayed
 from berthmaster.hub.multikueue.core.known.avoided import NAME_TAKEN, RAN_OUT, taken_words
 from berthmaster.hub.multikueue.core.known.hub import ClusterRef
 from berthmaster.hub.multikueue.core.known.workload_view import Memo, WorkloadView
