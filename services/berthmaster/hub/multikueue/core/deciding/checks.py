@@ -6,7 +6,7 @@ ConfigMap, name: …}``; Kueue does not take the core group's real name, which i
 ``selector`` holds a selector over clusters' labels. MultiKueue makes copies only when every other
 check is Ready, and every eviction sets all back to Pending: so ours is passed anew in every
 attempt, and only ever our own item is written. Retry, by which Kueue ends an attempt, is set for
-what a decision has told to go (leaving.py); a person or another tool may set it too. Checks of ours
+what a decision evicts; a person or another tool may set it too. Checks of ours
 with any other parameters are the admission check controller's, and left alone here.
 
 **Evictions.** Evictions of hub Workloads that operators request: holds, evictions, moves and
