@@ -61,8 +61,14 @@ from berthmaster.lib.accelerators.table import (
 from berthmaster.lib.engine.fleet.shares import least_milli
 from berthmaster.lib.messages.fleet import DeviceClaim, Share
 from berthmaster.lib.messages.workload import Isolation
-from berthmaster.worker.inventory.core.devices.amounts import MAX_PIECES, Nonsense, offered, quota
-from berthmaster.worker.inventory.core.devices.hami import HamiDevice, hami_devices
+from berthmaster.worker.inventory.core.devices.amounts import (
+    MAX_PIECES,
+    HamiDevice,
+    Nonsense,
+    hami_devices,
+    offered,
+    quota,
+)
 from berthmaster.worker.inventory.core.devices.models import UNKNOWN, memory_of, model_of
 from berthmaster.worker.inventory.core.objects import Node
 
