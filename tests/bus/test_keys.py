@@ -190,10 +190,10 @@ def test_removed_cluster_comes_back_only_as_the_same_one(tmp_path: Path) -> None
 
 
 def test_the_key_of_one_user_of_core_is_revoked_alone(tmp_path: Path) -> None:
-    public = make_keys(tmp_path, ["gateway", "resolver"])
-    assert remove_user(tmp_path, "resolver")
+    public = make_keys(tmp_path, ["gateway", "door"])
+    assert remove_user(tmp_path, "door")
     said = jwts.decoded(account_jwts(tmp_path)["CORE"])
-    assert list(said["nats"]["revocations"]) == [public["resolver"]]
+    assert list(said["nats"]["revocations"]) == [public["door"]]
 
 
 def test_a_server_is_told_of_accounts_that_are_and_of_none_that_were(tmp_path: Path) -> None:

@@ -430,7 +430,7 @@ async def test_one_user_of_several_is_cut_off_alone(bus: Bus) -> None:
         bus.user("operator") as operator,
         bus.user("agent.red") as stays,
     ):
-        for user, account in (("executor.red", "C_red"), ("resolver", "CORE")):
+        for user, account in (("executor.red", "C_red"), ("resolver", "RESOLVER")):
             make_keys(bus.keys, [user])
             await account_push.push(pusher, account_jwts(bus.keys)[account])
             async with bus.user(user) as goes:

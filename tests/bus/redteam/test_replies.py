@@ -109,19 +109,21 @@ class Rig:
                 "operator": "berth.operator.*",
             },
             "door": {verb: f"berth.agent.*.{verb}" for verb in DOOR_VERBS},
+            "resolver": {"why": "berth.api.*.why", "cordons": "berth.operator.cordons"},
             "usage": {verb: f"berth.api.*.{verb}" for verb in USAGE_VERBS},
             "login": {"token": "login.token"},
         }
         async with (
             self.user("gateway") as gateway,
             self.user("door") as door,
+            self.user("resolver") as resolver,
             self.user("usage") as usage,
             self.user("login") as login,
             self.user("tenant.acme") as tenant,
             self.user("agent.blue") as agent,
         ):
             for conn, (name, verbs) in zip(
-                (gateway, door, usage, login), asked.items(), strict=True
+                (gateway, door, resolver, usage, login), asked.items(), strict=True
             ):
                 await serve(
                     conn,
@@ -135,7 +137,7 @@ class Rig:
                 )
             for conn, subject in ((tenant, "berth.event.acme.>"), (agent, "berth.assign.blue.>")):
                 await conn.subscribe_raw(subject, hear)
-            for conn in (gateway, door, usage, login, tenant, agent):
+            for conn in (gateway, door, resolver, usage, login, tenant, agent):
                 await conn.flush()
             yield heard
 
@@ -269,6 +271,8 @@ async def test_service_apart_answers_what_is_asked_of_core_and_is_found_there(ri
     async with rig.listening() as heard, rig.user("dashboard") as dashboard:
         for user, subject in (
             ("tenant.acme", "berth.api.acme.report"),
+            ("tenant.acme", "berth.api.acme.why"),  # beside the account of multikueue
+            ("operator", "berth.operator.cordons"),
             ("operator", "berth.api.acme.trends"),
             ("dashboard", "berth.api.acme.report"),
             ("sentinel", "login.token"),
@@ -284,12 +288,21 @@ async def test_service_apart_answers_what_is_asked_of_core_and_is_found_there(ri
         inbox = dashboard.nc.new_inbox()
         await dashboard.subscribe_raw(inbox, hear)
         await dashboard.publish("$SRV.PING", b"", reply=inbox)
-        names = {f"berth-{each}" for each in ("gateway", "door", "usage", "login")}
+        names = {f"berth-{each}" for each in ("gateway", "door", "resolver", "usage", "login")}
 
         async def all_answer() -> bool:
             return found == names
 
         await eventually(all_answer)
+
+
+@story
+async def test_verb_of_a_service_apart_that_is_away_is_refused_at_once(rig: Rig) -> None:
+    """The chain of imports says that nobody listens, as one import does."""
+    async with rig.user("tenant.acme") as tenant:
+        for verb in ("why", "report", "list"):
+            with pytest.raises(nats.errors.NoRespondersError):
+                await tenant.nc.request(f"berth.api.acme.{verb}", b"{}", timeout=ANSWER_S)
 
 
 @story
@@ -332,7 +345,7 @@ def follower_beside(user: str) -> str:
     """A follower of the log that an answer to this user could reach: a replica of its own, or a
     service of CORE."""
     follows = any(covers(each, "berth.stored.workload.>") for each in grants(user).subscribe)
-    return user if follows and account_of(user) != CORE else "resolver"
+    return user if follows and account_of(user) != CORE else "door"
 
 
 async def lead(rig: Rig, user: str, replies: Iterable[str], first: int = 1) -> None:

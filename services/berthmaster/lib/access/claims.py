@@ -25,7 +25,13 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
-from berthmaster.lib.messages.api import GATEWAY_VERBS, USAGE_VERBS
+from berthmaster.lib.messages.api import (
+    GATEWAY_VERBS,
+    HUB_VERBS,
+    RESOLVER_OPERATOR_VERBS,
+    RESOLVER_VERBS,
+    USAGE_VERBS,
+)
 from berthmaster.lib.messages.door import DOOR_VERBS
 from berthmaster.lib.nats import subjects
 from berthmaster.lib.nats.jwts import Body
@@ -37,9 +43,11 @@ SYSTEM: Final = "SYS"
 LOGIN: Final = "LOGIN"
 SIGNER: Final = "SIGNER"
 USAGE: Final = "USAGE"
+RESOLVER: Final = "RESOLVER"
+MULTIKUEUE: Final = "MULTIKUEUE"
 TENANT: Final = "T_"
 CLUSTER: Final = "C_"
-ALWAYS: Final = (STREAMS, USAGE, SIGNER, CORE, SYSTEM)  # CORE imports of the others
+ALWAYS: Final = (STREAMS, RESOLVER, MULTIKUEUE, USAGE, SIGNER, CORE, SYSTEM)
 
 API_ANSWER_S: Final = 15  # how long an unanswered request's reply subject lives
 AGENT_ANSWER_S: Final = 60  # polls of agents are long
@@ -89,27 +97,32 @@ CORE_SERVICES: Final[Mapping[str, tuple[int, bool]]] = MappingProxyType(
         _PINGS: (API_ANSWER_S, True),
     }
 )
-# What services apart answer. CORE imports the verbs of USAGE, so tenants and operators ask all
-# verbs of CORE. A server (nats-server 2.15.1) asks all whom it imports $SRV.> of.
-USAGE_SERVICES: Final[Mapping[str, tuple[int, bool]]] = MappingProxyType(
+# What services apart answer. CORE imports it, so tenants and operators ask all verbs of CORE. Where
+# two accounts answer one verb, the server (nats-server 2.15.1) asks both. Verbs of operators are
+# written with a wildcard, as STREAMS_SERVICES says.
+_ANSWERED_APART: Final[Mapping[str, Sequence[str]]] = MappingProxyType(
     {
-        **{
-            subject: (API_ANSWER_S, False)
-            for verb in USAGE_VERBS
-            for subject in (subjects.api_of_all_tenants(verb), f"berth.*.{verb}")
-        },
-        _PINGS: (API_ANSWER_S, True),
+        RESOLVER: (
+            *map(subjects.api_of_all_tenants, RESOLVER_VERBS),
+            *(f"berth.*.{verb}" for verb in RESOLVER_OPERATOR_VERBS),
+        ),
+        MULTIKUEUE: tuple(map(subjects.api_of_all_tenants, HUB_VERBS)),
+        USAGE: (
+            *map(subjects.api_of_all_tenants, USAGE_VERBS),
+            *(f"berth.*.{verb}" for verb in USAGE_VERBS),
+        ),
+        SIGNER: (),
     }
 )
-SIGNER_SERVICES: Final[Mapping[str, tuple[int, bool]]] = MappingProxyType(
-    {LOGIN_SUBJECTS: (LOGIN_ANSWER_S, False), _PINGS: (API_ANSWER_S, True)}
-)
-EXPORTS_APART: Final[Mapping[str, Mapping[str, tuple[int, bool]]]] = MappingProxyType(
-    {USAGE: USAGE_SERVICES, SIGNER: SIGNER_SERVICES}
-)
+QUALITY: Final = "berth.quality.>"
 HEARD_OF_CORE: Final = (
-    *(f"berth.{each}.>" for each in ("figures", "telemetry", "quality", "held")),
+    *(f"berth.{each}.>" for each in ("figures", "telemetry", "held")),
     subjects.ALL_ASSIGNMENTS,
+)
+_STREAMS_OFFERED: Final = (  # each with its account
+    *((each, STREAMS) for each in (subjects.ALL_STORED, subjects.ALL_EVENTS)),
+    *((each, CORE) for each in HEARD_OF_CORE),
+    (QUALITY, RESOLVER),
 )
 _NS: Final = 1_000_000_000
 Revocations = Mapping[str, int]  # public key of a user, "*" = all: until when JWTs were signed
@@ -161,21 +174,15 @@ def streams(key: str, *, revocations: Revocations | None = None) -> Body:
     )
 
 
-def core(
-    key: str,
-    *,
-    streams: str,
-    usage: str,
-    signer: str,
-    revocations: Revocations | None = None,
-) -> Body:
-    """Where the services are, and all that others may have of them."""
+def core(keys: Mapping[str, str], *, revocations: Revocations | None = None) -> Body:
+    """Where others ask, and all that they may have; ``keys``: of the accounts of ALWAYS."""
+    streams = keys[STREAMS]
     in_lanes = (
         *(subjects.api_of_all_tenants(verb) for verb in GATEWAY_VERBS),
         *(subjects.agent_of_all_clusters(verb) for verb in DOOR_VERBS),
     )
     body = _account(
-        key,
+        keys[CORE],
         CORE,
         Limits(),
         revocations=revocations or {},
@@ -190,8 +197,11 @@ def core(
                 if not _of_setup(each)
             ),
             _import("stream", subjects.ALL_STORED, streams),
-            *(_import("service", each, usage) for each in USAGE_SERVICES),
-            _import("service", _PINGS, signer),
+            *(
+                _import("service", each, keys[name])
+                for name, answered in _ANSWERED_APART.items()
+                for each in (*answered, _PINGS)
+            ),
         ],
     )
     body["nats"]["mappings"] = {
@@ -205,19 +215,19 @@ def apart(
     key: str,
     name: str,
     *,
-    core: str,
-    streams: str,
+    keys: Mapping[str, str],
     publish: Sequence[str],
     subscribe: Sequence[str],
     limits: Limits = SERVICE_LIMITS,
     revocations: Revocations | None = None,
 ) -> Body:
-    """The account of users beside CORE: of CORE and STREAMS it imports what these users ask, and
-    what they may subscribe to. A literal subject is imported by the wildcard that offers it."""
+    """The account of users beside CORE: of the accounts of ALWAYS, by their ``keys``, it imports
+    what these users ask, and what they may subscribe to. A literal subject is imported by the
+    wildcard that offers it."""
     asked = {
         each if "*" in each or each.endswith(">") else offer: account
         for each in map(_own_name, publish)
-        for account, offered in ((streams, STREAMS_SERVICES), (core, CORE_SERVICES))
+        for account, offered in ((STREAMS, STREAMS_SERVICES), (CORE, CORE_SERVICES))
         for offer in offered
         if subjects.covers(offer, each)
     }
@@ -226,14 +236,11 @@ def apart(
         for each, account in asked.items()
         if not any(subjects.covers(other, each) for other in asked if other != each)
     }
-    offered_streams = (
-        *((each, streams) for each in (subjects.ALL_STORED, subjects.ALL_EVENTS)),
-        *((each, core) for each in HEARD_OF_CORE),
-    )
     streams_in = {
         offer if subjects.covers(each, offer) else each: account
         for each in subscribe
-        for offer, account in offered_streams
+        for offer, account in _STREAMS_OFFERED
+        if account != name
         if subjects.covers(each, offer) or subjects.covers(offer, each)
     }
     return _account(
@@ -241,13 +248,22 @@ def apart(
         name,
         limits,
         revocations=revocations or {},
-        exports=_services(EXPORTS_APART.get(name, {})),
+        exports=_exports_apart(name),
         imports=[
-            *(_import("service", each, account) for each, account in services_in.items()),
-            *(_import("stream", each, account) for each, account in streams_in.items()),
+            *(_import("service", each, keys[account]) for each, account in services_in.items()),
+            *(_import("stream", each, keys[account]) for each, account in streams_in.items()),
         ],
         defaults=_permissions(publish, [*subscribe, "_INBOX.>"]),
     )
+
+
+def _exports_apart(name: str) -> list[Body]:
+    answered = dict.fromkeys(_ANSWERED_APART.get(name, ()), (API_ANSWER_S, False))
+    if name == SIGNER:
+        answered[LOGIN_SUBJECTS] = (LOGIN_ANSWER_S, False)
+    if name in _ANSWERED_APART:
+        answered[_PINGS] = (API_ANSWER_S, True)
+    return [*_services(answered), *([_stream(QUALITY)] if name == RESOLVER else [])]
 
 
 def system(key: str, *, core: str) -> Body:
@@ -258,7 +274,7 @@ def system(key: str, *, core: str) -> Body:
     (2.15.1) hands one that is half built to whoever connects meanwhile: imports of CORE, or of the
     accounts that import from it, are lost then until the server is started anew.
     """
-    return _account(key, SYSTEM, Limits(), imports=[_import("stream", "berth.quality.>", core)])
+    return _account(key, SYSTEM, Limits(), imports=[_import("stream", "berth.figures.>", core)])
 
 
 def tenant(

@@ -3,10 +3,10 @@
     operator.seed             signs accounts; whoever has it has the bus
     login/NAME.json           where the login service runs: for each tenant's and cluster's account
                               a key that signs users who may do what its JWT says, and no more
-    accounts/NAME.seed, .jwt  STREAMS, CORE, SYS, USAGE, SIGNER, those of other users apart
-                              (permissions.py), T_<tenant> for each tenant, C_<cluster> for each
-                              worker cluster, LOGIN where the login service runs; .removed = a .jwt
-                              of old, kept so that what was revoked stays so
+    accounts/NAME.seed, .jwt  STREAMS, CORE, SYS, those of users apart (permissions.py), T_<tenant>
+                              for each tenant, C_<cluster> for each worker cluster, LOGIN where the
+                              login service runs; .removed = a .jwt of old, kept so that what was
+                              revoked stays so
     <user>.creds              JWT and seed of one user: what that user connects with
     accounts.conf             for the server: public keys and JWTs, nothing secret
 
@@ -296,24 +296,18 @@ class _Keys:
         key = self._key(name)
         kind, part = name[:2], name[2:]
         scope = self._scope(name, key) if revoke != "*" else None
-        streams, core = self._key(STREAMS), self._key(CORE)
+        shared = {each: self._key(each) for each in claims.ALWAYS}
+        streams, core = shared[STREAMS], shared[CORE]
         if name == STREAMS:
             body = claims.streams(key, revocations=revocations)
         elif name == CORE:
-            body = claims.core(
-                key,
-                streams=streams,
-                usage=self._key(claims.USAGE),
-                signer=self._key(claims.SIGNER),
-                revocations=revocations,
-            )
+            body = claims.core(shared, revocations=revocations)
         elif users := APART.get(name):
             allowed = grants_of(users)
             body = claims.apart(
                 key,
                 name,
-                core=core,
-                streams=streams,
+                keys=shared,
                 publish=allowed.publish,
                 subscribe=allowed.subscribe,
                 limits=claims.VIEW_LIMITS if users[0] in VIEWS else claims.SERVICE_LIMITS,
@@ -322,7 +316,7 @@ class _Keys:
         elif name == SYSTEM:
             body = claims.system(key, core=core)
         elif name == LOGIN:
-            body = claims.login(key, signer=self._key(claims.SIGNER), revocations=revocations)
+            body = claims.login(key, signer=shared[claims.SIGNER], revocations=revocations)
         elif kind == claims.TENANT:
             body = claims.tenant(
                 key, part, core=core, streams=streams, revocations=revocations, scope=scope

@@ -38,6 +38,7 @@ from typing import Final, NamedTuple
 
 from berthmaster.lib.access import claims
 from berthmaster.lib.messages.api import (
+    HUB_VERBS,
     JOB_ORDERS,
     PLACE_VERBS,
     RESOLVER_OPERATOR_VERBS,
@@ -399,8 +400,7 @@ def _multikueue(_: str) -> Grants:
         ),
         subscribe=(
             *_stored(ALL_WORKLOADS, ALL_DECISIONS, ALL_FLEET, ALL_CONTROL),
-            "berth.api.*.why",
-            "berth.api.*.dry_run",
+            *(f"berth.api.*.{verb}" for verb in HUB_VERBS),
             *_endpoint_subjects("berth-multikueue"),
         ),
         answers=True,
@@ -617,15 +617,16 @@ PART_ROLES: Final[Mapping[str, Role]] = MappingProxyType(
 PUSHER: Final = "accounts"  # the one user of SYS
 SENTINEL: Final = "sentinel"  # the one user of LOGIN; with it, accounts get keys that sign users
 OF_TENANTS: Final = ("tenant", "viewer")  # roles whose users are in a tenant's account
-# Accounts beside CORE, with their users. CORE keeps the services that decide or serve clusters
-# (docs/reference/threats/services.md says why). What stands for all clusters on one machine has
-# one account, as the agents of one cluster do: they hear one another's telemetry.
+# Accounts beside CORE, with their users. CORE keeps the two services that answer by lanes and tell
+# clusters what there is (docs/reference/threats/services.md). What stands for all clusters on one
+# machine has one account, as the agents of one cluster do: they hear one another's telemetry.
 APART: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
     {
         **{
             user.upper(): (user,)
             for user in (
-                *("scorer", "archivist", "usage", "members", "karmada", "ocm", "admission"),
+                *("resolver", "scorer", "archivist", "usage"),
+                *("multikueue", "members", "karmada", "ocm", "admission"),
                 *("dashboard", "setup", "operator", "watcher", "steward", "restorer"),
             )
         },

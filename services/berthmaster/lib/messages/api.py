@@ -849,6 +849,7 @@ GATEWAY_VERBS = (
     *("checkpointed", "progressed"),
 )
 RESOLVER_VERBS = ("why", "dry_run", "whatif", "gpus")
+HUB_VERBS = ("why",)  # what a hub's own decider answers, too
 RESOLVER_OPERATOR_VERBS = ("whatif", "cordons")  # of all tenants' workloads
 USAGE_VERBS = ("report", "trends")  # of a tenant's jobs, and for operators of all jobs
 __all__ = ["ApiReply", "Decision", "QueueSetting", "RuntimeSetting"]

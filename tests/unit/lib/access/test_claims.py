@@ -24,10 +24,7 @@ from berthmaster.lib.nats.subjects import covers
 
 KINDS: dict[str, jwts.Kind] = {
     "operator": "operator",
-    "core": "account",
-    "streams": "account",
-    "usage": "account",
-    "signer": "account",
+    **{name.lower(): "account" for name in claims.ALWAYS},
     "acme": "account",
     "evil": "account",
     "user": "user",
@@ -37,9 +34,8 @@ SEEDS = {
     for number, (name, kind) in enumerate(KINDS.items())
 }
 KEYS = {name: jwts.public_key(seed) for name, seed in SEEDS.items()}
-CORE = claims.core(
-    KEYS["core"], streams=KEYS["streams"], usage=KEYS["usage"], signer=KEYS["signer"]
-)
+SHARED = {name: KEYS[name.lower()] for name in claims.ALWAYS}
+CORE = claims.core(SHARED)
 STREAMS_ACCOUNT = claims.streams(KEYS["streams"])
 
 
@@ -107,7 +103,6 @@ def test_core_exports_what_the_design_names_and_nothing_else() -> None:
         "$SRV.>": ("service", "Stream", 15),
         "berth.figures.>": ("stream", None, 0),
         "berth.telemetry.>": ("stream", None, 0),
-        "berth.quality.>": ("stream", None, 0),
         "berth.held.>": ("stream", None, 0),
         "berth.assign.>": ("stream", None, 0),
     }
@@ -205,7 +200,7 @@ def test_streams_alone_has_jetstream_and_imports_nothing() -> None:
 def test_the_servers_own_account_imports_one_stream_of_the_core_and_asks_nothing() -> None:
     said = claims.system(KEYS["acme"], core=KEYS["core"])["nats"]
     assert [(each["type"], each["subject"], each["account"]) for each in said["imports"]] == [
-        ("stream", "berth.quality.>", KEYS["core"])
+        ("stream", "berth.figures.>", KEYS["core"])
     ]
     assert said["imports"][0]["subject"] in {each["subject"] for each in CORE["nats"]["exports"]}
 
@@ -222,8 +217,7 @@ def test_no_account_imports_a_service_under_a_literal_subject() -> None:
             claims.apart(
                 KEYS["acme"],
                 name,
-                core=core,
-                streams=streams,
+                keys=SHARED,
                 publish=grants_of(users).publish,
                 subscribe=(),
             )
@@ -248,15 +242,16 @@ def test_account_apart_imports_what_its_users_may_do(name: str) -> None:
     said = claims.apart(
         KEYS["acme"],
         name,
-        core=KEYS["core"],
-        streams=KEYS["streams"],
+        keys=SHARED,
         publish=allowed.publish,
         subscribe=allowed.subscribe,
     )["nats"]
     local = {each.get("local_subject", each["subject"]) for each in said["imports"]}
     makes = [each for each in local if "CONSUMER.CREATE" in each]
     assert bool(makes) == (name in ("SETUP", "RESTORER"))
-    assert not [each for each in local if "CONSUMER.DELETE" in each or "PURGE" in each]
+    assert not [each for each in local if "CONSUMER.DELETE" in each]
+    # The resolver's user may purge snapshots, which its rights say.
+    assert any("PURGE" in each for each in local) == (name == "RESOLVER")
     own = {each["subject"] for each in said["exports"]} | {"_R_.>"}
     for subject in allowed.publish:
         assert any(covers(each, subject) for each in local | own), subject
@@ -264,6 +259,7 @@ def test_account_apart_imports_what_its_users_may_do(name: str) -> None:
         assert any(covers(each, subject) or covers(subject, each) for each in local | own), subject
     assert said["default_permissions"]["pub"] == {"allow": list(allowed.publish)}
     offered = {
+        KEYS["resolver"]: [claims.QUALITY],
         KEYS["core"]: reachable(CORE["nats"]["exports"]),
         KEYS["streams"]: reachable(STREAMS_ACCOUNT["nats"]["exports"]),
     }
@@ -295,7 +291,7 @@ def test_who_may_nothing_is_denied_everything_since_nothing_would_mean_all() -> 
     assert (said["pub"], said["sub"]) == ({"deny": [">"]}, {"allow": ["_INBOX.mute.>"]})
 
 
-@pytest.mark.parametrize("user", ["gateway", "resolver", "multikueue"])
+@pytest.mark.parametrize("user", ["gateway", "door", "resolver", "multikueue", "usage"])
 def test_answerer_writes_to_no_inbox_of_its_own_account(user: str) -> None:
     allowed = grants(user)
     said = claims.user(KEYS["user"], user, publish=allowed.publish, subscribe=allowed.subscribe)
