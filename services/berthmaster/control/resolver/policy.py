@@ -1,6 +1,7 @@
 """Settings of a resolver's decisions, recorded in each decision so that it can be repeated."""
 
 from collections.abc import Mapping
+from typing import Final, Literal
 
 import msgspec
 
@@ -9,7 +10,13 @@ from berthmaster.lib.engine.queueing.queues import CPU, MEMORY
 from berthmaster.lib.engine.scoring.profiles import BALANCED, PROFILES, Weights, weighted
 from berthmaster.lib.lifecycle.commits import COMMIT_BYTES
 
+ExpectBy = Literal["stated", "similar"]
 ENGINE_VERSION = "49"
+
+
+# A reservation whose time is an estimate lets others use its nodes for so many times
+# reserve_wait_s at most, counted from the job's submission. Then nobody starts on them before it.
+ESTIMATED_WAITS: Final = 24
 
 
 class Policy(msgspec.Struct, frozen=True, kw_only=True):
@@ -39,6 +46,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     rebalance_after_s: float = 600.0
     # Minimum wait of the pending job, and minimum run time of moved jobs.
     rebalance_gain: float = 2.0  # saved GPU seconds for each lost one
+    expect: ExpectBy = "stated"  # durations that reservations and backfill use
     backfill: float = 1.0  # share of its duration that a job may run before a reservation begins
     profile: str = BALANCED  # ranks clusters where neither request nor queue names another
     # Component weights of the profile "balanced".
@@ -62,8 +70,17 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
         """Return multipliers of resources in a dominant share, where not 1."""
         return {CPU: self.share_cpu, MEMORY: self.share_memory}
 
+    @property
+    def expects_similar(self) -> bool:
+        """Whether estimates from similar jobs count; ``order: due`` has expectations of its own."""
+        return self.expect == "similar" and self.order == "arrival"
+
     def as_record(self) -> dict[str, float | int | str]:
-        return msgspec.structs.asdict(self)
+        """Return the record in a decision, which leaves out ``expect`` at its default."""
+        record = msgspec.structs.asdict(self)
+        if self.expect == "stated":
+            del record["expect"]
+        return record
 
     @classmethod
     def from_record(cls, record: dict[str, float | int | str]) -> "Policy":

@@ -19,7 +19,7 @@ from berthmaster.control.resolver.core.known.stored import Snapshot, restore, sn
 from berthmaster.control.resolver.core.resolver import Resolver
 from berthmaster.control.resolver.endpoints import Questions
 from berthmaster.control.resolver.metrics import REPORT_EVERY_S, Counted, Figures
-from berthmaster.control.resolver.policy import ENGINE_VERSION, Policy
+from berthmaster.control.resolver.policy import ENGINE_VERSION, ExpectBy, Policy
 from berthmaster.lib.engine.queueing.lines import OrderBy
 from berthmaster.lib.engine.scoring.compiled import COMPILED
 from berthmaster.lib.engine.scoring.profiles import BALANCED, PROFILES
@@ -74,6 +74,12 @@ class ResolverSettings(DeciderSettings, LogReaderSettings):
         "arrival",
         help="which of a queue's jobs of one priority goes first: as they came, or as they are due "
         "by their size, their width and the fleet's backlog",
+    )
+    expect: ExpectBy = setting(
+        "stated",
+        help="durations that reservations and backfill use: stated = only those in requests; "
+        "similar = estimates from similar jobs where a request states none; with order=due the "
+        "resolver always estimates",
     )
     short_first: float = setting(
         0.0,

@@ -232,6 +232,7 @@ class Reservation(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defa
     owed: bool = False
     # owed: True: victims were preempted for the job, and no other job gets the capacity
     moving: bool = False  # True: the job is being moved here, and no other job gets the capacity
+    estimated: bool = False  # True: expected_at_s rests on at least one estimate from similar jobs
 
 
 class PodKind(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
@@ -291,12 +292,15 @@ class ToldOutlook(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defa
     late: int = 0  # number of jobs put behind others that had waited long at their start
 
 
-class Expected(msgspec.Struct, frozen=True, gc=False, kw_only=True):
+class Expected(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
     """Learned duration of a job that states none."""
 
     tenant: str
     id: str
-    expected_s: float  # expected duration in seconds
+    expected_s: float  # expected duration in seconds; estimated from similar jobs: the median
+    high_s: float = 0.0
+    # high_s: duration in seconds that one similar job in ten exceeds; 0 = not estimated so
+    jobs: int = 0  # number of similar jobs behind the estimate; 0 = not estimated so
 
 
 class LifeTable(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):

@@ -84,6 +84,7 @@ class Learned(msgspec.Struct, frozen=True, kw_only=True):
     submitted: int = 0
     late: int = 0
     foreseen: dict[Key, Foreseen] = {}  # of open jobs, some of them
+    recorded: dict[Key, Expected] = {}  # estimates in decisions, of open jobs
 
 
 ENOUGH: Final = 3  # endings of a kind before its estimate is used
@@ -183,6 +184,7 @@ class Durations:
         self._off = list(learned.off)
         self._calibration = Calibration(learned.calibration)
         self._estimates: dict[tuple[Kind, ...], Estimate | None] = {}
+        self.version = 0  # another one whenever any estimate may have changed
 
     def learn(self, tenant: str, request: JobRequest, submitted_at_s: float, ran_s: float) -> None:
         """A job ended well after so long."""
@@ -191,7 +193,7 @@ class Durations:
         kinds = kinds_of(tenant, request)
         if request.expected_duration_s is None:
             self._judge(kinds, submitted_at_s, ran_s)
-        self._estimates.clear()
+        self._change()
         for kind in (*kinds, *groups_of(tenant, request)):
             if kind is None:
                 continue
@@ -248,7 +250,11 @@ class Durations:
         """A job of which this was foreseen ran for so long."""
         if 0 <= ran_s < math.inf:
             self._calibration.judge(foreseen, ran_s)
-            self._estimates.clear()
+            self._change()
+
+    def _change(self) -> None:
+        self.version += 1
+        self._estimates.clear()
 
     def _known(self, tenant: str, request: JobRequest) -> tuple[Kind, ...]:
         """The groups of a job in which any has ended, the widest first."""
@@ -326,6 +332,7 @@ class Expectations:
         self._expected_s = dict(learned.expected_s)
         self.untold: dict[Key, None] = dict.fromkeys(learned.untold)
         self._foreseen = dict(learned.foreseen)
+        self.recorded = dict(learned.recorded)  # estimates in decisions, see foresight.py
         self.submissions = learned.submitted  # number of jobs ever submitted, as far as known
         self.late = learned.late  # number of jobs left behind that waited long
 
@@ -442,6 +449,7 @@ class Expectations:
             submitted=self.submissions,
             late=self.late,
             foreseen=dict(self._foreseen),
+            recorded=dict(self.recorded),
         )
 
 

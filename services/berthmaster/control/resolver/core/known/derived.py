@@ -17,6 +17,7 @@ from berthmaster.lib.engine.fleetview.view import FleetDerived
 from berthmaster.lib.engine.queueing.affordable import affordable
 from berthmaster.lib.engine.queueing.due_order import DueOrder, Saw
 from berthmaster.lib.engine.queueing.expectations import Expectations
+from berthmaster.lib.engine.queueing.foresight import Foresight
 from berthmaster.lib.engine.queueing.lines import CPU_MILLI_A_GPU, Line, Lines, OrderBy
 from berthmaster.lib.engine.queueing.queues import (
     CPU,
@@ -59,6 +60,8 @@ class Derived(FleetDerived):
         self.lines = Lines()
         self.sets = JobSets()
         self.due_order = DueOrder(expectations)
+        self.foresight = foresight_of(expectations)
+        self.expects_similar = False  # estimated durations count where none is stated
         self._tree: QueueTree | None = None  # None: rebuild after changes of queues
         self.unclaimed: dict[Key, float] = {}  # placed -> when, oldest first
         self.held: dict[str, set[Key]] = {}  # cluster -> claimed and not ended
@@ -299,7 +302,10 @@ class Derived(FleetDerived):
         priority = setting.priority if setting is not None else 0
         least_first = setting is not None and setting.preempts_equals
         place = order.place(workload, least_first=least_first)
-        self.lines.add(workload, priority, place, order.class_s(workload))
+        class_s = order.class_s(workload)
+        if self.expects_similar and class_s is None:
+            class_s = self.foresight.lasts_s(workload)
+        self.lines.add(workload, priority, place, class_s)
 
     # As of a time
 
@@ -338,6 +344,8 @@ class Derived(FleetDerived):
         renew: bool,
         short_first: float,
         lives: Lives | None,
+        similar: bool,
+        repeats: bool,
     ) -> None:
         """Bring it up to date for whoever looks: the same again if nothing was heard since.
         ``renew``, ``given``: as in ``DueOrder.look``."""
@@ -356,8 +364,25 @@ class Derived(FleetDerived):
         else:
             moved = [name for name in order.moved if name in self.lines]
         order.moved.clear()
+        if self.expects_similar != similar:
+            self.expects_similar = similar
+            self.growth += 1
+            moved = [name for line in self.lines.lines() for name in line.members]
+        if similar:
+            if renew and not repeats:
+                self.foresight.renew()
+            moved += [name for name in self.foresight.moved if name in self.lines]
+            self.growth += bool(self.foresight.moved)
+            self.foresight.moved.clear()
         for name in moved:
             self._wait(self._open[name])
+
+
+def foresight_of(expectations: Expectations) -> Foresight:
+    """Return the estimates that decisions may use."""
+    durations = expectations.durations
+    estimates = durations.estimate, lambda: durations.version
+    return Foresight(estimates, expectations.recorded)
 
 
 def _takes_turns(workload: Workload) -> bool:

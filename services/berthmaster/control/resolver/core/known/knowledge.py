@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from berthmaster.control.resolver.core.known.derived import Derived
+from berthmaster.control.resolver.core.known.derived import Derived, foresight_of
 from berthmaster.control.resolver.core.known.indexes import Parts
 from berthmaster.control.resolver.policy import Policy
 from berthmaster.lib.engine.fitting.fit import assumed_gpus, holding
@@ -183,6 +183,7 @@ class Knowledge:
         """Continue with another resolver's learned durations."""
         self.expectations = Expectations(learned)
         self.derived.due_order = DueOrder(self.expectations)
+        self.derived.foresight = foresight_of(self.expectations)
 
     @property
     def presses(self) -> bool:
@@ -218,7 +219,10 @@ class Knowledge:
             lives=self.told_lives.lives if decision.lives is None else decision.lives,
             tells_lives=decision.lives is not None,
         )
-        self.expectations.take(decision.expected, self.open, self.derived.due_order.told)
+        if decision.outlook is None:
+            self.derived.foresight.take(decision.expected, self.open.__contains__)
+        else:
+            self.expectations.take(decision.expected, self.open, self.derived.due_order.told)
         self.suspend(*(frozenset(map(Key, n)) for n in (decision.suspended, decision.retried)))
         self.clusters.claim_but_for(decision.unclaimed)
         for name, at_s in decision.unclaimed.items():
@@ -246,6 +250,8 @@ class Knowledge:
             renew=renew,
             short_first=policy.short_first,
             lives=self._lives(policy, now_s) if renew else None,
+            similar=policy.expects_similar,
+            repeats=self.given is not None,
         )
         return snapshot
 
@@ -280,6 +286,8 @@ class Knowledge:
         order, given = self.derived.due_order, self.given
         if order.seen is not None and given is not None and given.outlook is not None:
             return given.outlook, given.expected
+        if self.derived.expects_similar:
+            return None, self.derived.foresight.drafts() if given is None else given.expected
         return order.tells()
 
     def _press(self, decision: Decision) -> None:
@@ -340,6 +348,8 @@ class Knowledge:
             if decision.outlook is not None:
                 on_told = self.derived.due_order.told
                 self.expectations.take_told(decision, self.open, on_told)
+            elif decision.expected:
+                self.derived.foresight.take(decision.expected, self.open.__contains__)
             # The other resolver may have read claims that the log no longer keeps, of jobs that
             # have ended.
             self.clusters.claim_but_for(decision.unclaimed)
@@ -392,6 +402,7 @@ class Knowledge:
         if claimed and workload.cluster in self.clusters.unclaimed:
             self.clusters.left_unclaimed(workload.cluster, None)  # the cluster claims again
             derived.growth += 1
+        derived.foresight.follow(workload)
         derived.follow(workload, before, attempt_cluster, frozen=name in self.frozen)
         if State.DIVIDED in (before, state):
             self.parts.follow(workload, before)
