@@ -17,6 +17,10 @@ Rules of this file:
 - A decision records the reservation, which then stays. Otherwise its time would move away forever.
   It ends when its job is placed or must not run, or when its nodes become unusable. After its time,
   a job that waited long enough keeps the nodes without a time.
+- With ``expect: similar``, an unstated end is the median of an estimate, and a job that uses
+  reserved nodes must end in time by the upper end of its own. From ``ESTIMATED_WAITS`` times
+  ``reserve_wait_s`` after its submission, a job's reservation rests on no estimate and has no time.
+  So wrong estimates delay a job no longer than that.
 - With due times, unstated ends are estimated from learned durations. Until its job is due, a
   reservation is a plan: each decision makes it again, earliest due time first.
 - So a job with a reservation waits no longer than the jobs on those nodes at that time. A job
@@ -49,7 +53,7 @@ from berthmaster.control.resolver.core.deciding.releases import (
 )
 from berthmaster.control.resolver.core.deciding.turns import Rank, rank_of, right_of
 from berthmaster.control.resolver.core.known.knowledge import Knowledge
-from berthmaster.control.resolver.policy import Policy
+from berthmaster.control.resolver.policy import ESTIMATED_WAITS, Policy
 from berthmaster.lib.engine.fitting.fit import Bound
 from berthmaster.lib.engine.fleet.fleet import Holding, Overlay
 from berthmaster.lib.engine.fleet.needs import Shape, gpu_milli
@@ -188,6 +192,8 @@ def lasts_s(know: Knowledge, policy: Policy, key: Key | None, request: JobReques
     """
     if policy.order == "due" and key is not None:
         return know.derived.due_order.lasts_s(key, request)
+    if policy.expects_similar and key is not None and request.expected_duration_s is None:
+        return longest_s(duration_class(know.derived.foresight.lasts_s(know.open[key])))
     return longest_s(duration_class(request.expected_duration_s))
 
 
@@ -234,6 +240,7 @@ class Reservations:
         self._now_s = cycle.now_s
         self._searches = 0
         self._releases_of: dict[str, list[Release]] | None = None
+        self._estimated: set[Key] = set()  # live jobs whose end is estimated from similar jobs
         self.active = active
         # A class that did not fit beside these reservations cannot fit while all of them exist.
         self.tokens: frozenset[Token] = frozenset()
@@ -392,7 +399,10 @@ class Reservations:
         full = self._waiting >= most
         if full and not any(rank < each.rank for each in self.active.values()):
             return  # no reservation gives way to it
-        by_known_ends = self._policy.order == "arrival"  # expected ends change with time
+        policy = self._policy
+        by_known_ends = (
+            policy.order == "arrival" and not policy.expects_similar
+        )  # expected ends change with time
         old = untouched and by_known_ends and not self._anew
         found = self._remembered(line, key) if old else None
         if found is None:
@@ -458,12 +468,17 @@ class Reservations:
         firm_s = firm_at_s(know, self._policy, line, key)
         reservation = None
         if best is not None and (best[1] < UNKNOWN_S or now_s >= firm_s):
+            estimated = any(release.key in self._estimated for release in best[3])
+            is_known = best[1] < UNKNOWN_S
+            if estimated and now_s > estimated_until_s(know, self._policy, key):
+                estimated = is_known = False
             reservation = Reservation(
                 tenant=workload.tenant,
                 id=workload.id,
                 cluster=best[2],
                 held=held_nodes(reseat(know.fleet, best[0].holdings, best[3])),
-                expected_at_s=best[1] if best[1] < UNKNOWN_S else None,
+                expected_at_s=best[1] if is_known else None,
+                estimated=estimated and is_known,
             )
         until_s = self._known_until_s(busy)
         if reservation is None and could_fit:
@@ -501,6 +516,9 @@ class Reservations:
                 at_s = stated_end_s(workload, now_s)
                 if self._policy.order == "due":
                     at_s = know.derived.due_order.ends_s(workload, now_s)
+                elif at_s is None and self._policy.expects_similar:
+                    at_s = know.derived.foresight.ends_s(workload, now_s)
+                    self._estimated.update((name,) if at_s is not None else ())
                 release = Release(
                     UNKNOWN_S if at_s is None else at_s,
                     workload.placed_at_s,
@@ -523,6 +541,11 @@ def firm_at_s(know: Knowledge, policy: Policy, line: Line, key: Key) -> float:
     """Return when a reservation begins to hold without a time that is to come."""
     waited_s = know.open[key].submitted_at_s + policy.reserve_wait_s
     return max(waited_s, line.members[key][2].firm_at_s)
+
+
+def estimated_until_s(know: Knowledge, policy: Policy, key: Key) -> float:
+    """Return until when a reservation may rest on estimates, however wrong those are."""
+    return know.open[key].submitted_at_s + ESTIMATED_WAITS * policy.reserve_wait_s
 
 
 def in_force(cycle: Cycle) -> dict[Key, Reservation]:
@@ -551,6 +574,8 @@ def in_force(cycle: Cycle) -> dict[Key, Reservation]:
             continue
         at_s = reservation.expected_at_s
         passed = at_s is not None and now_s > at_s
+        if reservation.estimated and now_s > estimated_until_s(know, policy, key):
+            passed = True
         plan = passed or policy.order == "due"  # planned again until firm
         if plan and not reservation.owed and now_s < firm_at_s(know, policy, line, key):
             continue
