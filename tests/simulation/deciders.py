@@ -1,6 +1,8 @@
 """Drives the resolver's core as its shell does: three streams in, one commit under way at most,
 snapshots out. Two replicas share a lease, which a fault lets them ignore."""
 
+import random
+from collections.abc import Callable
 from typing import Final
 
 import msgspec
@@ -9,8 +11,10 @@ from berthmaster.control.resolver.core.deciding.draft import Plan
 from berthmaster.control.resolver.core.known.stored import Snapshot, restore, snapshot_of
 from berthmaster.control.resolver.core.resolver import Resolver
 from berthmaster.control.resolver.policy import Policy
+from berthmaster.lib.engine.queueing.similar import Estimate
 from berthmaster.lib.lifecycle.instructions import Append, Outcome, Stored
 from berthmaster.lib.messages.placement import Decision
+from berthmaster.lib.messages.workload import JobRequest
 from tests.simulation.bus import Bus, Follower, Message
 from tests.simulation.clockwork import Process
 from tests.simulation.logguard import LogGuard
@@ -34,6 +38,20 @@ _SNAPSHOTS: Final = msgspec.msgpack.Decoder(Snapshot)
 STREAMS: Final = 3
 
 
+def wrong_estimates(seed: str) -> Callable[[str, JobRequest], Estimate | None]:
+    """Estimates that are wrong by ten times either way or by any factor, of each job another one.
+    Another replica has others."""
+
+    def estimate(_: str, request: JobRequest) -> Estimate | None:
+        dice = random.Random(f"{seed}/{request.id}")
+        factor = dice.choice((0.0, 0.1, 0.1, 1.0, 10.0, 10.0, 1e12))
+        median_s = factor * dice.choice((2.0, 15.0, 50.0, 120.0))
+        high_s = median_s * dice.choice((1.0, 2.0, 10.0))
+        return dice.choice((None, *3 * (Estimate(0.0, median_s, high_s, 3),)))
+
+    return estimate
+
+
 class Decider(Process):
     core_type: type[Resolver] = Resolver
 
@@ -43,6 +61,7 @@ class Decider(Process):
         self.policy = policy
         self.core = Resolver("all", name, policy)
         self.ignores_lease = False
+        self.wrong_seed = ""  # of estimates that are wrong; "" = they are what was learned
         self.commits = 0
         self.refused = 0
 
@@ -70,6 +89,9 @@ class Decider(Process):
     def _follow(self) -> None:
         if self.bus.snapshot is not None and self.bus.snapshot[0] == self.bus.incarnation:
             restore(self.core.know, _SNAPSHOTS.decode(self.bus.snapshot[1]))
+        if self.wrong_seed:
+            foresight = self.core.know.derived.foresight
+            foresight.estimate = wrong_estimates(f"{self.wrong_seed}/{self.name}")
         start = self.core.know.workloads_sequence + 1
         Follower(self.bus, self.bus.log, self, self._on_log, self._caught_up, start=start)
         self.mirror = Mirror(self._on_fact)

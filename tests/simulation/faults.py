@@ -21,6 +21,9 @@ SHARING: Final = ("parents",)  # queues are put below others, where they may be 
 BALANCING: Final = ("balance",)  # jobs move so that others fit who have waited for long
 DIVIDING: Final = ("divided",)  # jobs that may be divided over clusters
 MEASURING: Final = ("idle",)  # running jobs are said to be idle, rightly or not
+# No fault, but a way of deciding: reservations and backfill go by similar jobs, and the estimates
+# are wrong by ten times either way, or by any factor.
+FORESEEING: Final = ("similar",)
 KINDS: Final = (
     *BUS,
     *PROCESSES,
@@ -36,6 +39,7 @@ KINDS: Final = (
     *BALANCING,
     *DIVIDING,
     *MEASURING,
+    *FORESEEING,
 )
 SHARE: Final = 0.5  # of the kinds that a seed has
 
@@ -55,6 +59,11 @@ class Faults:
 
     def dice(self, kind: str) -> random.Random:
         return self._dice[kind]
+
+    @property
+    def leaves_durations_open(self) -> bool:
+        """Whether half of the jobs do not state how long they take."""
+        return self.has("due") or self.has("similar")
 
     def happens(self, kind: str, chance: float) -> bool:
         if self.quiet or kind not in self.kinds:

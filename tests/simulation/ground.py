@@ -55,12 +55,15 @@ class Ground:
         self.door = Doorway(self.bus)
         self.sites = [self._site(number, parts) for number in range(self.chance.choice((2, 3, 4)))]
         policy = DUE if self.faults.has("due") else POLICY
+        if self.faults.has("similar"):
+            policy = msgspec.structs.replace(policy, expect="similar", reserve_wait_s=5.0)
         if self.faults.has("balance"):
             policy = msgspec.structs.replace(policy, restart_s=BALANCED_RESTART_S)
         self.policy = msgspec.structs.replace(policy, stale_after_s=pace.stale_after_s)
         self.deciders = [Decider(self.bus, f"resolver-{n}", self.policy) for n in (1, 2)]
         for decider in self.deciders:
             decider.core_type = parts.resolver
+            decider.wrong_seed = str(seed) if self.faults.has("similar") else ""
         self.front = Front(self.bus, self.judge)
         self.front.core_type = parts.gateway
         self.scoring = Scoring(self.bus)
@@ -85,7 +88,7 @@ class Ground:
         longer = self.pace.longer
         nature = Nature(
             seed=self.seed * 10 + number,
-            speed=DUE_SPEED / longer if has("due") else 1.0,
+            speed=DUE_SPEED / longer if self.faults.leaves_durations_open else 1.0,
             failure_share=0.15 if has("pods_fail") else 0.0,
             start_delay_s=chance.choice((0.0, 0.0, 3.0)),
             foreign_share=0.25 if has("foreign") else 0.0,

@@ -12,6 +12,7 @@ from berthmaster.cli.audit.core import Auditor
 from berthmaster.cli.audit.core import Finding as AuditFinding
 from berthmaster.control.resolver.core.deciding.preemptor import WORDS
 from berthmaster.control.resolver.core.deciding.rebalance import REBALANCED
+from berthmaster.control.resolver.settings import ESTIMATED_WAITS
 from berthmaster.lab.emulator.cluster import EmulatedCluster
 from berthmaster.lab.emulator.world import ALIVE, Group, Phase
 from berthmaster.lib.lifecycle.attempts import OWN
@@ -140,6 +141,7 @@ class Judge:
         if isinstance(body, Decision):
             self.auditor.on_decision(body, message.sequence)
             self._check_rebalances(body)
+            self._check_estimates(body)
         elif isinstance(body, ClusterLost):
             if body.lost:
                 self.lost.setdefault(body.cluster, []).append(self.clock.now_s)
@@ -253,6 +255,16 @@ class Judge:
                     self.find("who is moved has room elsewhere", f"{move} of {each}")
             if self.workloads[for_].moves:
                 self.find("nobody is moved for one whom it would move back", str(each))
+
+    def _check_estimates(self, decision: Decision) -> None:
+        """No reservation rests on an estimate for longer than the bound."""
+        for each in decision.reservations or ():
+            work = self.workloads.get(key(each.tenant, each.id))
+            if not each.estimated or work is None:
+                continue
+            bound_s = ESTIMATED_WAITS * float(decision.settings["reserve_wait_s"])
+            if decision.now_s > work.submitted_at_s + bound_s:
+                self.find("a wrong estimate delays nobody beyond the bound", f"{each}; {work}")
 
     def _check_order(self, event: EvictionRequested, work: Workload) -> None:
         """Only what may be moved is, and nobody is moved back and forth."""

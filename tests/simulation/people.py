@@ -157,11 +157,11 @@ class Peopled(Ground):
 
     def _says(self, lasts_s: float) -> float | None:
         """What it says of how long it takes."""
-        if not self.faults.has("due"):
+        if not self.faults.leaves_durations_open:
             return lasts_s
         return (
             DUE_SPEED / self.pace.longer * lasts_s
-            if self.faults.dice("due").random() < 0.5
+            if self.faults.dice("due" if self.faults.has("due") else "similar").random() < 0.5
             else None
         )
 

@@ -42,6 +42,7 @@ def decided(log: Iterable[Message], controls: Iterable[Message]) -> Counter[str]
                     for r in body.reservations
                 }
                 seen["room kept"] += len(kept)
+                seen["reserved by an estimate"] += sum(r.estimated for r in body.reservations)
             seen["rebalanced"] += len(body.rebalances)
             guesses = {key(each.tenant, each.id) for each in body.expected}
             seen["guessed anew"] += len(guesses & guessed)

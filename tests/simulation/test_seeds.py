@@ -47,6 +47,7 @@ def test_whatever_befalls_the_services_every_invariant_holds() -> None:
         "room kept",
         "backfilled",
         "guessed anew",
+        "reserved by an estimate",
         "rebalanced",
         "recoveries",
         "Carried",

@@ -38,7 +38,7 @@ Estimates = tuple[Callable[[str, JobRequest], Estimate | None], Callable[[], int
 class Foresight:
     def __init__(self, estimates: Estimates, recorded: dict[Key, Expected]) -> None:
         """``recorded``: by decisions, of open jobs; changed here."""
-        self._estimate, self._version = estimates
+        self.estimate, self._version = estimates
         self._recorded = recorded
         self._drafts: dict[Key, Expected] = {}
         self._open: OrderedDict[Key, Workload] = OrderedDict()  # unstated; newest estimate last
@@ -75,7 +75,7 @@ class Foresight:
             self._open.move_to_end(name)
             self._stale -= 1
             assert workload.request is not None  # only such are in _open
-            estimate = self._estimate(workload.tenant, workload.request)
+            estimate = self.estimate(workload.tenant, workload.request)
             if estimate is not None and _differs(self._of(name), estimate):
                 self._drafts[name] = Expected(
                     tenant=workload.tenant,

@@ -19,8 +19,8 @@ Rules of this file:
   a job that waited long enough keeps the nodes without a time.
 - With ``expect: similar``, an unstated end is the median of an estimate, and a job that uses
   reserved nodes must end in time by the upper end of its own. From ``ESTIMATED_WAITS`` times
-  ``reserve_wait_s`` after its submission, a job's reservation rests on no estimate and has no time.
-  So wrong estimates delay a job no longer than that.
+  ``reserve_wait_s`` after its submission, a job's reservation is made by stated ends alone. So
+  wrong estimates delay a job no longer than that.
 - With due times, unstated ends are estimated from learned durations. Until its job is due, a
   reservation is a plan: each decision makes it again, earliest due time first.
 - So a job with a reservation waits no longer than the jobs on those nodes at that time. A job
@@ -239,7 +239,7 @@ class Reservations:
         self._policy = cycle.policy
         self._now_s = cycle.now_s
         self._searches = 0
-        self._releases_of: dict[str, list[Release]] | None = None
+        self._releases_of: dict[bool, dict[str, list[Release]]] = {}  # with estimates or without
         self._estimated: set[Key] = set()  # live jobs whose end is estimated from similar jobs
         self.active = active
         # A class that did not fit beside these reservations cannot fit while all of them exist.
@@ -399,10 +399,8 @@ class Reservations:
         full = self._waiting >= most
         if full and not any(rank < each.rank for each in self.active.values()):
             return  # no reservation gives way to it
-        policy = self._policy
-        by_known_ends = (
-            policy.order == "arrival" and not policy.expects_similar
-        )  # expected ends change with time
+        # Expected ends change with time.
+        by_known_ends = self._policy.order == "arrival" and not self._policy.expects_similar
         old = untouched and by_known_ends and not self._anew
         found = self._remembered(line, key) if old else None
         if found is None:
@@ -452,7 +450,8 @@ class Reservations:
         busy = [c for c, why in shortlist.filtered.items() if why == BUSY]
         busy += [c.cluster for c in shortlist.candidates if c.cluster not in shortlist.filtered]
         could_fit, best = False, None
-        for bound_s, cluster, at_least, releases in self._promising(busy, request):
+        estimates = now_s <= estimated_until_s(know, self._policy, key)
+        for bound_s, cluster, at_least, releases in self._promising(busy, request, estimates):
             if best is not None and (bound_s, cluster) >= best[1:3]:
                 break
 
@@ -468,17 +467,14 @@ class Reservations:
         firm_s = firm_at_s(know, self._policy, line, key)
         reservation = None
         if best is not None and (best[1] < UNKNOWN_S or now_s >= firm_s):
-            estimated = any(release.key in self._estimated for release in best[3])
-            is_known = best[1] < UNKNOWN_S
-            if estimated and now_s > estimated_until_s(know, self._policy, key):
-                estimated = is_known = False
+            rests_on = {release.key for release in best[3]} & self._estimated
             reservation = Reservation(
                 tenant=workload.tenant,
                 id=workload.id,
                 cluster=best[2],
                 held=held_nodes(reseat(know.fleet, best[0].holdings, best[3])),
-                expected_at_s=best[1] if is_known else None,
-                estimated=estimated and is_known,
+                expected_at_s=best[1] if best[1] < UNKNOWN_S else None,
+                estimated=estimates and bool(rests_on),
             )
         until_s = self._known_until_s(busy)
         if reservation is None and could_fit:
@@ -486,11 +482,11 @@ class Reservations:
         return _Result(self._seen(), self.recorded(), key, until_s, could_fit, reservation)
 
     def _promising(
-        self, busy: list[str], request: JobRequest
+        self, busy: list[str], request: JobRequest, estimates: bool
     ) -> list[tuple[float, str, int, list[Release]]]:
         """Return the clusters where it may fit first, each with a bound on the time."""
         asked = gpu_milli(request)
-        live = self._releases()
+        live = self._releases(estimates)
         found = []
         for cluster in busy:
             releases = live.get(cluster, [])
@@ -503,11 +499,15 @@ class Reservations:
         found.sort(key=lambda each: each[:2])
         return found[:CLUSTERS_SEARCHED]
 
-    def _releases(self) -> dict[str, list[Release]]:
-        """Return the live placements of each cluster, earliest end first."""
-        if self._releases_of is None:
+    def _releases(self, estimates: bool) -> dict[str, list[Release]]:
+        """Return the live placements of each cluster, earliest end first. ``estimates``: by similar
+        jobs too, if the policy says so.
+        """
+        estimates = estimates and self._policy.expects_similar
+        releases_of = self._releases_of.get(estimates)
+        if releases_of is None:
             know, now_s = self._know, self._now_s
-            self._releases_of = {}
+            releases_of = self._releases_of[estimates] = {}
             derived = know.derived
             held = (name for held in derived.held.values() for name in held)
             names = [*derived.unclaimed, *held]
@@ -516,7 +516,7 @@ class Reservations:
                 at_s = stated_end_s(workload, now_s)
                 if self._policy.order == "due":
                     at_s = know.derived.due_order.ends_s(workload, now_s)
-                elif at_s is None and self._policy.expects_similar:
+                elif at_s is None and estimates:
                     at_s = know.derived.foresight.ends_s(workload, now_s)
                     self._estimated.update((name,) if at_s is not None else ())
                 release = Release(
@@ -526,14 +526,14 @@ class Reservations:
                     gpu_milli_of(workload),
                     know.fleet.holdings(name),
                 )
-                self._releases_of.setdefault(workload.cluster, []).append(release)
-            for releases in self._releases_of.values():
+                releases_of.setdefault(workload.cluster, []).append(release)
+            for releases in releases_of.values():
                 releases.sort(key=lambda r: r[:3])
-        return self._releases_of
+        return releases_of
 
     def _known_until_s(self, clusters: list[str]) -> float:
         """Return until when the known ends stay the same without an event."""
-        live = self._releases()
+        live = self._releases(estimates=True)
         return min((live[c][0].at_s for c in clusters if live.get(c)), default=UNKNOWN_S)
 
 
@@ -573,9 +573,9 @@ def in_force(cycle: Cycle) -> dict[Key, Reservation]:
         if not all(_usable(know, reservation.cluster, held) for held in reservation.held):
             continue
         at_s = reservation.expected_at_s
-        passed = at_s is not None and now_s > at_s
         if reservation.estimated and now_s > estimated_until_s(know, policy, key):
-            passed = True
+            continue  # reserved anew, by stated ends alone
+        passed = at_s is not None and now_s > at_s
         plan = passed or policy.order == "due"  # planned again until firm
         if plan and not reservation.owed and now_s < firm_at_s(know, policy, line, key):
             continue
