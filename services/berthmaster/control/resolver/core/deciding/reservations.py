@@ -396,6 +396,8 @@ class Reservations:
         if has_one:
             self._searches += 1
             return
+        if self._policy.expects_similar and self._has_like(line):
+            return  # lines that differ by an estimate alone are one, as where none is known
         full = self._waiting >= most
         if full and not any(rank < each.rank for each in self.active.values()):
             return  # no reservation gives way to it
@@ -419,6 +421,14 @@ class Reservations:
         nodes = sum(len(each.holdings) for each in self.active.values())
         if nodes + len(reservation.held) <= MAX_HELD_NODES:
             self._add(key, reservation)
+
+    def _has_like(self, line: Line) -> bool:
+        """Return whether a job of the same queue and shape has a reservation."""
+        for key in self.active:
+            other = self._know.derived.lines.line_of(key)
+            if other is not None and other.id[:2] == line.id[:2]:
+                return True
+        return False
 
     def begins_at_s(self, line: Line, key: Key, request: JobRequest, shape: Shape) -> float | None:
         """Return when a job will fit by the known ends; None if unknown."""
