@@ -23,7 +23,7 @@ MODULES = {
     "pipeline": ("pipeline", "scoring"),
     "engine": ("engine",),
     "decisions": ("decisions",),
-    "predict": ("predict",),
+    "predict": ("predict", "arrivals"),
     "lookback": ("lookback",),
     "telemetry": ("telemetry",),
     "quality": ("quality",),

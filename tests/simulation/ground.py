@@ -56,7 +56,7 @@ class Ground:
         self.sites = [self._site(number, parts) for number in range(self.chance.choice((2, 3, 4)))]
         policy = DUE if self.faults.has("due") else POLICY
         if self.faults.has("similar"):
-            policy = msgspec.structs.replace(policy, expect="similar", reserve_wait_s=5.0)
+            policy = msgspec.structs.replace(policy, expect="similar", reserve_wait_s=0.2)
         if self.faults.has("balance"):
             policy = msgspec.structs.replace(policy, restart_s=BALANCED_RESTART_S)
         self.policy = msgspec.structs.replace(policy, stale_after_s=pace.stale_after_s)

@@ -12,7 +12,7 @@ from berthmaster.cli.audit.core import Auditor
 from berthmaster.cli.audit.core import Finding as AuditFinding
 from berthmaster.control.resolver.core.deciding.preemptor import WORDS
 from berthmaster.control.resolver.core.deciding.rebalance import REBALANCED
-from berthmaster.control.resolver.settings import ESTIMATED_WAITS
+from berthmaster.control.resolver.policy import ESTIMATED_WAITS
 from berthmaster.lab.emulator.cluster import EmulatedCluster
 from berthmaster.lab.emulator.world import ALIVE, Group, Phase
 from berthmaster.lib.lifecycle.attempts import OWN

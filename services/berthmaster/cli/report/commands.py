@@ -149,6 +149,28 @@ async def sharing(session: Session, limit: int, form: Form | None) -> None:
     write_list(session.out, form, rows, rows, lambda one: one.id, lambda _: screen.sharing(rows))
 
 
+@report.command("jobs")
+@click.option("--like", default="", metavar="[TENANT/]JOB", help="Only jobs similar to this one.")
+@_flags
+@bus_command
+async def jobs_report(session: Session, /, like: str, **flags: Any) -> None:
+    """Sum up ended jobs: run times, waits, and why jobs failed."""
+    tenant, slash, workload = like.rpartition("/")
+    if slash and flags["of_tenant"] not in ("", tenant):
+        usage(f"--of {flags['of_tenant']} or --like {like}, not both")
+    if slash:
+        flags["of_tenant"] = tenant
+    await _show(session, "jobs", flags | {"like": workload})
+
+
+@report.command("load")
+@_flags
+@bus_command
+async def load_report(session: Session, /, **flags: Any) -> None:
+    """Show arrivals by hour and weekday, and when the next day is calm."""
+    await _show(session, "load", flags)
+
+
 @report.command("trends")
 @click.argument("span", type=click.Choice(get_args(TrendSpan)), default="day")
 @click.option("--until", default="now", metavar="WHEN", help=f"The end: {RIGHT}.")
@@ -188,6 +210,9 @@ async def _show(session: Session, kind: ReportKind, flags: dict[str, Any]) -> No
         reply = await berth.report(request, of_all=_of_all(session, mine))
     if as_csv or form == "csv":
         session.out.write(in_csv(reply).encode().rstrip(b"\n"))
+        return
+    if reply.summary is not None or reply.load is not None:
+        session.out.document(reply, lambda: screen.report(reply))
         return
     items: list[Any] = [*reply.rows, *reply.jobs]
     keys = _keys(reply)

@@ -11,7 +11,9 @@ from berthmaster.cli.output.terminal import plain_table, safe
 from berthmaster.cli.report.sharing import SharingRow
 from berthmaster.lib.messages.usage import (
     AttemptUsage,
+    JobsReport,
     JobUsage,
+    LoadReport,
     Trend,
     Trends,
     UsageReport,
@@ -28,12 +30,71 @@ def report(reply: UsageReport) -> RenderableType:
         f"{moment(reply.since_s)} to {moment(reply.until_s)}, of jobs that have ended",
         style="bold",
     )
-    if reply.kind == "job":
+    if reply.summary is not None:
+        body = _summary(reply.summary)
+    elif reply.load is not None:
+        body = _load(reply.load)
+    elif reply.kind == "job":
         body = _jobs(reply)
     else:
         body = _rows(reply)
     notes = [safe(note, style="yellow") for note in reply.notes]
     return Group(head, *body, *notes)
+
+
+SIMILAR: Final = {
+    "all": "All jobs",
+    "labels": "Jobs with the same labels and shape",
+    "program": "Jobs with the same program",
+    "shape": "Jobs of the same shape",
+}
+DAYS: Final = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
+
+
+def _summary(told: JobsReport) -> list[RenderableType]:
+    """What jobs took, how long they waited, and why some failed."""
+    capped = ", the newest only" if told.capped else ""
+    parts: list[RenderableType] = [
+        safe(
+            f"{SIMILAR[told.by]}{capped}: {told.jobs:,} ended, {told.succeeded:,} succeeded, "
+            f"{told.failed:,} failed, {told.cancelled:,} were cancelled."
+        )
+    ]
+    if told.ran_s is not None:
+        interval = f"{_span(told.ran_low_s)} to {_span(told.ran_high_s)}"
+        parts.append(safe(f"Run time {_span(told.ran_s)} ({interval}, 8 of 10 that succeeded)."))
+    if told.wait_p50_s is not None:
+        parts.append(safe(f"Wait {_span(told.wait_p50_s)}, p95 {_span(told.wait_p95_s)}."))
+    if told.causes:
+        table = plain_table("FAILED", "WHY", right=("FAILED",))
+        for cause, count in told.causes.items():
+            table.add_row(f"{count:,}", safe(cause))
+        parts += [safe(), table]
+    return parts
+
+
+def _load(told: LoadReport) -> list[RenderableType]:
+    """Jobs by hour and weekday, and the hours to come."""
+    parts: list[RenderableType] = []
+    if told.calm_at_s is not None:
+        parts += [safe(f"Calmest three hours: from {moment(told.calm_at_s)}.", style="bold")]
+    if told.week:
+        table = plain_table("HOUR", *DAYS, "WAIT", right=("HOUR", *DAYS, "WAIT"))
+        by = {(one.weekday, one.hour): one for one in told.week}
+        for hour in range(24):
+            row = [by.get((day, hour)) for day in range(7)]
+            waits = [one.wait_s for one in row if one is not None and one.wait_s is not None]
+            wait = _span(sum(waits) / len(waits)) if waits else "-"
+            jobs = [number(round(one.jobs, 1)) if one is not None else "-" for one in row]
+            table.add_row(f"{hour:02}:00", *jobs, wait)
+        parts += [safe("Jobs submitted, by hour (UTC) and weekday:"), table]
+    if told.forecast:
+        table = plain_table("NEXT HOURS", "JOBS", "8 OF 10", right=("JOBS", "8 OF 10"))
+        for one in told.forecast:
+            interval = f"{number(round(one.jobs_low, 1))} to {number(round(one.jobs_high, 1))}"
+            table.add_row(_short(one.at_s), number(round(one.jobs, 1)), interval)
+        parts += [safe(), table]
+    return parts or [safe("No job was submitted.")]
 
 
 def _rows(reply: UsageReport) -> list[RenderableType]:

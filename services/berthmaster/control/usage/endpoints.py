@@ -8,19 +8,25 @@ import asyncio
 from collections.abc import Callable
 from typing import Final, TypeVar
 
+import msgspec
+
+from berthmaster.control.usage.core.load import PAST_S, load_report
 from berthmaster.control.usage.core.prices import Prices
 from berthmaster.control.usage.core.report import (
     About,
     Asked,
+    Beside,
     asked,
     report_of,
     trends_of,
     window_of,
 )
+from berthmaster.control.usage.core.similar import Likeness, jobs_report
+from berthmaster.control.usage.core.usage import OpenJobs
 from berthmaster.control.usage.metrics import UsageMetrics
 from berthmaster.control.usage.store import reading
 from berthmaster.control.usage.store.database import Database, StoreError
-from berthmaster.control.usage.store.reading import Found, JobRow, TrendRow
+from berthmaster.control.usage.store.reading import Found, TrendRow
 from berthmaster.control.usage.store.thread import DatabaseThread
 from berthmaster.lib.messages.api import Refusal
 from berthmaster.lib.messages.explain import decoded
@@ -54,6 +60,7 @@ class Answers:
         prices: Callable[[], Prices | None],
         filled: Callable[[], tuple[float, bool]],
         opened: Callable[[], bool],
+        open_jobs: Callable[[Asked], OpenJobs],
     ) -> None:
         self._conn = conn
         self._asked_by = asked_by
@@ -63,6 +70,7 @@ class Answers:
         self._prices = prices
         self._filled = filled
         self._opened = opened
+        self._open_jobs = open_jobs
 
     async def serve(self, version: str) -> Endpoints:
         """Start answering. Raises NotConnected."""
@@ -92,17 +100,20 @@ class Answers:
         if isinstance(ask, Refusal):
             return encode(ask)
         began_s = asyncio.get_running_loop().time()
+        open_ = self._open_jobs(ask)
         try:
-            found, jobs, kept_since_ms = await self._read(
-                subject, lambda database: _read(database, ask)
+            found, beside, kept_since_ms = await self._read(
+                subject, lambda database: _read(database, ask, open_)
             )
         except StoreError as error:
             return encode(_no_store(subject, error))
+        if isinstance(beside, Refusal):
+            return encode(beside)
         filled_until_s, is_behind = self._filled()
         about = About(self._prices(), filled_until_s, kept_since_ms / 1000, is_behind)
         took_s = asyncio.get_running_loop().time() - began_s
         self._figures.report_s.labels(request.kind).observe(took_s)
-        return self._fitted(report_of(ask, found, jobs, about))
+        return self._fitted(report_of(ask, found, beside, about))
 
     async def _trends(self, subject: str, data: bytes) -> bytes:
         request = decoded(TrendsRequest, TRENDS_REQUESTS, data or b"{}")
@@ -142,9 +153,39 @@ class Answers:
         )
 
 
-def _read(database: Database, ask: Asked) -> tuple[Found, list[JobRow] | None, int]:
-    jobs = None if ask.jobs is None else reading.jobs(database, ask.jobs)
-    return reading.report(database, ask.query), jobs, reading.kept_since_ms(database)
+def _read(database: Database, ask: Asked, open_: OpenJobs) -> tuple[Found, Beside | Refusal, int]:
+    query = ask.query
+    beside: Beside | Refusal = Beside()
+    if ask.jobs is not None:
+        beside = Beside(jobs=reading.jobs(database, ask.jobs))
+    elif ask.request.kind == "jobs":
+        beside = _summary(database, ask, open_.like)
+    elif ask.request.kind == "load":
+        since_ms = min(query.since_ms, query.until_ms - PAST_S * 1000)
+        rows = reading.arrivals(database, msgspec.structs.replace(query, since_ms=since_ms))
+        rows += open_.arrivals
+        beside = Beside(load=load_report(rows, since_ms / 1000, query.until_ms / 1000))
+    return reading.report(database, query), beside, reading.kept_since_ms(database)
+
+
+def _summary(database: Database, ask: Asked, open_: Likeness | None) -> Beside | Refusal:
+    query, workload_id = ask.query, ask.request.like
+    like = None
+    if workload_id:
+        tenant = query.filters.get("tenant", "")
+        alike = open_ or reading.likeness(database, tenant, workload_id)
+        if alike is None:
+            return Refusal(
+                code="not_found",
+                field="like",
+                value=workload_id,
+                expected=f"a job of the tenant {tenant!r} that is open, or ended since this "
+                "service keeps what jobs have in common",
+            )
+        like = tenant, alike
+    by, outcomes = reading.outcomes(database, query, like)
+    capped = len(outcomes) > reading.MOST_OUTCOMES
+    return Beside(summary=jobs_report(by, outcomes[: reading.MOST_OUTCOMES], capped=capped))
 
 
 def _tenant(subject: str) -> str | None:

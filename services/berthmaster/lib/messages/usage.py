@@ -16,7 +16,8 @@ from msgspec import Meta
 
 from berthmaster.lib.messages.workload import LabelText
 
-ReportKind = Literal["usage", "queue", "job", "cluster"]
+ReportKind = Literal["usage", "queue", "job", "cluster", "jobs", "load"]
+SimilarBy = Literal["all", "labels", "program", "shape"]
 ReportGroup = Literal["tenant", "queue", "owner", "model", "cluster", "day", "month"]
 TrendSpan = Literal["hour", "day", "month"]
 TrendName = Literal[
@@ -41,7 +42,9 @@ class UsageReportRequest(
 ):
     """Usage from ``since_s`` (included) to ``until_s`` (excluded), by groups."""
 
-    kind: ReportKind = "usage"  # content of the report: usage, queue or cluster in rows, or job
+    kind: ReportKind = "usage"
+    # kind: content of the report: usage, queue or cluster in rows; job = single jobs; jobs = all
+    # jobs summed up, or similar ones; load = arrivals by hour and weekday, with a forecast
     since_s: EndS | None = None  # seconds since 1970; null = 30 days before until_s
     until_s: EndS | None = None  # seconds since 1970; null = now
     group: Annotated[tuple[ReportGroup, ...], Meta(max_length=4)] = ()
@@ -52,6 +55,7 @@ class UsageReportRequest(
     model: LabelText = ""  # only this GPU model; "" = all
     cluster: LabelText = ""  # only this cluster; "" = all
     id: LabelText = ""  # kind job: only this job, with its attempts; "" = all
+    like: LabelText = ""  # kind jobs: only jobs similar to this open or ended one; "" = all
     limit: Annotated[int, Meta(ge=1, le=MOST_ROWS)] = 100  # maximum number of rows
     page: Annotated[str, Meta(max_length=512)] = ""
     # page: kind job: next_page of the reply before; "" = the first page
@@ -138,6 +142,55 @@ class JobUsage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     each: tuple[AttemptUsage, ...] = ()  # attempts, if the request named one job
 
 
+class JobsReport(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Ended jobs summed up."""
+
+    by: SimilarBy = "all"
+    # by: property that the jobs share with the one in ``like``; all = no job was named
+    jobs: int = 0  # number of jobs that ended in the period
+    succeeded: int = 0  # number of jobs that succeeded
+    failed: int = 0  # number of jobs that failed
+    cancelled: int = 0  # number of jobs that were cancelled
+    ran_low_s: float | None = None
+    # ran_low_s: run time in seconds that one successful job in ten stays below; null = none ran
+    ran_s: float | None = None  # median run time of successful jobs in seconds; null = none ran
+    ran_high_s: float | None = None
+    # ran_high_s: run time in seconds that one successful job in ten exceeds; null = none ran
+    wait_p50_s: float | None = None  # median wait for placement in seconds; null = none placed
+    wait_p95_s: float | None = None  # 95th percentile of the wait in seconds; null = none placed
+    causes: dict[str, int] = {}  # number of failed jobs by reason, with numbers replaced by N
+    capped: bool = False  # True: only the newest jobs of the period are counted
+
+
+class WeekHour(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One hour of the week, on average over the weeks of the period, in UTC."""
+
+    weekday: int  # 0 = Monday
+    hour: int  # 0 to 23
+    jobs: float = 0.0  # jobs submitted in the hour
+    gpus: float = 0.0  # GPUs requested by those jobs
+    wait_s: float | None = None  # mean wait of those jobs in seconds; null = none was placed
+
+
+class HourForecast(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Expected arrivals in one hour to come."""
+
+    at_s: float  # begin of the hour, in seconds since 1970
+    jobs: float = 0.0  # median of the number of jobs
+    jobs_low: float = 0.0  # number that one hour in ten stays below
+    jobs_high: float = 0.0  # number that one hour in ten exceeds
+
+
+class LoadReport(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Arrivals by hour and weekday, and the forecast of the day after the period."""
+
+    week: tuple[WeekHour, ...] = ()  # hours of the week that the period has, Monday first
+    forecast: tuple[HourForecast, ...] = ()  # the next 24 hours
+    calm_at_s: float | None = None
+    # calm_at_s: begin of the calmest three hours of the forecast, in seconds since 1970; null =
+    # no forecast
+
+
 class UsageReport(
     msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="api.report.v1"
 ):
@@ -155,6 +208,8 @@ class UsageReport(
     groups: int = 0  # total number of rows
     jobs: tuple[JobUsage, ...] = ()  # jobs of kind job
     next_page: str = ""  # kind job: page for the next request; "" = the end
+    summary: JobsReport | None = None  # kind jobs: sums of the jobs; null = another kind
+    load: LoadReport | None = None  # kind load: arrivals and forecast; null = another kind
     currency: str = ""  # currency of cost
     filled_until_s: float = 0.0  # end of the last job in the store; earlier ends are complete
     kept_since_s: float = 0.0  # end of the oldest job in the store; 0 = empty

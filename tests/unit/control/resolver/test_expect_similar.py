@@ -5,8 +5,8 @@ import pytest
 
 from berthmaster.control.resolver.core.known.stored import Snapshot, restore, snapshot_of
 from berthmaster.control.resolver.core.resolver import Resolver
+from berthmaster.control.resolver.policy import ESTIMATED_WAITS, Policy
 from berthmaster.control.resolver.replay import replay
-from berthmaster.control.resolver.settings import ESTIMATED_WAITS, Policy
 from berthmaster.lib.engine.queueing.similar import Estimate
 from berthmaster.lib.lifecycle.workload import Key
 from berthmaster.lib.messages.placement import Expected, Reservation
@@ -126,7 +126,7 @@ def test_wide_job_begins_within_the_bound_however_wrong_estimates_are(
     factor: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What runs is estimated too long, and what wants to pass too short: by that factor."""
-    policy = msgspec.structs.replace(SIMILAR, reserve_wait_s=100.0)
+    policy = msgspec.structs.replace(SIMILAR, reserve_wait_s=10.0)
     bound_s = ESTIMATED_WAITS * policy.reserve_wait_s
     world = experienced(policy)
 

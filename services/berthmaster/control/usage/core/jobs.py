@@ -14,6 +14,7 @@ from typing import Final, Literal, NamedTuple
 import msgspec
 
 from berthmaster.control.usage.core.gpus import Catalogue, Held, asked_milli, held
+from berthmaster.control.usage.core.similar import Likeness, likeness_of
 from berthmaster.lib.lifecycle.fold import Verdict, fold_history
 from berthmaster.lib.lifecycle.pods import together, with_bound
 from berthmaster.lib.messages.api import RecordedEvent
@@ -118,6 +119,7 @@ class EndedJob(msgspec.Struct, frozen=True, kw_only=True):
     reason: str
     holdings: tuple[Holding, ...]
     is_part: bool = False  # of a divided job, which counts for it; what it held counts here
+    likeness: Likeness = Likeness("", "", "")
 
     @property
     def last(self) -> tuple[Holding, ...]:
@@ -169,6 +171,7 @@ class Life:
         self.hub = (origin.hub or origin.namespace) if origin else ""
         self.by_hub = event.cell == HUB_CELL
         self.asked_milli = asked_milli(request)
+        self.likeness = likeness_of(event.tenant, request)
         self.is_part = request.part is not None
         self._starts_whole = request.divide is not None and request.divide.gang
         self.placed_ms: int | None = None
@@ -289,6 +292,7 @@ class Life:
             reason=reason[:MAX_REASON_CHARS],
             holdings=tuple(self._holdings),
             is_part=self.is_part,
+            likeness=self.likeness,
         )
 
 

@@ -25,7 +25,9 @@ from berthmaster.lib.messages.api import Refusal
 from berthmaster.lib.messages.explain import invalid
 from berthmaster.lib.messages.usage import (
     AttemptUsage,
+    JobsReport,
     JobUsage,
+    LoadReport,
     ReportGroup,
     ReportKind,
     Trend,
@@ -45,6 +47,8 @@ BY_KIND: Final[Mapping[ReportKind, tuple[ReportGroup, ...]]] = {
     "queue": ("tenant", "queue"),
     "cluster": ("cluster",),
     "job": (),
+    "jobs": (),
+    "load": (),
 }
 
 
@@ -96,11 +100,13 @@ def _wrong_with(request: UsageReportRequest) -> Refusal | None:
         return invalid(("group",), request.group, "each group once")
     if {"day", "month"} <= set(request.group):
         return invalid(("group",), request.group, "day or month, not both")
-    if request.kind == "job" and request.group:
-        return invalid(("group",), request.group, "none: the kind job lists single jobs")
+    if not BY_KIND[request.kind] and request.group:
+        return invalid(("group",), request.group, f"none with the kind {request.kind}")
     for name in ("id", "page"):
         if getattr(request, name) and request.kind != "job":
             return invalid((name,), getattr(request, name), f"only with the kind job: {name}")
+    if request.like and request.kind != "jobs":
+        return invalid(("like",), request.like, "only with the kind jobs: like")
     return None
 
 
@@ -136,6 +142,14 @@ def next_page(last: JobRow) -> str:
 # Replies
 
 
+class Beside(NamedTuple):
+    """What a report has beside rows: of kinds job, jobs and load."""
+
+    jobs: list[JobRow] | None = None
+    summary: JobsReport | None = None
+    load: LoadReport | None = None
+
+
 class About(NamedTuple):
     """What every report says of the store."""
 
@@ -145,13 +159,13 @@ class About(NamedTuple):
     is_behind: bool  # the streams have not been read to their ends
 
 
-def report_of(ask: Asked, found: Found, jobs: list[JobRow] | None, about: About) -> UsageReport:
-    request, query = ask.request, ask.query
+def report_of(ask: Asked, found: Found, beside: Beside, about: About) -> UsageReport:
+    request, query, jobs = ask.request, ask.query, beside.jobs
     shown = (jobs or [])[: request.limit]
     more = jobs is not None and len(jobs) > request.limit
-    is_job = request.kind == "job"
+    has_rows = bool(BY_KIND[request.kind])
     rows = (
-        [] if is_job else [_row(query.group, key, sums, about.prices) for key, sums in found.rows]
+        [_row(query.group, key, sums, about.prices) for key, sums in found.rows] if has_rows else []
     )
     return UsageReport(
         kind=request.kind,
@@ -160,9 +174,11 @@ def report_of(ask: Asked, found: Found, jobs: list[JobRow] | None, about: About)
         group=query.group,
         rows=tuple(rows),
         total=_row((), (), found.total, about.prices),
-        groups=0 if is_job else found.groups,
+        groups=found.groups if has_rows else 0,
         jobs=tuple(_job(job, about.prices, with_each=bool(request.id)) for job in shown),
         next_page=next_page(shown[-1]) if more else "",
+        summary=beside.summary,
+        load=beside.load,
         currency=about.prices.currency if about.prices else "",
         filled_until_s=about.filled_until_s,
         kept_since_s=about.kept_since_s,

@@ -10,7 +10,7 @@ A cursor names what need not be read again: of the log all before the oldest job
 its story is needed when it ends; of the archive all before a story of which a part is missing.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Final, NamedTuple
 
 from berthmaster.control.usage.core.gpus import Catalogue
@@ -23,6 +23,8 @@ from berthmaster.control.usage.core.jobs import (
     of_story,
     with_use,
 )
+from berthmaster.control.usage.core.load import HOUR_S, HourRow
+from berthmaster.control.usage.core.similar import Likeness
 from berthmaster.control.usage.core.traces import Traces
 from berthmaster.control.usage.core.trends import Collector
 from berthmaster.lib.lifecycle.fold import Verdict, offer
@@ -54,6 +56,13 @@ class Progress(NamedTuple):
     log: int
     log_seen: int
     archive: int
+
+
+class OpenJobs(NamedTuple):
+    """What a report needs of jobs that have not ended."""
+
+    like: Likeness | None  # of the job that was named
+    arrivals: list[HourRow]
 
 
 class _Open(NamedTuple):
@@ -106,6 +115,23 @@ class Usage:
     def open_jobs(self) -> int:
         """Jobs that have not ended."""
         return len(self._open)
+
+    def open_for(self, filters: Mapping[str, str], like: str, *, arrivals: bool) -> OpenJobs:
+        """What a report needs of open jobs. ``filters``: as in a query; ``like``: an id."""
+        tenant = filters.get("tenant", "")
+        named = self._open.get(key(tenant, like)) if like else None
+        rows = []
+        for one in self._open.values() if arrivals else ():
+            life = one.life
+            of_job = {"tenant": life.tenant, "queue": life.queue, "owner": life.owner}
+            if life.is_part or any(of_job.get(name) != value for name, value in filters.items()):
+                continue
+            placed_ms = life.placed_ms
+            waited_ms = max(0, placed_ms - life.submitted_ms) if placed_ms is not None else 0
+            hour = life.submitted_ms // (HOUR_S * 1000)
+            is_placed = int(placed_ms is not None)
+            rows.append(HourRow(hour, 1, life.asked_milli, is_placed, waited_ms))
+        return OpenJobs(named.life.likeness if named is not None else None, rows)
 
     @property
     def waiting_jobs(self) -> int:

@@ -7,11 +7,13 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from functools import lru_cache
 from itertools import chain
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
 from berthmaster.control.usage.core import waits
+from berthmaster.control.usage.core.load import HOUR_S, HourRow
+from berthmaster.control.usage.core.similar import ENOUGH, Likeness, Outcome
 from berthmaster.control.usage.core.spans import (
     DAY_MS,
     NUMBER_OF_SIZE,
@@ -24,7 +26,7 @@ from berthmaster.control.usage.core.spans import (
 from berthmaster.control.usage.core.waits import Buckets
 from berthmaster.control.usage.store.database import Database, Row
 from berthmaster.control.usage.store.tables import COUNTS, HOURS, OF_A_PART, THROUGH
-from berthmaster.lib.messages.usage import ReportGroup
+from berthmaster.lib.messages.usage import ReportGroup, SimilarBy
 
 COLUMNS: Final[Mapping[str, str]] = {
     "tenant": "g.tenant",
@@ -34,6 +36,7 @@ COLUMNS: Final[Mapping[str, str]] = {
     "cluster": "g.cluster",
 }
 PERIODS: Final[tuple[ReportGroup, ...]] = ("day", "month")
+MOST_OUTCOMES: Final = 20_000  # jobs in one report
 Key = tuple[str, ...]
 _Packed = defaultdict[Key | None, list[bytes]]  # None: of all groups that are not shown
 
@@ -353,10 +356,10 @@ class HoldingRow(NamedTuple):
     measured_gpu_us: int
 
 
-def jobs(database: Database, query: JobQuery) -> list[JobRow]:
-    """Up to one more than the limit. Raises StoreError."""
+def _where(filters: Mapping[str, str]) -> tuple[str, list[Any]]:
+    """Return the conditions on jobs ``j``, each behind an AND, and their values."""
     where, values = "", []
-    for name, value in query.filters.items():
+    for name, value in filters.items():
         if name == "model":
             where += (
                 " AND EXISTS (SELECT 1 FROM holdings h WHERE h.tenant = j.tenant AND h.id = j.id "
@@ -365,11 +368,17 @@ def jobs(database: Database, query: JobQuery) -> list[JobRow]:
         else:
             where += f" AND j.{name} = ?"
         values.append(value)
+    return where, values
+
+
+def jobs(database: Database, query: JobQuery) -> list[JobRow]:
+    """Up to one more than the limit. Raises StoreError."""
+    where, values = _where(query.filters)
     until_ms = query.until_ms
     if query.after is not None:
         ended, tenant, workload_id = query.after
         where += " AND (j.ended_ms < ? OR (j.tenant, j.id) > (?, ?))"
-        values += [ended, tenant, workload_id]  # type: ignore[list-item]
+        values += [ended, tenant, workload_id]
         until_ms = min(until_ms, ended + 1)
     found = database.fetch(
         "SELECT j.tenant, j.id, j.submitted_ms, j.ended_ms, j.placed_ms, j.running_ms, j.state, "
@@ -389,6 +398,67 @@ def _holdings(database: Database, job: Row) -> tuple[HoldingRow, ...]:
         job[:3],
     )
     return tuple(HoldingRow._make(row) for row in rows)
+
+
+def likeness(database: Database, tenant: str, workload_id: str) -> Likeness | None:
+    """What the newest ended job of this id has in common with others. Raises StoreError."""
+    found = database.fetch(
+        "SELECT labels, program, shape FROM likes WHERE tenant = ? AND id = ? "
+        "ORDER BY submitted_ms DESC LIMIT 1",
+        (tenant, workload_id),
+    )
+    return Likeness(*found[0]) if found else None
+
+
+def outcomes(
+    database: Database, query: Query, like: tuple[str, Likeness] | None = None
+) -> tuple[SimilarBy, list[Outcome]]:
+    """The newest jobs that ended in the period, at most one more than MOST_OUTCOMES. ``like``: only
+    those of this tenant that are like this. Raises StoreError."""
+    if like is None:
+        return "all", _outcomes(database, query, "", ())
+    tenant, alike = like
+    found: list[Outcome] = []
+    degrees: tuple[SimilarBy, ...] = ("labels", "program", "shape")
+    for by in degrees:
+        value = getattr(alike, by)
+        if value:
+            joined = (
+                " JOIN likes l ON l.tenant = j.tenant AND l.id = j.id "
+                f"AND l.submitted_ms = j.submitted_ms AND l.tenant = ? AND l.{by} = ?"
+            )
+            found = _outcomes(database, query, joined, (tenant, value))
+        if len(found) >= ENOUGH or by == degrees[-1]:
+            return by, found
+    raise AssertionError("the last degree returns")
+
+
+def _outcomes(
+    database: Database, query: Query, joined: str, first: tuple[str, ...]
+) -> list[Outcome]:
+    where, values = _where(query.filters)
+    rows = database.fetch(
+        "SELECT j.state, j.reason, j.submitted_ms, j.placed_ms, j.running_ms, j.ended_ms "
+        f"FROM jobs j{joined} WHERE j.ended_ms >= ? AND j.ended_ms < ? "
+        f"AND (j.wait_bucket IS NULL OR j.wait_bucket <> {OF_A_PART}){where} "
+        "ORDER BY j.ended_ms DESC LIMIT ?",
+        (*first, query.since_ms, query.until_ms, *values, MOST_OUTCOMES + 1),
+    )
+    return [Outcome._make(row) for row in rows]
+
+
+def arrivals(database: Database, query: Query) -> list[HourRow]:
+    """Ended jobs by the hour of their submission in the period. Raises StoreError."""
+    where, values = _where(query.filters)
+    hour = f"j.submitted_ms / {HOUR_S * 1000}"
+    rows = database.fetch(
+        f"SELECT {hour}, COUNT(*), CAST(SUM(j.asked_milli) AS BIGINT), COUNT(j.placed_ms), "
+        "CAST(COALESCE(SUM(j.placed_ms - j.submitted_ms), 0) AS BIGINT) FROM jobs j "
+        "WHERE j.ended_ms >= ? AND j.submitted_ms >= ? AND j.submitted_ms < ? "
+        f"AND (j.wait_bucket IS NULL OR j.wait_bucket <> {OF_A_PART}){where} GROUP BY 1",
+        (query.since_ms, query.since_ms, query.until_ms, *values),
+    )
+    return [HourRow(*map(int, row)) for row in rows]
 
 
 def kept_since_ms(database: Database) -> int:

@@ -6,6 +6,7 @@
 - ``cells``: sums by hour, day and month for each group of tenant, queue, model and cluster; with
   the owner too by day and month. ``through``: of what held its GPUs for the whole cell, of the
   smallest cells only: with it, half an hour is worked out from the few that began or ended in it.
+- ``likes``: what each ended job has in common with others (core/similar.py).
 - ``trends``: figures by step.
 - ``uses``: what was measured of attempts that have not ended.
 - ``cursors``: how far the streams were read, written together with what came of it.
@@ -64,6 +65,12 @@ def _statements(database: Database) -> Iterator[str]:
         tenant TEXT NOT NULL, id TEXT NOT NULL, attempt BIGINT NOT NULL,
         measured_ms BIGINT NOT NULL, used_gpu_us BIGINT NOT NULL, at_ms BIGINT NOT NULL,
         PRIMARY KEY (tenant, id, attempt))"""
+    yield """CREATE TABLE IF NOT EXISTS likes (
+        tenant TEXT NOT NULL, id TEXT NOT NULL, submitted_ms BIGINT NOT NULL,
+        labels TEXT NOT NULL, program TEXT NOT NULL, shape TEXT NOT NULL,
+        PRIMARY KEY (tenant, id, submitted_ms))"""
+    for by in ("labels", "program", "shape"):
+        yield f"CREATE INDEX IF NOT EXISTS likes_{by} ON likes (tenant, {by}, submitted_ms)"
     yield """CREATE TABLE IF NOT EXISTS cursors (
         name TEXT PRIMARY KEY, created TEXT NOT NULL, sequence BIGINT NOT NULL)"""
 

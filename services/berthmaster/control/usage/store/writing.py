@@ -71,6 +71,7 @@ class Writer:
         db.begin()
         new = self._jobs([job for job in batch.jobs if job.ended_ms >= batch.kept_since_ms])
         self._holdings(new)
+        self._likes(new)
         self._cells(new, batch.kept_since_ms)
         self._uses(batch.uses, batch.jobs)
         self._samples(batch.samples)
@@ -159,6 +160,13 @@ class Writer:
             self._db.change_each(
                 f"INSERT INTO holdings ({_HOLDING}) VALUES ({marks}) ON CONFLICT DO NOTHING", rows
             )
+
+    def _likes(self, jobs: Iterable[EndedJob]) -> None:
+        self._db.change_each(
+            "INSERT INTO likes (tenant, id, submitted_ms, labels, program, shape) "
+            "VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING",
+            [(job.tenant, job.id, job.submitted_ms, *job.likeness) for job in jobs],
+        )
 
     def _group(
         self, tenant: str, queue: str, model: str, cluster: str, owner: str | None = None
@@ -365,7 +373,7 @@ def forget(database: Database, before_ms: int, steps: dict[int, int], uses_befor
         "SELECT tenant, id, submitted_ms FROM jobs WHERE ended_ms < ? ORDER BY ended_ms LIMIT ?",
         (before_ms, FORGET_AT_ONCE),
     )
-    for table in ("holdings", "jobs"):
+    for table in ("holdings", "likes", "jobs"):
         database.change_each(
             f"DELETE FROM {table} WHERE tenant = ? AND id = ? AND submitted_ms = ?", found
         )

@@ -1,0 +1,98 @@
+"""What ended jobs have in common, and what a report of similar jobs says of them. Pure.
+
+Jobs are similar in three degrees, the closest first: the same labels and shape, the same program
+(image, command and arguments), the same shape. A report takes the closest degree in which enough
+jobs ended. The degrees are those of the resolver's estimates (lib/engine/queueing/predict.py).
+
+Example: a job with the label run=17 has none with the same labels, and 40 with the same program:
+the report is of those 40, ``by`` program.
+"""
+
+import hashlib
+import re
+from collections import Counter
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+from berthmaster.control.usage.core import waits
+from berthmaster.lib.engine.queueing.predict import groups_of, kinds_of
+from berthmaster.lib.messages.usage import JobsReport, SimilarBy
+from berthmaster.lib.messages.workload import JobRequest
+
+ENOUGH: Final = 3  # jobs of a degree
+CAUSES: Final = 20  # in a report
+OTHER: Final = "other"
+_NUMBERS: Final = re.compile(r"\d+(\.\d+)?")
+_CAUSE_CHARS: Final = 120
+
+
+class Likeness(NamedTuple):
+    """Digests of what a job has in common with others; "" = it has none of that."""
+
+    labels: str
+    program: str
+    shape: str
+
+
+class Outcome(NamedTuple):
+    """An ended job in a report of several."""
+
+    state: str
+    reason: str
+    submitted_ms: int
+    placed_ms: int | None
+    running_ms: int | None
+    ended_ms: int
+
+
+def likeness_of(tenant: str, request: JobRequest) -> Likeness:
+    labelled, shape, *_ = kinds_of(tenant, request)
+    program = next((g for g in groups_of(tenant, request) if g[0] == "program"), None)
+    return Likeness(*(_digest(kind) if kind else "" for kind in (labelled, program, shape)))
+
+
+def _digest(kind: Sequence[str]) -> str:
+    return hashlib.blake2b("\0".join(kind).encode(errors="replace"), digest_size=12).hexdigest()
+
+
+def jobs_report(by: SimilarBy, outcomes: Sequence[Outcome], *, capped: bool) -> JobsReport:
+    """Sum up ended jobs. ``capped``: there were more in the period."""
+    states = Counter(each.state for each in outcomes)
+    ran = waits.of(
+        each.ended_ms - each.running_ms
+        for each in outcomes
+        if each.state == "succeeded" and each.running_ms is not None
+    )
+    waited = waits.of(
+        each.placed_ms - each.submitted_ms for each in outcomes if each.placed_ms is not None
+    )
+    causes = Counter(cause_of(each.reason) for each in outcomes if each.state == "failed")
+    shown = dict(causes.most_common(CAUSES))
+    if rest := sum(causes.values()) - sum(shown.values()):
+        shown[OTHER] = shown.get(OTHER, 0) + rest
+    return JobsReport(
+        by=by,
+        jobs=len(outcomes),
+        succeeded=states["succeeded"],
+        failed=states["failed"],
+        cancelled=states["cancelled"],
+        ran_low_s=waits.percentile(ran, 0.1),
+        ran_s=waits.percentile(ran, 0.5),
+        ran_high_s=waits.percentile(ran, 0.9),
+        wait_p50_s=waits.percentile(waited, 0.5),
+        wait_p95_s=waits.percentile(waited, 0.95),
+        causes=shown,
+        capped=capped,
+    )
+
+
+def cause_of(reason: str) -> str:
+    """Return the reason without what differs from job to job: numbers, and text behind a colon.
+
+    Example: "exit code 137 in pod main-3: Killed" becomes "exit code 137 in pod main-N": exit codes
+    stay.
+    """
+    head = reason.split(": ", 1)[0][:_CAUSE_CHARS] or "no reason given"
+    code = re.search(r"exit code \d+", head)
+    plain = _NUMBERS.sub("N", head)
+    return plain.replace("exit code N", code[0], 1) if code else plain
