@@ -16,7 +16,7 @@ ENGINE_VERSION = "49"
 
 # A reservation whose time is an estimate lets others use its nodes for so many times
 # reserve_wait_s at most, counted from the job's submission. Then nobody starts on them before it.
-ESTIMATED_WAITS: Final = 288
+ESTIMATED_WAITS: Final = 600
 
 
 class Policy(msgspec.Struct, frozen=True, kw_only=True):

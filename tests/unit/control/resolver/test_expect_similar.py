@@ -126,7 +126,7 @@ def test_wide_job_begins_within_the_bound_however_wrong_estimates_are(
     factor: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What runs is estimated too long, and what wants to pass too short: by that factor."""
-    policy = msgspec.structs.replace(SIMILAR, reserve_wait_s=10.0)
+    policy = msgspec.structs.replace(SIMILAR, reserve_wait_s=5.0)
     bound_s = ESTIMATED_WAITS * policy.reserve_wait_s
     world = experienced(policy)
 

@@ -233,3 +233,33 @@ def test_a_store_of_another_program_is_left_alone(
     with pytest.raises(StoreError, match=advice):
         prepare(database)
     database.rollback()
+
+
+def test_outcomes_are_of_jobs_with_the_same_labels_or_else_of_the_same_shape(
+    database: Database,
+) -> None:
+    def labelled(workload_id: str, gpus: int, **labels: str) -> EndedJob:
+        story = Story(workload_id, gpus=gpus)
+        story.request = replace(story.request, labels=labels)
+        return job(story.ran(EPOCH_S, EPOCH_S + 3600, "c1"))
+
+    bert = [labelled(f"bert-{number}", 2, model="bert") for number in range(3)]
+    others = [labelled(f"other-{number}", 2, model=str(number)) for number in range(4)]
+    wide = labelled("wide", 8)
+    writer = Writer(database)
+    writer.write(Batch(jobs=[*bert, *others, wide]))
+    like = reading.likeness(database, bert[0].tenant, "bert-1")
+    assert like == bert[0].likeness
+    by, found = reading.outcomes(database, query(0, 24), (bert[0].tenant, bert[0].likeness))
+    assert (by, len(found)) == ("labels", 3)
+    by, found = reading.outcomes(database, query(0, 24), (bert[0].tenant, others[0].likeness))
+    assert (by, len(found)) == ("shape", 7)
+    assert {each.ended_ms - (each.running_ms or 0) for each in found} <= {3_600_000, 3_599_000}
+    assert len(reading.outcomes(database, query(0, 24))[1]) == 8
+    assert reading.outcomes(database, query(0, 24), ("others", bert[0].likeness)) == ("shape", [])
+    assert reading.likeness(database, bert[0].tenant, "unheard") is None
+    hours = reading.arrivals(database, query(0, 24))
+    assert sum(row.jobs for row in hours) == 8
+    assert sum(row.asked_milli for row in hours) == 1000 * (7 * 2 + 8)
+    writing.forget(database, round(1000 * (EPOCH_S + 2 * DAY_S)), {}, 0)
+    assert reading.likeness(database, bert[0].tenant, "bert-1") is None
