@@ -2,7 +2,7 @@
 
 Jobs are similar in three degrees, the closest first: the same labels and shape, the same program
 (image, command and arguments), the same shape. A report takes the closest degree in which enough
-jobs ended. The degrees are those of the resolver's estimates (lib/engine/queueing/predict.py).
+jobs ended. The degrees are those of the resolver's estimates (lib/engine/queueing/expectations.py).
 
 Example: a job with the label run=17 has none with the same labels, and 40 with the same program:
 the report is of those 40, ``by`` program.
@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from berthmaster.control.usage.core import waits
-from berthmaster.lib.engine.queueing.predict import groups_of, kinds_of
+from berthmaster.lib.engine.queueing.expectations import groups_of, kinds_of
 from berthmaster.lib.messages.usage import JobsReport, SimilarBy
 from berthmaster.lib.messages.workload import JobRequest
 

@@ -23,8 +23,7 @@ from collections.abc import Callable, Iterable
 from typing import Final
 
 from berthmaster.lib.engine.queueing.similar import Estimate, left
-from berthmaster.lib.lifecycle.run_times import saved_s
-from berthmaster.lib.lifecycle.workload import Key, Workload, key
+from berthmaster.lib.lifecycle.workload import Key, Workload, key, saved_s
 from berthmaster.lib.messages.placement import Expected
 from berthmaster.lib.messages.workload import JobRequest
 
