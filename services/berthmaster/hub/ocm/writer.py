@@ -12,9 +12,10 @@ from berthmaster.hub.ocm.core.instructions import (
     WriteProperties,
     WriteScore,
 )
-from berthmaster.hub.ocm.core.objects import CLUSTER_MANAGER, FRESH
+from berthmaster.hub.ocm.core.objects import FRESH
 from berthmaster.lib.kube.client import Client
 from berthmaster.lib.kube.controller.shell_contract import Answer
+from berthmaster.lib.ocm.core.ownership import CLUSTER_MANAGER
 from berthmaster.lib.ocm.writer import ObjectWriter
 
 
@@ -70,6 +71,6 @@ def changed(write: WriteScore | WriteProperties) -> dict[str, Any]:
             }
             return {"status": status}
         case WriteProperties():
-            return {"status": {"properties": write.properties}}
+            return {"status": {"properties": write.properties, "conditions": write.conditions}}
         case _:
             assert_never(write)

@@ -1,12 +1,11 @@
 """Scores and objects as tests tell them: valid, and only what the test is about is said."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
 
 from berthmaster.hub.ocm.core.objects import (
-    CLUSTER_MANAGER,
     FRESH,
     ClusterProfile,
     ClusterProfileSpec,
@@ -25,7 +24,7 @@ from berthmaster.hub.ocm.core.objects import (
 from berthmaster.hub.ocm.core.scores import OCM_NAMES
 from berthmaster.lib.kube.objects import Condition, Metadata, OwnerReference, timestamp
 from berthmaster.lib.messages.fleet import ClusterScore, Freshness, ResourceScore, Stamp
-from berthmaster.lib.ocm.core.ownership import FIELD_MANAGER, MANAGED_BY, OURS
+from berthmaster.lib.ocm.core.ownership import CLUSTER_MANAGER, FIELD_MANAGER, MANAGED_BY, OURS
 
 T0_S = 1_790_000_000.0
 NAME = "resource-usage-score"
@@ -163,6 +162,7 @@ def profile(
     made: bool = False,
     version: int = 1,
     at_s: float = T0_S,
+    conditions: Sequence[Condition] = (),
 ) -> ClusterProfile:
     """A ClusterProfile that we manage; ``made``: and have made."""
     return ClusterProfile(
@@ -178,7 +178,8 @@ def profile(
             properties=tuple(
                 Property(name=name, value=value, last_observed_time=timestamp(at_s))
                 for name, value in (properties or {}).items()
-            )
+            ),
+            conditions=tuple(conditions),
         ),
     )
 

@@ -3,6 +3,8 @@
 from collections.abc import Sequence
 from typing import Any, Final
 
+import msgspec
+
 from berthmaster.hub.ocm.core.hub import Hub, OcmKind
 from berthmaster.hub.ocm.core.instructions import (
     CreateProfile,
@@ -16,7 +18,7 @@ from berthmaster.hub.ocm.core.instructions import (
 from berthmaster.hub.ocm.core.objects import PlacementScore
 from berthmaster.hub.ocm.core.policy import OcmPolicy
 from berthmaster.lib.kube.controller.shell_contract import Answer, KubeEvent
-from berthmaster.lib.kube.objects import Object, seconds
+from berthmaster.lib.kube.objects import Condition, Object, seconds
 from berthmaster.lib.ocm.core.kept_objects import Key
 from berthmaster.lib.ocm.core.ownership import MANAGED_BY, OURS
 from berthmaster.lib.ocm.core.pace import Rules
@@ -76,6 +78,7 @@ class Story:
                     namespace=namespace,
                     version=self.version,
                     at_s=self.now_s,
+                    conditions=msgspec.convert(write.conditions, list[Condition]),
                     made=(before := self.written.get(write.key)) is not None
                     and before.metadata.labels.get(MANAGED_BY) == OURS,
                 )

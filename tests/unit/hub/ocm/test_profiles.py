@@ -14,7 +14,7 @@ from berthmaster.hub.ocm.core.instructions import (
 )
 from berthmaster.hub.ocm.core.properties import wanted
 from berthmaster.lib.kube.controller.shell_contract import Answer, KubeEvent, Outcome
-from berthmaster.lib.kube.objects import timestamp
+from berthmaster.lib.kube.objects import Condition, timestamp
 from berthmaster.lib.ocm.core.view import view
 from tests.unit.hub.ocm.builders import NAME, binding, managed, profile, score
 from tests.unit.hub.ocm.story import Story
@@ -213,3 +213,56 @@ def test_no_profile_is_made_before_it_is_known_where_ocm_makes_its_own() -> None
     assert story.act() == []
     story.hub.on_absent(OcmKind.BINDINGS.value)
     assert story.act() == [CreateProfile(("profile", "fleet", "east"), "berthmaster")]
+
+
+def conditions(write: object) -> dict[str, tuple[object, object]]:
+    assert isinstance(write, WriteProperties)
+    return {
+        str(one["type"]): (one["status"], one["lastTransitionTime"]) for one in write.conditions
+    }
+
+
+def test_conditions_of_our_profile_follow_the_agent_and_keep_their_times() -> None:
+    story = Story()
+    begin = timestamp(story.now_s)
+    story.tell()
+    theirs = Condition(
+        type="Backup", status="True", reason="Done", message="", last_transition_time=begin
+    )
+    story.sees(profile("east", conditions=[theirs]))
+    [first] = story.act()
+    live = dict.fromkeys(("Backup", "ControlPlaneHealthy", "Joined"), ("True", begin))
+    assert conditions(first) == live
+    story.stored(first)
+    for _ in range(8):  # longer than a cluster is given after its scores are told again
+        story.now_s += 5
+        story.tell()
+    story.tell(freshness="stale")
+    [stale] = [one for one in story.settle() if isinstance(one, WriteProperties)]
+    assert conditions(stale)["ControlPlaneHealthy"][0] == "Unknown"
+    assert conditions(stale)["Joined"] == ("True", begin)
+    assert conditions(stale)["Backup"] == ("True", begin)
+
+
+def test_cluster_that_never_reported_has_not_joined() -> None:
+    story = Story()
+    story.sees(profile("ghost"))
+    for _ in range(8):
+        story.now_s += 5
+        story.tell("west")
+    written = [one for one in story.settle() if isinstance(one, WriteProperties)]
+    [write] = [one for one in written if one.key[2] == "ghost"]
+    assert {name: status for name, (status, _) in conditions(write).items()} == {
+        "ControlPlaneHealthy": "Unknown",
+        "Joined": "False",
+    }
+
+
+def test_conditions_stay_while_nobody_tells_scores() -> None:
+    story = Story()
+    story.tell()
+    story.sees(profile("east"))
+    [first] = story.act()
+    story.stored(first)
+    told = [one for one in story.act(120) if isinstance(one, WriteProperties)]
+    assert [conditions(one) for one in told] == [conditions(first)] * len(told) != []

@@ -151,10 +151,16 @@ def test_what_is_made_is_labelled_as_ours(write: Write, path: str, body: Any) ->
     assert server.asked == [("create", path, body)]
 
 
-def test_a_profile_changes_by_its_properties() -> None:
+def test_profile_patch_holds_all_properties_and_conditions() -> None:
     listed = [{"name": "a", "value": "b"}]
-    profile = WriteProperties(key=("profile", "f", "e"), resource_version="4", properties=listed)
-    assert changed(profile) == {"status": {"properties": listed}}
+    conditions = [{"type": "Joined", "status": "True"}]
+    profile = WriteProperties(
+        key=("profile", "f", "e"),
+        resource_version="4",
+        properties=listed,
+        conditions=conditions,
+    )
+    assert changed(profile) == {"status": {"properties": listed, "conditions": conditions}}
 
 
 @pytest.mark.parametrize(

@@ -29,6 +29,8 @@ from berthmaster.lib.kube.mirror import Added, Change, Deleted, Listed, Unreadab
 from berthmaster.lib.kube.objects import Condition, condition
 from berthmaster.lib.messages.fleet import FleetFact, HubRoom, Membership, Stamp, Taint
 from berthmaster.lib.nats import subjects
+from berthmaster.lib.ocm.core.ownership import CLUSTER_MANAGER
+from berthmaster.lib.ocm.core.ownership import OURS as OUR_MANAGER
 
 MAX_PROPERTIES: Final = 200
 MAX_VALUE_CHARS: Final = 1024  # as the API's own schema has it
@@ -310,6 +312,8 @@ def _health_of_member(member: MemberCluster) -> list[tuple[bool | None, str]]:
 
 
 def _health_of_profile(profile: ClusterProfile) -> list[tuple[bool | None, str]]:
+    if profile.metadata.labels.get(CLUSTER_MANAGER) == OUR_MANAGER:
+        return []  # written by our service ocm from the fleet's own facts: no second witness
     conditions = profile.status.conditions
     return [
         *_verdict(conditions, "ControlPlaneHealthy"),

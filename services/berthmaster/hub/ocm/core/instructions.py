@@ -53,11 +53,12 @@ class DeleteProfile(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class WriteProperties(msgspec.Struct, frozen=True, kw_only=True):
-    """Write the whole list of properties of a ClusterProfile that is as it was read."""
+    """Write all properties and conditions of a ClusterProfile that is as it was read."""
 
     key: Key
     resource_version: str
     properties: Sequence[Mapping[str, str]]
+    conditions: Sequence[Mapping[str, str | int]]
 
 
 Write = CreateScore | WriteScore | CreateProfile | DeleteProfile | WriteProperties

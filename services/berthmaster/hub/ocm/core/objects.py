@@ -5,7 +5,6 @@ from typing import Final
 from berthmaster.lib.kube.objects import Condition, Metadata, Object, Struct, seconds
 from berthmaster.lib.ocm.core.ownership import FIELD_MANAGER
 
-CLUSTER_MANAGER: Final = "x-k8s.io/cluster-manager"  # of ClusterProfiles: who looks after it
 FRESH: Final = "Fresh"  # the condition of our scores
 
 
@@ -74,6 +73,7 @@ class Property(Struct, frozen=True):
 
 class ClusterProfileStatus(Struct, frozen=True):
     properties: tuple[Property, ...] = ()
+    conditions: tuple[Condition, ...] = ()
 
 
 class ClusterProfile(Object, frozen=True):

@@ -4,19 +4,19 @@ import re
 from math import inf
 from typing import Final, TypeGuard
 
-from berthmaster.hub.ocm.core import properties
+from berthmaster.hub.ocm.core import health, properties
 from berthmaster.hub.ocm.core.instructions import (
     CreateProfile,
     DeleteProfile,
     Write,
     WriteProperties,
 )
-from berthmaster.hub.ocm.core.objects import CLUSTER_MANAGER, ClusterProfile
+from berthmaster.hub.ocm.core.objects import ClusterProfile
 from berthmaster.lib.kube.controller.shell_contract import KubeEvent
 from berthmaster.lib.kube.objects import Object, seconds, timestamp
 from berthmaster.lib.kube.resources import CLUSTER_PROFILES
 from berthmaster.lib.ocm.core.kept_objects import Key, Look
-from berthmaster.lib.ocm.core.ownership import foreign, warning
+from berthmaster.lib.ocm.core.ownership import CLUSTER_MANAGER, foreign, warning
 from berthmaster.lib.ocm.core.pace import LARGE, Rules
 from berthmaster.lib.ocm.core.view import View
 
@@ -74,11 +74,15 @@ def look(
         said_at_s = seconds(properties.observed_at(listed))
     except ValueError:
         said_at_s = 0.0
+    conditions, is_other = health.merged(thing.status.conditions, view, at)
     write = WriteProperties(
-        key=key, resource_version=thing.metadata.resource_version, properties=written
+        key=key,
+        resource_version=thing.metadata.resource_version,
+        properties=written,
+        conditions=conditions,
     )
     renew_at_s = min(said_at_s, now_s) + rules.renew_after_s
-    return Look(gap, renew_at_s if not view.silence else inf, write)
+    return Look(LARGE if is_other else gap, renew_at_s if not view.silence else inf, write)
 
 
 def _spec(profile: ClusterProfile) -> str:

@@ -8,6 +8,7 @@ from berthmaster.lib.kube.resources import Resource
 
 MANAGED_BY: Final = "app.kubernetes.io/managed-by"  # a label
 OURS: Final = "berthmaster"  # its value on what is ours to write
+CLUSTER_MANAGER: Final = "x-k8s.io/cluster-manager"  # label of ClusterProfiles: their manager
 FIELD_MANAGER: Final = "berthmaster-ocm"  # under which all of this is written
 
 
