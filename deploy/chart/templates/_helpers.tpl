@@ -70,7 +70,7 @@ berth-nats.{{ .Release.Namespace }}.svc
 {{/* Image of a service: (list root name). */}}
 {{- define "berth.image" -}}
 {{- $root := index . 0 }}{{ $name := index . 1 }}{{ $image := $root.Values.image }}
-{{- $image.registry }}/{{ $name }}{{ with get $image.digests $name }}@{{ . }}{{ else }}:{{ $image.tag | default $root.Chart.AppVersion }}{{ end }}
+{{- $image.registry }}/{{ $name }}:{{ $image.tag | default $root.Chart.AppVersion }}{{ with get $image.digests $name }}@{{ . }}{{ end }}
 {{- end }}
 
 {{/* Labels of an object: (list component name); name "" = of no pod. */}}

@@ -6,6 +6,7 @@ Exit code 0: nothing blocks the mode that was asked about; 1: something does; 2:
 import asyncio
 import sys
 import time
+from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -54,6 +55,14 @@ SIGNS = {"ok": "ok", "note": "note", "warning": "warning", "blocks": "BLOCKS"}
     help="Look at the rights of these credentials, as `berth up` uses them, instead of those of "
     "our service accounts.",
 )
+@click.option(
+    "--upgrade",
+    is_flag=False,
+    flag_value=version("berthmaster"),
+    metavar="[VERSION]",
+    help="Look at the versions of our pods instead, and say which step of an upgrade to VERSION "
+    "comes next; default: the version of this command.",
+)
 @click.option("--json", "as_json", is_flag=True, help="JSON instead of text.")
 def doctor(
     hub: str | None,
@@ -62,6 +71,7 @@ def doctor(
     namespace: str,
     without: tuple[str, ...],
     as_self: bool,
+    upgrade: str | None,
     as_json: bool,
 ) -> None:
     """Look at a hub and its workers without changing anything: what is missing for a mode, the
@@ -79,21 +89,40 @@ def doctor(
         from berthmaster.cli.doctor.core import diagnose
         from berthmaster.cli.doctor.reader import survey
 
-        read = survey(
-            at_hub,
-            at_workers,
-            mode=mode,
-            namespace=namespace,
-            now_s=time.time(),
-            as_self=as_self,
-            without=left_out,
-        )
-        report = diagnose(asyncio.run(read))
+        if upgrade is not None:
+            report = asyncio.run(_next_step(at_hub, at_workers, upgrade, namespace))
+        else:
+            read = survey(
+                at_hub,
+                at_workers,
+                mode=mode,
+                namespace=namespace,
+                now_s=time.time(),
+                as_self=as_self,
+                without=left_out,
+            )
+            report = diagnose(asyncio.run(read))
     if as_json:
         output.write(pretty(report))
     else:
         output.console.print(screen(report), soft_wrap=True)
     sys.exit(0 if report.ready else EXIT_FAILED)
+
+
+async def _next_step(
+    hub: "ClusterAccess | None", workers: "list[ClusterAccess]", text: str, namespace: str
+) -> "Report":
+    from berthmaster.cli.doctor import upgrade
+    from berthmaster.cli.doctor.facts import HubFacts, WorkerFacts
+    from berthmaster.cli.doctor.reader import our_pods
+
+    target = upgrade.parse_version(text)
+    if target is None:
+        usage(f"--upgrade {text!r}: right is a version such as 0.2.0")
+    reading = [our_pods(one, WorkerFacts, namespace) for one in workers]
+    agents = await asyncio.gather(*reading)
+    at_hub = await our_pods(hub, HubFacts, namespace) if hub is not None else None
+    return upgrade.diagnose(at_hub, agents, target, namespace)
 
 
 def _without(texts: tuple[str, ...], workers: set[str]) -> "list[Without]":
@@ -133,10 +162,11 @@ def screen(report: "Report") -> "RenderableType":
         lines += _finding(finding)
     blocks = sum(finding.level == "blocks" for finding in report.findings)
     warnings = sum(finding.level == "warning" for finding in report.findings)
+    goal = f"the {report.mode}" if report.mode.startswith("upgrade") else f"the mode {report.mode}"
     verdict = (
-        f"Nothing blocks the mode {report.mode}."
+        f"Nothing blocks {goal}."
         if report.ready
-        else f"{_count(blocks, 'finding')} in the way of the mode {report.mode}."
+        else f"{_count(blocks, 'finding')} in the way of {goal}."
     )
     more = f" {_count(warnings, 'warning')}." if warnings else ""
     lines += [safe(), safe(verdict + more, style="green" if report.ready else "red")]

@@ -43,7 +43,7 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):
-    mode: str
+    mode: str  # observe, dispatch, or "upgrade to VERSION"
     ready: bool  # nothing blocks this mode
     findings: list[Finding]
 

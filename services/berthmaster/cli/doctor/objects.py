@@ -9,6 +9,7 @@ import msgspec
 from berthmaster.cli.doctor import facts
 from berthmaster.cli.doctor.facts import ManagerConfig, State
 from berthmaster.cli.doctor.gates import SECTION, parse_gates
+from berthmaster.cli.doctor.upgrade import OurContainer
 from berthmaster.lib.accelerators import tpu
 from berthmaster.lib.accelerators.table import (
     GKE_CLIENTS,
@@ -30,6 +31,7 @@ from berthmaster.lib.kueue.multikueue import ManagedWorkload, others_nominating
 from berthmaster.lib.kueue.names import GROUP, MULTIKUEUE, QUEUE_LABEL
 from berthmaster.lib.kueue.queues import ClusterQueue, LocalQueue, ResourceGroup
 from berthmaster.lib.kueue.workloads import Workload
+from berthmaster.services import SERVICES
 
 O = TypeVar("O", bound=Object)  # noqa: E741
 HAMI_DEVICES: Final = "hami.io/node-nvidia-register"
@@ -147,6 +149,7 @@ class PodStatus(Struct, frozen=True):
 
 
 class Pod(Object, frozen=True):
+    spec: PodSpec = PodSpec()
     status: PodStatus = PodStatus()
 
 
@@ -518,6 +521,23 @@ def manager_life(
         renewed_s_ago=max(0.0, clock_s - seconds(lease.spec.renew_time)) if lease else None,
         holder=(lease.spec.holder_identity or "") if lease else "",
     )
+
+
+def our_containers(pod: Pod) -> list[OurContainer]:
+    """Return the services of one of our pods; none of a pod that has ended or is going."""
+    if pod.status.phase in ("Succeeded", "Failed") or pod.metadata.deletion_timestamp:
+        return []
+    ready = condition(pod.status.conditions, "Ready")
+    return [
+        OurContainer(
+            service=one.name,
+            pod=pod.metadata.name,
+            image=one.image,
+            ready=ready is not None and ready.true,
+        )
+        for one in pod.spec.containers
+        if one.name in SERVICES
+    ]
 
 
 def _manager_pod(pod: Pod) -> facts.ManagerPod:

@@ -14,6 +14,7 @@ from berthmaster.cli.doctor import facts, objects
 from berthmaster.cli.doctor.facts import HubFacts, Mode, Right, Survey, Without, WorkerFacts
 from berthmaster.cli.doctor.gates import MANAGER, find_argument
 from berthmaster.cli.doctor.rights import AGENT_ACCOUNT, HUB_ACCOUNT, agent_rights, hub_rights
+from berthmaster.cli.doctor.upgrade import Side
 from berthmaster.cli.doctor.worker import queues_of
 from berthmaster.lib.jobs.kinds.job import JOB
 from berthmaster.lib.jobs.kinds.table import KINDS
@@ -53,6 +54,7 @@ LEASE_NAMESPACES: Final = ("kube-system", "kube-node-lease")
 API_VERSIONS: Final = ("v1beta2", "v1beta1", "v1alpha1")
 AT_ONCE: Final = 8
 HELD_S: Final = 300.0  # an executor that runs lets go of an object within seconds
+OUR_PODS: Final = "app.kubernetes.io/part-of=berthmaster"
 TELEMETRY_NAMESPACE: Final = "berth-telemetry"  # and the DaemonSet's name
 DAEMON_SETS: Final = Resource("apps", "v1", "daemonsets", "DaemonSet")
 DEPLOYMENTS: Final = Resource("apps", "v1", "deployments", "Deployment")
@@ -130,6 +132,32 @@ async def survey(
         workers=tuple(found),
         without=tuple(without),
         as_self=as_self,
+    )
+
+
+async def our_pods(
+    place: ClusterAccess, kind: type[HubFacts] | type[WorkerFacts], namespace: str
+) -> Side:
+    """Return our pods in a cluster, for the order of an upgrade."""
+    try:
+        async with await _client(place, _Silent()) as client:
+            read = _Reading(client, 0.0, "")
+            spaces = [namespace, *([TELEMETRY_NAMESPACE] if kind is WorkerFacts else [])]
+            pods = [
+                pod
+                for space in dict.fromkeys(spaces)
+                for pod in await read.all(
+                    resources.PODS, objects.Pod, namespace=space, selector=OUR_PODS
+                )
+            ]
+            if read.failing or read.unread:
+                why = "; ".join([*(one.why for one in read.failing), *read.unread])
+                return Side(cluster=kind(name=place.name, **place.way, unreachable=why))
+    except (KubernetesError, OSError) as error:
+        return Side(cluster=kind(name=place.name, **place.way, unreachable=str(error)))
+    return Side(
+        cluster=kind(name=place.name, **place.way),
+        containers=tuple(one for pod in pods for one in objects.our_containers(pod)),
     )
 
 
