@@ -431,6 +431,7 @@ CASES: Mapping[str, Case] = {
         may=(
             f"{API}DIRECT.GET.FLEET",
             "sub berth.stored.fleet.*.score",
+            "sub berth.stored.fleet.*.profile",
             "pub berth.lease.ocm",
             "pub berth.dead.ocm",
         ),

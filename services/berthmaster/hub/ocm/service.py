@@ -38,7 +38,10 @@ from berthmaster.lib.kube.resources import (
     MANAGED_CLUSTERS,
 )
 from berthmaster.lib.kube.service_client import service_client
+from berthmaster.lib.messages.fleet import KUBERNETES_VERSION
+from berthmaster.lib.messages.fleet import ClusterProfile as FleetProfile
 from berthmaster.lib.nats import subjects
+from berthmaster.lib.nats.fact_stamps import Seen
 from berthmaster.lib.nats.facts import FactMirror
 from berthmaster.lib.nats.stream_connection import stream_connection
 from berthmaster.lib.nats.stream_lease import StreamLease
@@ -54,10 +57,17 @@ class OcmController(ScoreController[Write]):
     def __init__(
         self, ctx: Context[OcmSettings], client: Client, hub: Hub, *, watched: tuple[Watched, ...]
     ) -> None:
+        self._hub = hub
         super().__init__(ctx, client, hub, OcmWriter(client), watched=watched)
         self._waited_s = ctx.metrics.histogram(
             "score_seconds", "From a score on the bus to the same in an AddOnPlacementScore"
         )
+
+    def _on_fact(self, seen: Seen) -> None:
+        if isinstance(seen.fact, FleetProfile):
+            version = seen.fact.properties.get(KUBERNETES_VERSION, "")
+            self._hub.on_version(seen.fact.cluster, version)
+        super()._on_fact(seen)
 
     def wrote(self, write: Write, answer: Answer) -> None:
         super().wrote(write, answer)
@@ -122,8 +132,8 @@ async def main(ctx: Context[OcmSettings]) -> None:
         controller.start()
         async with stream_connection(ctx, FLEET) as conn:
             if conn is not None:
-                scores = [subjects.fleet_facts("score")]
-                mirror = partial(FactMirror, conn, NAME, scores)
+                facts = [subjects.fleet_facts("score"), subjects.fleet_facts("profile")]
+                mirror = partial(FactMirror, conn, NAME, facts)
                 await controller.run(conn, mirror, partial(StreamLease, conn, NAME))
 
 

@@ -71,6 +71,8 @@ def changed(write: WriteScore | WriteProperties) -> dict[str, Any]:
             }
             return {"status": status}
         case WriteProperties():
-            return {"status": {"properties": write.properties, "conditions": write.conditions}}
+            version = {"version": {"kubernetes": write.version}} if write.version else {}
+            told = {"properties": write.properties, "conditions": write.conditions}
+            return {"status": told | version}
         case _:
             assert_never(write)

@@ -357,7 +357,7 @@ def _of_nodes(cluster: str) -> Grants:
 
 
 def _ocm(_: str) -> Grants:
-    """Reads the scores on a hub, and writes no fact."""
+    """Reads scores and profiles of clusters, and writes no fact."""
     publish = (
         *_CLOCK,
         *_read(LEASES),
@@ -365,7 +365,8 @@ def _ocm(_: str) -> Grants:
         "berth.lease.ocm",
         "berth.dead.ocm",
     )
-    return Grants(publish=publish, subscribe=_stored("berth.fleet.*.score"))
+    facts = _stored("berth.fleet.*.score", "berth.fleet.*.profile")
+    return Grants(publish=publish, subscribe=facts)
 
 
 def _members(_: str) -> Grants:

@@ -4,7 +4,7 @@ A new fact replaces its predecessor. Each fact carries its writer's epoch and co
 drop a late fact. The age of a fact comes from the server's time stamp, never from a field.
 """
 
-from typing import Annotated, Literal
+from typing import Annotated, Final, Literal
 
 import msgspec
 from msgspec import Meta
@@ -179,6 +179,9 @@ class UnlistedKind(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_def
     kind: ObjectName  # kind of the objects, such as resourceslices.resource.k8s.io
     why: Text  # error message of the API server
     since_s: Moment  # time of the first error by the reporter's clock, for display only
+
+
+KUBERNETES_VERSION: Final = "berth/kubernetes-version"  # property of a ClusterProfile
 
 
 class ClusterProfile(

@@ -73,7 +73,7 @@ class ScoreController(Controller[W]):
             ctx,
             silent_s=BUS_SILENT_S,
             on_fact=self._on_fact,
-            on_gone=lambda subject: core.on_gone(subjects.parse_fact(subject)[0]),
+            on_gone=self._on_gone,
             on_change=self.wake,
             on_fault=self.metrics.fault,
         )
@@ -98,6 +98,11 @@ class ScoreController(Controller[W]):
 
     def on_listed(self, one: Watched) -> None:
         self._scores.on_listed(one.name)
+
+    def _on_gone(self, subject: str) -> None:
+        cluster, kind, _ = subjects.parse_fact(subject)
+        if kind == "score":
+            self._scores.on_gone(cluster)
 
     def _on_fact(self, seen: Seen) -> None:
         if isinstance(seen.fact, ClusterScore):

@@ -19,6 +19,7 @@ from berthmaster.hub.ocm.core.objects import (
     PlacementScoreStatus,
     Property,
     SetBinding,
+    Version,
     Written,
 )
 from berthmaster.hub.ocm.core.scores import OCM_NAMES
@@ -163,6 +164,7 @@ def profile(
     version: int = 1,
     at_s: float = T0_S,
     conditions: Sequence[Condition] = (),
+    kubernetes: str = "",
 ) -> ClusterProfile:
     """A ClusterProfile that we manage; ``made``: and have made."""
     return ClusterProfile(
@@ -180,6 +182,7 @@ def profile(
                 for name, value in (properties or {}).items()
             ),
             conditions=tuple(conditions),
+            version=Version(kubernetes=kubernetes),
         ),
     )
 

@@ -78,6 +78,7 @@ class Story:
                     namespace=namespace,
                     version=self.version,
                     at_s=self.now_s,
+                    kubernetes=write.version,
                     conditions=msgspec.convert(write.conditions, list[Condition]),
                     made=(before := self.written.get(write.key)) is not None
                     and before.metadata.labels.get(MANAGED_BY) == OURS,

@@ -231,6 +231,7 @@ def test_conditions_of_our_profile_follow_the_agent_and_keep_their_times() -> No
     )
     story.sees(profile("east", conditions=[theirs]))
     [first] = story.act()
+    assert isinstance(first, WriteProperties)
     live = dict.fromkeys(("Backup", "ControlPlaneHealthy", "Joined"), ("True", begin))
     assert conditions(first) == live
     story.stored(first)
@@ -263,6 +264,22 @@ def test_conditions_stay_while_nobody_tells_scores() -> None:
     story.tell()
     story.sees(profile("east"))
     [first] = story.act()
+    assert isinstance(first, WriteProperties)
     story.stored(first)
     told = [one for one in story.act(120) if isinstance(one, WriteProperties)]
     assert [conditions(one) for one in told] == [conditions(first)] * len(told) != []
+
+
+def test_version_of_kubernetes_is_written_at_once_and_once() -> None:
+    story = Story()
+    story.tell()
+    story.sees(profile("east"))
+    story.settle()
+    story.hub.on_version("east", "v1.36.3")
+    [write] = story.act()
+    assert isinstance(write, WriteProperties)
+    assert write.version == "v1.36.3"
+    story.stored(write)
+    story.hub.on_version("east", "v1.36.3")
+    story.hub.on_version("east", "")
+    assert story.act() == []

@@ -161,6 +161,8 @@ def test_profile_patch_holds_all_properties_and_conditions() -> None:
         conditions=conditions,
     )
     assert changed(profile) == {"status": {"properties": listed, "conditions": conditions}}
+    named = msgspec.structs.replace(profile, version="v1.36.3")
+    assert changed(named)["status"]["version"] == {"kubernetes": "v1.36.3"}
 
 
 @pytest.mark.parametrize(

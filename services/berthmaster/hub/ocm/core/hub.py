@@ -71,6 +71,7 @@ class Hub:
         self.models: tuple[str, ...] = ()  # the fleet's; once known, never forgotten
         self.problems: dict[str, str] = {}  # cluster -> why it gets no profile
         self._told: dict[str, Telling] = {}
+        self._versions: dict[str, str] = {}
         self._tellers = Tellers(policy.silent_after_s)
         self._placed: dict[Key, PlacementScore] = {}
         self._profiles: dict[str, set[str]] = {}  # cluster -> namespaces with a profile of it
@@ -108,6 +109,12 @@ class Hub:
             self.targets.touch(list(self.targets.all))
         self._wish_for_profile(cluster)
         self._touch(cluster)
+
+    def on_version(self, cluster: str, version: str) -> None:
+        """The version of Kubernetes that the cluster's agent reports; "" = not reported."""
+        if version and self._versions.get(cluster) != version:
+            self._versions[cluster] = version
+            self._touch(cluster)
 
     def on_gone(self, cluster: str) -> None:
         """The bus has no score of the cluster any more."""
@@ -277,7 +284,13 @@ class Hub:
             return None, until_s
         if kind == PROFILE:
             found = profiles.look(
-                target.key, target.thing, view, policy.manager, policy.rules, now_s=now_s
+                target.key,
+                target.thing,
+                view,
+                policy.manager,
+                policy.rules,
+                version=self._versions.get(cluster, ""),
+                now_s=now_s,
             )
             return found, until_s
         left_alone = target.thing is None or not view.silence

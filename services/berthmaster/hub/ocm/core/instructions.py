@@ -53,12 +53,13 @@ class DeleteProfile(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class WriteProperties(msgspec.Struct, frozen=True, kw_only=True):
-    """Write all properties and conditions of a ClusterProfile that is as it was read."""
+    """Write the status of a ClusterProfile that is as it was read."""
 
     key: Key
     resource_version: str
     properties: Sequence[Mapping[str, str]]
     conditions: Sequence[Mapping[str, str | int]]
+    version: str = ""  # of Kubernetes; "" = not known
 
 
 Write = CreateScore | WriteScore | CreateProfile | DeleteProfile | WriteProperties

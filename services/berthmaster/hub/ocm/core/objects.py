@@ -71,7 +71,12 @@ class Property(Struct, frozen=True):
     last_observed_time: str | None = None
 
 
+class Version(Struct, frozen=True):
+    kubernetes: str = ""
+
+
 class ClusterProfileStatus(Struct, frozen=True):
+    version: Version = Version()
     properties: tuple[Property, ...] = ()
     conditions: tuple[Condition, ...] = ()
 

@@ -54,9 +54,16 @@ def left(thing: ClusterProfile, why: str) -> KubeEvent:
 
 
 def look(
-    key: Key, thing: Object | None, view: View, manager: str, rules: Rules, *, now_s: float
+    key: Key,
+    thing: Object | None,
+    view: View,
+    manager: str,
+    rules: Rules,
+    *,
+    version: str,
+    now_s: float,
 ) -> Look[Write]:
-    """As it should be, beside as it is."""
+    """As it should be, beside as it is. ``version``: of Kubernetes; "" = not known."""
     if not isinstance(thing, ClusterProfile):
         return Look(LARGE, inf, CreateProfile(key, manager))
     if not _spec(thing) == _label(thing) == manager:
@@ -80,7 +87,9 @@ def look(
         resource_version=thing.metadata.resource_version,
         properties=written,
         conditions=conditions,
+        version=version or thing.status.version.kubernetes,
     )
+    is_other = is_other or write.version != thing.status.version.kubernetes
     renew_at_s = min(said_at_s, now_s) + rules.renew_after_s
     return Look(LARGE if is_other else gap, renew_at_s if not view.silence else inf, write)
 

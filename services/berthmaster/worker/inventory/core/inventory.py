@@ -18,6 +18,7 @@ from berthmaster.lib.kube.controller.problems import Problems, Unlisted
 from berthmaster.lib.kube.mirror import Added, Change, Deleted, Listed, Unreadable, Updated
 from berthmaster.lib.kube.objects import key_of
 from berthmaster.lib.messages.fleet import (
+    KUBERNETES_VERSION,
     ClusterProfile,
     CopyReport,
     FleetFact,
@@ -56,7 +57,6 @@ _MADE_OF: Final = {
     "copy": frozenset((WatchedKind.COPIES, WatchedKind.WAITING)),
 }
 KAI_CRD: Final = "queues.scheduling.run.ai"
-VERSION: Final = "berth/kubernetes-version"
 Told = tuple[FleetFact, float | None]
 
 
@@ -347,7 +347,7 @@ class Inventory:
             "berth/dra": "served" if served[WatchedKind.SLICES] else "absent",
         }
         if self._version:
-            properties[VERSION] = self._version
+            properties[KUBERNETES_VERSION] = self._version
         nodes, gpus = len(self.nodes), self.nodes.gpus()
         if self._unread & _MADE_OF["node"] and self._profile_before is not None:
             nodes, gpus = self._profile_before.nodes, self._profile_before.gpus
