@@ -1,8 +1,8 @@
 """`berth doctor --upgrade`: which step of an upgrade comes next, from the images of our pods.
 
-The order is that of docs/operators/upgrade.md: all agents first, then the hub. Neighbouring minor versions
-read each other's messages, so no two services may be further apart. Example: the hub runs 0.1.0,
-the agents run 0.2.0, and 0.2.0 is wanted: the hub is next.
+The order is that of docs/operators/upgrade.md: all agents first, then the hub. Neighbouring minor
+versions read each other's messages, so no two services may be further apart. Example: the hub runs
+0.1.0, the agents run 0.2.0, and 0.2.0 is wanted: the hub is next.
 """
 
 import re
