@@ -19,15 +19,14 @@ import msgspec
 
 from berthmaster.client import BerthError, Client
 from berthmaster.lab.controlplane.build import find
-from berthmaster.lab.controlplane.compiling import Unavailable
 from berthmaster.lab.controlplane.kueue.managers import Options
 from berthmaster.lab.controlplane.kueue.setup import Kueue
 from berthmaster.lab.controlplane.nodes import make_nodes, wait_open
-from berthmaster.lab.controlplane.patience import Hung, wait_until
+from berthmaster.lab.controlplane.patience import wait_until
 from berthmaster.lab.controlplane.planes import Planes
-from berthmaster.lab.controlplane.processes import Failed, Process
+from berthmaster.lab.controlplane.processes import Process
 from berthmaster.lab.sandbox import layout
-from berthmaster.lab.sandbox.state import LabRuns, LabState, hold, write_state
+from berthmaster.lab.sandbox.state import LabState, hold, write_state
 from berthmaster.lib.engine.fleetview.rows import FleetView
 from berthmaster.lib.runtime.process_setup import live_on_alone
 from berthmaster.lib.supervisor.folder import CONNECTION_FILE, ConnectionFile
@@ -42,7 +41,7 @@ def _report(**line: Any) -> None:
 
 
 def start(folder: Path) -> LabState:
-    """Start everything. Raises Unavailable, Failed and Hung."""
+    """Start everything. Raises Unavailable, Failed, Hung and ApiError."""
     began_s = time.monotonic()
     planes = Planes(
         folder / "clusters", workers=[worker.name for worker in layout.WORKERS], programs=find()
@@ -155,8 +154,8 @@ def main(argv: list[str]) -> int:
             sys.stdout.close()
             while True:
                 time.sleep(3600.0)
-    except (LabRuns, Unavailable, Failed, Hung, ValueError, OSError) as error:
-        _report(error=str(error))
+    except Exception as error:  # noqa: BLE001 # whatever it is, the command prints it
+        _report(error=str(error) or type(error).__name__)
         return 1
 
 
