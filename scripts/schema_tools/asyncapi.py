@@ -74,6 +74,7 @@ from berthmaster.lib.messages.fleet import (
 )
 from berthmaster.lib.messages.login import LoginReply, LoginRequest
 from berthmaster.lib.messages.placement import Decision
+from berthmaster.lib.messages.profile import Profile
 from berthmaster.lib.messages.quality import QualityReport
 from berthmaster.lib.messages.records import ArchivedStory, DeadLetter, Lease, LogEnd, LogMark
 from berthmaster.lib.messages.runtimes import RuntimeSetting
@@ -141,6 +142,7 @@ REPLIES: Final[dict[str, type[msgspec.Struct]]] = {
     "whatif": WhatifReply,
     "report": UsageReport,
     "trends": Trends,
+    "profile": Profile,
     **dict.fromkeys((*JOB_VERBS, *JOB_ORDERS, "checkpointed", "progressed"), ChangeReply),
     "cordons": CordonsReply,
 }

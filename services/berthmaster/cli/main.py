@@ -20,6 +20,10 @@ SECTIONS: Final[Mapping[str, Mapping[str, Command]]] = {
         "jobs": ("berthmaster.cli.job.commands:jobs", "List jobs."),
         "job": ("berthmaster.cli.job.commands:job", "Show one job and its events."),
         "why": ("berthmaster.cli.job.commands:why", "Explain why a job is there, or still waits."),
+        "profile": (
+            "berthmaster.cli.job.profile:profile",
+            "Show what a job uses and is bound by.",
+        ),
         "watch": ("berthmaster.cli.job.commands:watch", "Follow events of jobs live."),
         "wait": ("berthmaster.cli.job.wait:wait", "Wait until jobs run or have ended."),
         "logs": ("berthmaster.cli.job.logs:logs", "Show the output of a job, wherever it runs."),

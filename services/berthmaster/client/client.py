@@ -69,6 +69,7 @@ from berthmaster.lib.messages.api import (
 from berthmaster.lib.messages.control import ControlFact, QueueSetting
 from berthmaster.lib.messages.families import API_REPLIES, UNREADABLE, encode
 from berthmaster.lib.messages.placement import MAIN_CELL
+from berthmaster.lib.messages.profile import Profile, ProfileRequest
 from berthmaster.lib.messages.quality import QualityReport
 from berthmaster.lib.messages.runtimes import RuntimeSetting
 from berthmaster.lib.messages.telemetry import JobFigures, NodeTelemetry
@@ -461,6 +462,12 @@ class Client:
         """How figures went. ``of_all``: the whole fleet's, for those who may."""
         subject = subjects.operator("trends") if of_all else subjects.api(self.tenant, "trends")
         return await self._ask(subject, encode(request), Trends)
+
+    async def profile(self, request: ProfileRequest, *, of_all: bool = False) -> Profile:
+        """What a job uses and is bound by, by attempt. ``of_all``: any tenant's, for those who
+        may; else this tenant's."""
+        subject = subjects.operator("profile") if of_all else subjects.api(self.tenant, "profile")
+        return await self._ask(subject, encode(request), Profile)
 
     # Operators
 

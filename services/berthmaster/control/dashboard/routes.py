@@ -87,7 +87,7 @@ class Routes:
             "node": self._node,
         }
         # What the usage service answers: of all to those who see all, else of one tenant.
-        self._usage = ("report", "trends")
+        self._usage = ("report", "trends", "profile")
         self._posts: dict[str, Callable[[web.BaseRequest, Person], Awaitable[Answer]]] = {
             "try": self._try,
             "act": self._act,

@@ -25,6 +25,9 @@ class DoorMetrics:
         self.dropped = metrics.counter("telemetry_dropped", "Telemetry messages dropped")
         self.job_figures = metrics.counter("figures_passed", "Figures of jobs passed on")
         self.figures_dropped = metrics.counter("figures_dropped", "Figures of jobs dropped")
+        self.figures_refused = metrics.counter(
+            "figures_values_refused", "Values of jobs' figures that no job can have, left out"
+        )
         self.logs_dropped = metrics.counter("logs_dropped", "Pieces of logs dropped")
         self.log_ends_refused = metrics.counter(
             "log_ends_refused", "Ends of logs of attempts that were never in the asker's cluster"

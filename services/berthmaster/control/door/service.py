@@ -178,9 +178,7 @@ class Shell:
                 "telemetry": self._passing(
                     self._core.telemetry, self._figures.telemetry, self._figures.dropped
                 ),
-                "figures": self._passing(
-                    self._core.figures, self._figures.job_figures, self._figures.figures_dropped
-                ),
+                "figures": self._pass_figures,
                 # The gateway that asked for a piece of a log asks again for one that is lost.
                 "logs": self._passing(self._core.log_chunk, None, self._figures.logs_dropped),
             }.items()
@@ -669,6 +667,19 @@ class Shell:
                 passed.inc()
 
         return take
+
+    def _pass_figures(self, subject: str, data: bytes) -> None:
+        cluster = _cluster_of(subject)
+        passed = self._core.figures(cluster, data, self._conn.now()) if cluster else None
+        if (
+            passed is None
+            or not passed.subject
+            or not self._heard_by.observed.pass_on(passed.subject, passed.data)
+        ):
+            self._figures.figures_dropped.inc()
+            return
+        self._figures.job_figures.inc()
+        self._figures.figures_refused.inc(passed.refused)
 
     def _pass_inquiry_on(self, subject: str, data: bytes) -> None:
         """To the agent of the cluster, as a nudge; `berth recover` asks again for what is lost."""

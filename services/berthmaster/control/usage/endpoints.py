@@ -1,4 +1,4 @@
-"""Answers the verbs ``report`` and ``trends``, each from one read of the store.
+"""Answers the verbs ``report``, ``trends`` and ``profile``, each from one read of the store.
 
 Reports are read in a thread of their own, one after the other, so that those who ask cost the
 writing little, and no more of them wait than can be answered in time.
@@ -12,6 +12,12 @@ import msgspec
 
 from berthmaster.control.usage.core.load import PAST_S, load_report
 from berthmaster.control.usage.core.prices import Prices
+from berthmaster.control.usage.core.profiles import (
+    ProfileRecord,
+    no_profile,
+    profile_reply,
+    whose,
+)
 from berthmaster.control.usage.core.report import (
     About,
     Asked,
@@ -22,7 +28,7 @@ from berthmaster.control.usage.core.report import (
     window_of,
 )
 from berthmaster.control.usage.core.similar import Likeness, jobs_report
-from berthmaster.control.usage.core.usage import OpenJobs
+from berthmaster.control.usage.core.usage import OpenJobs, Usage
 from berthmaster.control.usage.metrics import UsageMetrics
 from berthmaster.control.usage.store import reading
 from berthmaster.control.usage.store.database import Database, StoreError
@@ -30,7 +36,13 @@ from berthmaster.control.usage.store.reading import Found, TrendRow
 from berthmaster.control.usage.store.thread import DatabaseThread
 from berthmaster.lib.messages.api import Refusal
 from berthmaster.lib.messages.explain import decoded
-from berthmaster.lib.messages.families import TRENDS_REQUESTS, USAGE_REPORT_REQUESTS, encode
+from berthmaster.lib.messages.families import (
+    PROFILE_REQUESTS,
+    TRENDS_REQUESTS,
+    USAGE_REPORT_REQUESTS,
+    encode,
+)
+from berthmaster.lib.messages.profile import Profile, ProfileRequest
 from berthmaster.lib.messages.usage import Trends, TrendsRequest, UsageReport, UsageReportRequest
 from berthmaster.lib.nats import subjects
 from berthmaster.lib.nats.connection import Connection
@@ -39,12 +51,14 @@ from berthmaster.lib.nats.fair_lock import FairLock
 from berthmaster.lib.nats.fair_queue import Beyond, Share
 
 T = TypeVar("T")
+Likes = list[ProfileRecord]
 NAME: Final = "berth-usage"
 AT_ONCE: Final = 16
 SHARE: Final = Share(in_hand=6, bytes_in_hand=1024 * 1024, per_s=50.0)
 ANSWER_LIMIT_S: Final = 12.0  # a tenant's request lives for 15
 READ_LIMIT_S: Final = 10.0
 MARGIN_BYTES: Final = 4096
+_TO_ASK_LESS_OF: Final = {UsageReport: "limit", Trends: "names", Profile: ""}
 
 
 class Answers:
@@ -61,7 +75,9 @@ class Answers:
         filled: Callable[[], tuple[float, bool]],
         opened: Callable[[], bool],
         open_jobs: Callable[[Asked], OpenJobs],
+        core: Usage,
     ) -> None:
+        """``core``: what is known of jobs that have not ended."""
         self._conn = conn
         self._asked_by = asked_by
         self._reading = FairLock()  # the thread does one piece of work after the other
@@ -71,6 +87,7 @@ class Answers:
         self._filled = filled
         self._opened = opened
         self._open_jobs = open_jobs
+        self._core = core
 
     async def serve(self, version: str) -> Endpoints:
         """Start answering. Raises NotConnected."""
@@ -81,10 +98,12 @@ class Answers:
                 "report": Endpoint(subjects.api_of_all_tenants("report"), self._report),
                 "trends": Endpoint(subjects.api_of_all_tenants("trends"), self._trends),
                 "report_of_all": Endpoint(subjects.operator("report"), self._report),
+                "profile": Endpoint(subjects.api_of_all_tenants("profile"), self._profile),
+                "profile_of_all": Endpoint(subjects.operator("profile"), self._profile),
                 "trends_of_all": Endpoint(subjects.operator("trends"), self._trends),
             },
             version=version,
-            description="What ended jobs used, and how figures went",
+            description="What ended jobs used, how figures went, profiles of jobs",
             overloaded=_overloaded,
             failed=lambda _, __: encode(_unavailable("the report failed; asking again is safe")),
             max_concurrent=AT_ONCE,
@@ -132,13 +151,38 @@ class Answers:
             return encode(_no_store(subject, error))
         return self._fitted(trends_of(tenant, request, window, of_all, own, now_s))
 
+    async def _profile(self, subject: str, data: bytes) -> bytes:
+        request = decoded(ProfileRequest, PROFILE_REQUESTS, data or b"{}")
+        if isinstance(request, Refusal):
+            return encode(request)
+        tenant = whose(_tenant(subject), request)
+        if isinstance(tenant, Refusal):
+            return encode(tenant)
+        present = self._core.profiles.of(tenant, request.id)
+        likeness = self._core.likeness(tenant, request.id)
+
+        def read(database: Database) -> tuple[list[ProfileRecord], tuple[str, Likes]]:
+            stored = reading.profiles(database, tenant, request.id)
+            like = likeness or next((one.likeness for one in reversed(stored)), None)
+            if not request.like or like is None:
+                return stored, ("shape", [])
+            return stored, reading.likes(database, tenant, like)
+
+        try:
+            stored, (by, likes) = await self._read(subject, read)
+        except StoreError as error:
+            return encode(_no_store(subject, error))
+        if likeness is None and not present and not stored:
+            return encode(no_profile(tenant, request.id))
+        return self._fitted(profile_reply(tenant, request, stored, present, by, likes))
+
     async def _read(self, subject: str, work: Callable[[Database], T]) -> T:
         if not self._opened():
             raise StoreError("it has not been opened yet")
         async with self._reading.turn(subjects.asker(subject)):
             return await self._store.call(work, limit_s=READ_LIMIT_S)
 
-    def _fitted(self, reply: UsageReport | Trends) -> bytes:
+    def _fitted(self, reply: UsageReport | Trends | Profile) -> bytes:
         data = encode(reply)
         most = self._conn.nc.max_payload - MARGIN_BYTES
         if len(data) <= most:
@@ -146,7 +190,7 @@ class Answers:
         return encode(
             Refusal(
                 code="too_large",
-                field="limit" if isinstance(reply, UsageReport) else "names",
+                field=_TO_ASK_LESS_OF[type(reply)],
                 value=f"a reply of {len(data)} bytes",
                 expected=f"to ask for less: a reply holds at most {most} bytes",
             )

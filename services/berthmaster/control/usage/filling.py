@@ -17,6 +17,7 @@ from collections.abc import Callable
 from typing import Final
 
 from berthmaster.control.usage.core.jobs import MeasuredUse
+from berthmaster.control.usage.core.profiles import MAX_PROFILES, ProfileRecord
 from berthmaster.control.usage.core.spans import begin_of
 from berthmaster.control.usage.core.trends import KEEP_S, STEP_OF, Sample
 from berthmaster.control.usage.core.usage import Progress, Usage
@@ -48,6 +49,7 @@ LONGEST_PAUSE_S: Final = 30.0
 ENOUGH: Final = 5_000  # ended jobs that wait to be stored; then nothing more is read until they are
 MAX_SAMPLES: Final = 200_000  # figures of past minutes that wait: a day of twenty cells and tenants
 SAMPLES_AT_ONCE: Final = 5_000
+PROFILES_AT_ONCE: Final = 500
 USES_EVERY_S: Final = 30.0  # as often as they are told
 FORGET_EVERY_S: Final = 3_600.0
 FORGOTTEN_USE_S: Final = 60 * 86_400.0  # of an attempt of which nothing was heard for so long
@@ -172,12 +174,16 @@ class Filling:
     async def _begin(self) -> tuple[Progress, list[MeasuredUse]]:
         """What the store has, and from where on the streams are to be read."""
 
-        def load(database: Database) -> tuple[dict[str, Cursor], list[MeasuredUse]]:
+        def load(
+            database: Database,
+        ) -> tuple[dict[str, Cursor], list[MeasuredUse], list[ProfileRecord]]:
             prepare(database)
-            return writing.cursors(database), writing.uses(database)
+            profiles = writing.open_profiles(database, MAX_PROFILES)
+            return writing.cursors(database), writing.uses(database), profiles
 
         self._wrote = None
-        cursors, uses = await self._store.call(load, limit_s=WRITE_LIMIT_S)
+        cursors, uses, profiles = await self._store.call(load, limit_s=WRITE_LIMIT_S)
+        self._core.profiles.restore(profiles)
         found: dict[str, int] = {}
         for name, stream in ((writing.LOG, WORKLOADS), (writing.ARCHIVE, ARCHIVE)):
             info = await stream_info(self._conn, stream)
@@ -247,11 +253,13 @@ class Filling:
             self._uses += core.take_uses(now_s)
         jobs, progress = core.take()
         samples = [self._samples[at] for at in range(min(len(self._samples), SAMPLES_AT_ONCE))]
+        profiles = core.profiles.take(now_s, PROFILES_AT_ONCE)
         log, archive = self._making[WORKLOADS], self._making[ARCHIVE]
         batch = Batch(
             jobs=jobs,
             uses=self._uses,
             samples=samples,
+            profiles=[writing.profile_row(one) for one in profiles],
             cursors={
                 writing.LOG: Cursor(log, progress.log),
                 writing.SEEN: Cursor(log, progress.log_seen),
@@ -264,6 +272,8 @@ class Filling:
                 lambda database: self._writer(database).write(batch), limit_s=limit_s
             )
         core.confirm()
+        core.profiles.wrote(profiles, now_s)
+        core.profiles.forget(now_s)
         self._written += 1
         self._figures.stored.inc(stored)
         self._figures.writes.inc()

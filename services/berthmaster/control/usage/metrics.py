@@ -1,6 +1,13 @@
 """The usage service's figures for Prometheus."""
 
+from collections.abc import Mapping
+from typing import Final
+
+from berthmaster.control.usage.core.profiles import Now
 from berthmaster.lib.runtime.metrics import Metrics
+
+MAX_QUEUES: Final = 100  # with metrics of their own
+OTHERS: Final = "(others)"
 
 
 class UsageMetrics:
@@ -47,6 +54,34 @@ class UsageMetrics:
         self.spans = metrics.counter(
             "spans", "Spans of jobs by result: sent, failed (the collector), dropped", ["result"]
         )
+        self.profiles = metrics.gauge("profiles", "Profiles of attempts in memory")
+        self.profiles_left_out = metrics.gauge(
+            "profiles_left_out", "Messages of attempts for whose profiles there was no room"
+        )
+        labels = ["queue"]
+        self._by_queue = {
+            "gpus": metrics.gauge("queue_gpus", "GPUs of measured jobs, by queue", labels),
+            "busy_gpus": metrics.gauge(
+                "queue_busy_gpus", "Of these, by the share of time in which kernels ran", labels
+            ),
+            "cpu_cores": metrics.gauge("queue_cpu_cores", "CPU cores that they use", labels),
+        }
+        self._queues: set[str] = set()
         self.prices_wrong = metrics.gauge(
             "prices_wrong", "1 while the prices' file cannot be read and the prices before count"
         )
+
+    def show_queues(self, found: Mapping[str, Now]) -> None:
+        """What jobs do by queue: the largest queues by name, the others together."""
+        largest = sorted(found, key=lambda name: (-found[name].gpus, name))[:MAX_QUEUES]
+        shown = {name: found[name] for name in largest}
+        for name in found.keys() - shown.keys():
+            rest = shown.get(OTHERS, Now())
+            shown[OTHERS] = rest.plus(found[name])
+        for name, now in shown.items():
+            for field, gauge in self._by_queue.items():
+                gauge.labels(name).set(getattr(now, field))
+        for name in self._queues - shown.keys():
+            for gauge in self._by_queue.values():
+                gauge.remove(name)
+        self._queues = set(shown)

@@ -17,6 +17,7 @@ from berthmaster.control.usage.core.traces import Traces
 from berthmaster.control.usage.core.usage import Usage
 from berthmaster.control.usage.endpoints import Answers
 from berthmaster.control.usage.filling import Filling
+from berthmaster.control.usage.log_ends import look_at_log_ends
 from berthmaster.control.usage.metrics import UsageMetrics
 from berthmaster.control.usage.notifying import Notifying
 from berthmaster.control.usage.operators_file import OperatorsFile
@@ -110,6 +111,7 @@ class Shell:
             open_jobs=lambda ask: self._core.open_for(
                 ask.query.filters, ask.request.like, arrivals=ask.request.kind == "load"
             ),
+            core=self._core,
         )
         endpoints = await answers.serve(version("berthmaster"))
         await set_within(FACTS_LIMIT_S, self._facts_read)
@@ -141,7 +143,7 @@ class Shell:
             self._figures.unreadable.labels("figures").inc()
             return
         if (tenant or "", cluster, job) == (figures.tenant, figures.cluster, figures.id):
-            self._core.on_figures(figures)
+            self._core.on_figures(figures, self._conn.now())
 
     async def _keep_house(self) -> None:
         next_look_s = 0.0
@@ -151,6 +153,9 @@ class Shell:
             self._ctx.health.ready("bus", connected, "no connection to NATS")
             self._filling.tick()
             self._send_spans()
+            self._show_profiles()
+            if connected:
+                await look_at_log_ends(self._conn, self._core.profiles, self._conn.now())
             if loop.time() >= next_look_s:
                 next_look_s = loop.time() + LOOK_AT_FILES_S
                 wrong = self._prices.look()
@@ -164,6 +169,12 @@ class Shell:
         self._exporter.offer(self._traces.take())
         self._figures.spans.labels("dropped").inc(self._traces.dropped - self._dropped)
         self._dropped = self._traces.dropped
+
+    def _show_profiles(self) -> None:
+        core, figures = self._core, self._figures
+        figures.profiles.set(len(core.profiles))
+        figures.profiles_left_out.set(core.profiles.left_out)
+        figures.show_queues(core.profiles.by_queue(core.queue_of, self._conn.now()))
 
     def _look_at_webhooks(self) -> None:
         wrong = self._webhooks.look()

@@ -8,12 +8,20 @@ from typing import Final
 import msgspec
 
 from berthmaster.lab.emulator.kubelet import EmulatedNode
-from berthmaster.lib.messages.telemetry import GpuPodUse, GpuReading, JobFigures, NodeTelemetry
+from berthmaster.lib.messages.telemetry import (
+    GpuPodUse,
+    GpuReading,
+    JobFigures,
+    NodeTelemetry,
+    PodUsage,
+)
 from berthmaster.worker.job_metrics.core.meter import Meter
 from berthmaster.worker.job_metrics.core.pods import JobName, Owner, Pod
 
 IDLE_PERCENT: Final = 5.0
 IDLE_LIMIT_S: Final = 1800.0
+CPU_SHARE: Final = 0.6  # of what a pod asks for, it uses
+MEMORY_SHARE: Final = 0.5
 
 
 class EmulatedFigures:
@@ -27,6 +35,7 @@ class EmulatedFigures:
         """One reading of a node that holds these pods."""
         pods: set[str] = set()
         uses: dict[int, list[tuple[str, int]]] = {}
+        usage: list[PodUsage] = []
         for (attempt, name), seat in node.pods.items():
             if not seat.use.gpus:
                 continue
@@ -36,13 +45,21 @@ class EmulatedFigures:
                 job = Owner("Job", f"{attempt.id}-{attempt.number}", "")
                 whose = JobName(attempt.tenant, job, attempt.tenant, attempt.id, attempt.number)
                 self._meter.book.put(Pod(uid, attempt.tenant, name, told.node, whose))
+            usage.append(
+                PodUsage(
+                    pod_uid=uid,
+                    cpu_cores=CPU_SHARE * seat.use.cpu_milli / 1000,
+                    memory_mib=MEMORY_SHARE * seat.use.memory_mib,
+                )
+            )
             for index in seat.use.gpus:
                 uses.setdefault(index, []).append((uid, seat.use.gpu_milli))
         for gone in self._there.get(told.node, set()) - pods:
             self._meter.book.drop(gone)
         self._there[told.node] = pods
         gpus = tuple(_held(gpu, uses.get(gpu.index, [])) for gpu in told.gpus)
-        self._meter.on_node(msgspec.structs.replace(told, gpus=gpus), now_s)
+        told = msgspec.structs.replace(told, gpus=gpus, pods=tuple(usage))
+        self._meter.on_node(told, now_s)
 
     def take(self, now_s: float) -> list[JobFigures]:
         return self._meter.take(now_s)

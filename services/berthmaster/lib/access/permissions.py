@@ -291,6 +291,7 @@ def _usage(_: str) -> Grants:
             *_follow(ARCHIVE),
             *_follow(FLEET),  # which GPU models nodes and clusters have
             *_read(WORKLOADS, ARCHIVE),  # the story of an end that a webhook is told of
+            *_read(LOG_ENDS),  # what a job that failed wrote last
             *_work(*NOTICES),
             *_guards("usage"),
             "berth.dead.usage",

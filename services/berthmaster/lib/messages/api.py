@@ -19,6 +19,7 @@ from berthmaster.lib.messages.control import (
     QueueSetting,
 )
 from berthmaster.lib.messages.placement import Choice, Decision, RankedCluster, Reservation
+from berthmaster.lib.messages.profile import Profile
 from berthmaster.lib.messages.runtimes import Runtime, RuntimeSetting
 from berthmaster.lib.messages.telemetry import JobFigures
 from berthmaster.lib.messages.usage import Trends, UsageReport
@@ -831,6 +832,7 @@ ApiReply = (
     | WhatifReply
     | UsageReport
     | Trends
+    | Profile
     | OperatorReply
     | CordonsReply
 )
@@ -851,5 +853,5 @@ GATEWAY_VERBS = (
 RESOLVER_VERBS = ("why", "dry_run", "whatif", "gpus")
 HUB_VERBS = ("why",)  # what a hub's own decider answers, too
 RESOLVER_OPERATOR_VERBS = ("whatif", "cordons")  # of all tenants' workloads
-USAGE_VERBS = ("report", "trends")  # of a tenant's jobs, and for operators of all jobs
+USAGE_VERBS = ("report", "trends", "profile")  # of a tenant's jobs, and for operators of all jobs
 __all__ = ["ApiReply", "Decision", "QueueSetting", "RuntimeSetting"]

@@ -65,6 +65,7 @@ from berthmaster.lib.messages.door import (
 from berthmaster.lib.messages.fleet import FleetFact
 from berthmaster.lib.messages.login import LoginAnswer, LoginRequest
 from berthmaster.lib.messages.placement import Decision
+from berthmaster.lib.messages.profile import ProfileRequest
 from berthmaster.lib.messages.quality import QualityReport
 from berthmaster.lib.messages.records import ArchivedStory, DeadLetter, Lease, LogEnd, LogMark
 from berthmaster.lib.messages.runtimes import RuntimeSetting
@@ -143,6 +144,7 @@ LOGS_REQUESTS: Final = msgspec.json.Decoder(LogsRequest)
 WHY_REQUESTS: Final = msgspec.json.Decoder(WhyRequest)
 WHATIF_REQUESTS: Final = msgspec.json.Decoder(WhatifRequest)
 USAGE_REPORT_REQUESTS: Final = msgspec.json.Decoder(UsageReportRequest)
+PROFILE_REQUESTS: Final = msgspec.json.Decoder(ProfileRequest)
 TRENDS_REQUESTS: Final = msgspec.json.Decoder(TrendsRequest)
 CORDON_REQUESTS: Final = msgspec.json.Decoder(CordonRequest)
 DRAIN_REQUESTS: Final = msgspec.json.Decoder(DrainRequest)
@@ -203,6 +205,7 @@ REQUEST_TYPES: Final[Mapping[str, type[msgspec.Struct]]] = MappingProxyType(
         "whatif": WhatifRequest,
         "report": UsageReportRequest,
         "trends": TrendsRequest,
+        "profile": ProfileRequest,
         "cordon": CordonRequest,
         "uncordon": CordonRequest,
         "drain": DrainRequest,

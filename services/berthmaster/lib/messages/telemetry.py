@@ -77,6 +77,8 @@ class MigInstance(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     utilization_percent: Percent | None = None
     # utilization_percent: share of time with a running kernel; null = not measured
     sm_active_percent: Percent | None = None  # share of SMs with work; null = not measured
+    tensor_active_percent: Percent | None = None  # share of cycles with work in tensor cores
+    dram_active_percent: Percent | None = None  # share of cycles in which memory moved data
 
 
 class GpuReading(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -91,6 +93,9 @@ class GpuReading(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     memory_used_mib: Amount | None = None  # used memory in MiB
     utilization_percent: Percent | None = None  # share of time with a running kernel
     sm_active_percent: Percent | None = None  # share of SMs with work, over some seconds
+    tensor_active_percent: Percent | None = None  # share of cycles with work in tensor cores
+    dram_active_percent: Percent | None = None  # share of cycles in which memory moved data
+    pcie_bytes_per_s: float | None = None  # PCIe traffic, both directions, over some seconds
     memory_bandwidth_percent: Percent | None = None  # use of the memory bandwidth
     power_w: Watts | None = None  # power draw in watts
     power_limit_w: Watts | None = None  # power limit in watts
@@ -106,6 +111,19 @@ class GpuReading(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     pods: tuple[GpuPodUse, ...] = ()  # pods with the most memory
     other_processes: Index = 0  # number of processes outside of known pods
     holders: tuple[GpuHolder, ...] = ()  # containers with the GPU
+
+
+class PodUsage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Usage of its node by the processes of one pod, since the sample before. Null means not
+    measured, never 0."""
+
+    pod_uid: Annotated[str, Meta(max_length=64)]  # uid of the pod
+    cpu_cores: float | None = None  # CPU cores; 1.0 = one core was busy all the time
+    memory_mib: float | None = None  # memory in MiB, without file cache that can be dropped
+    disk_read_bytes_per_s: float | None = None  # bytes read from disks
+    disk_write_bytes_per_s: float | None = None  # bytes written to disks
+    network_receive_bytes_per_s: float | None = None  # null also in the network of the node itself
+    network_transmit_bytes_per_s: float | None = None  # null also in the network of the node itself
 
 
 class NodeTelemetry(
@@ -124,6 +142,8 @@ class NodeTelemetry(
     interval_s: Interval  # seconds to the next message
     source: TelemetrySource  # source of the samples
     gpus: tuple[GpuReading, ...]  # GPUs of the node
+    pods: Annotated[tuple[PodUsage, ...], Meta(max_length=256)] = ()
+    # pods: usage of the node by pod, those with the most CPU time; in every tenth message or so
     lacks: tuple[str, ...] = ()  # unavailable measurements and their causes, for display
 
 
@@ -144,9 +164,27 @@ class GpuUse(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     utilization_percent: Percent | None = None  # mean over the devices and the window
     utilization_max_percent: Percent | None = None  # highest sample of the busiest device
     sm_active_percent: Percent | None = None  # mean over the devices with this measurement
+    tensor_active_percent: Percent | None = None  # mean over the devices with this measurement
+    dram_active_percent: Percent | None = None  # mean over the devices with this measurement
+    memory_bandwidth_percent: Percent | None = None  # mean over the devices with this measurement
+    pcie_bytes_per_s: float | None = None  # sum over the devices, both directions
+    memory_max_percent: Percent | None = None  # highest sample of the fullest device's memory
     memory_used_mib: Amount | None = None  # sum over the devices, last sample, in MiB
     memory_total_mib: Amount | None = None  # total memory of the devices in MiB
     power_w: Watts | None = None  # sum over the devices, mean over the window, in watts
+
+
+class HostUse(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Usage of their nodes by the pods of one job over a window: means, summed over the pods. Null
+    means not measured, never 0."""
+
+    pods: Index = 0  # number of measured pods
+    cpu_cores: float | None = None  # CPU cores
+    memory_mib: float | None = None  # memory in MiB, without file cache that can be dropped
+    disk_read_bytes_per_s: float | None = None  # bytes read from disks
+    disk_write_bytes_per_s: float | None = None  # bytes written to disks
+    network_receive_bytes_per_s: float | None = None  # bytes received, loopback left out
+    network_transmit_bytes_per_s: float | None = None  # bytes sent, loopback left out
 
 
 class JobOwner(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -186,6 +224,7 @@ class JobFigures(
     nodes: Annotated[tuple[NodeName, ...], Meta(max_length=64)] = ()
     # nodes: names of the nodes, the first 64
     use: GpuUse = GpuUse()  # usage over the window
+    host: HostUse | None = None  # usage of the nodes over the window; null = not measured
     idle_since_s: Moment | None = None  # time since which every device is idle; null = busy
     idle_for_long: bool = False  # True: idle for longer than the limit
     idle_limit_s: Moment = 0.0  # the cluster's limit of idle time in seconds; 0 = no limit

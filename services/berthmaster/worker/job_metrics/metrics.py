@@ -1,15 +1,34 @@
 """Jobs' figures for Prometheus: a bounded number of time series, whatever runs in the cluster."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Final
 
-from berthmaster.lib.messages.telemetry import GpuUse, JobFigures
+from prometheus_client import Gauge
+
+from berthmaster.lib.messages.telemetry import GpuUse, HostUse, JobFigures
 from berthmaster.lib.runtime.metrics import Metrics
 from berthmaster.worker.job_metrics.core.attribution import Disagreement
 from berthmaster.worker.job_metrics.core.figures import Figures
 
 LABELS: Final = ("namespace", "job")
 REST: Final = ("", "(others)")
+OWNER_LABELS: Final = ("namespace", "owner")
+# Metrics of pods and of the GPUs' links, by the field of HostUse or GpuUse: name, help.
+OF_PODS: Final = {
+    "cpu_cores": ("job_cpu_cores", "CPU cores that its pods use"),
+    "memory_mib": ("job_memory_mib", "Memory of its nodes that its pods use, without file cache"),
+    "disk_read_bytes_per_s": ("job_disk_read_bytes_per_second", "Read from disks by its pods"),
+    "disk_write_bytes_per_s": ("job_disk_write_bytes_per_second", "Written to disks by its pods"),
+    "network_receive_bytes_per_s": (
+        "job_network_receive_bytes_per_second",
+        "Received by its pods, loopback and the nodes' own network left out",
+    ),
+    "network_transmit_bytes_per_s": (
+        "job_network_transmit_bytes_per_second",
+        "Sent by its pods, loopback and the nodes' own network left out",
+    ),
+}
+SUMMED: Final = ("memory_used_mib", "power_w", "pcie_bytes_per_s")
 
 
 class FiguresMetrics:
@@ -33,11 +52,35 @@ class FiguresMetrics:
             "sm_active_percent": metrics.gauge(
                 "job_sm_active_percent", "Mean share of its GPUs' SMs that had work", LABELS
             ),
+            "tensor_active_percent": metrics.gauge(
+                "job_tensor_active_percent",
+                "Mean share of cycles with work in tensor cores",
+                LABELS,
+            ),
+            "dram_active_percent": metrics.gauge(
+                "job_dram_active_percent", "Mean share of cycles in which DRAM moved data", LABELS
+            ),
+            "memory_bandwidth_percent": metrics.gauge(
+                "job_memory_bandwidth_percent", "Mean share of time with accesses to DRAM", LABELS
+            ),
+            "pcie_bytes_per_s": metrics.gauge(
+                "job_pcie_bytes_per_second", "Over PCIe, both directions, of its GPUs", LABELS
+            ),
             "memory_used_mib": metrics.gauge(
                 "job_memory_used_mib", "Memory of its GPUs that is used", LABELS
             ),
             "power_w": metrics.gauge("job_power_watts", "Of its GPUs together", LABELS),
         }
+        self._pod_gauges = {
+            field: metrics.gauge(name, text, LABELS) for field, (name, text) in OF_PODS.items()
+        }
+        self._owner_gauges = {
+            "gpus": metrics.gauge("owner_gpus", "GPUs that its jobs have", OWNER_LABELS),
+            "utilization_percent": metrics.gauge(
+                "owner_utilization_percent", "Mean over the GPUs of its jobs", OWNER_LABELS
+            ),
+        }
+        self._owners: set[tuple[str, str]] = set()
         self._idle_jobs = metrics.gauge(
             "job_idle_seconds", "For how long all of a job's GPUs have done nothing", LABELS
         )
@@ -58,20 +101,40 @@ class FiguresMetrics:
         top, rest = by_size[: self._shown_jobs], by_size[self._shown_jobs :]
         shown = {_key(one): one for one in top}
         for key, one in shown.items():
-            self._set(key, one.use)
+            self._set(self._gauges, key, one.use)
+            self._set(self._pod_gauges, key, one.host or HostUse())
             since_s = one.idle_since_s
             self._idle_jobs.labels(*key).set(max(0.0, now_s - since_s) if since_s else 0.0)
         now = set(shown)
         if rest:
             now.add(REST)
-            self._set(REST, _sum(one.use for one in rest))
+            self._set(self._gauges, REST, _sum(one.use for one in rest))
+            self._set(self._pod_gauges, REST, _sum_of_pods(one.host for one in rest))
         for key in self._series - now:
-            for gauge in (*self._gauges.values(), self._idle_jobs):
+            for gauge in (*self._gauges.values(), *self._pod_gauges.values(), self._idle_jobs):
                 self._remove(gauge, key)
         self._series = now
+        self._show_owners(core.latest.values())
 
-    def _set(self, key: tuple[str, str], use: GpuUse) -> None:
-        for name, gauge in self._gauges.items():
+    def _show_owners(self, every: Iterable[JobFigures]) -> None:
+        """Owners of several objects, such as RayJobs; the largest ones, as many as jobs."""
+        uses = {
+            (one.namespace, f"{one.owner.kind}/{one.owner.name}"): one.owner.use
+            for one in every
+            if one.owner is not None
+        }
+        largest = sorted(uses, key=lambda key: (-uses[key].gpus, key))[: self._shown_jobs]
+        for key in largest:
+            self._set(self._owner_gauges, key, uses[key])
+        for key in self._owners - set(largest):
+            for gauge in self._owner_gauges.values():
+                self._remove(gauge, key)
+        self._owners = set(largest)
+
+    def _set(
+        self, gauges: Mapping[str, Gauge], key: tuple[str, str], use: GpuUse | HostUse
+    ) -> None:
+        for name, gauge in gauges.items():
             value = getattr(use, name)
             if value is None:
                 self._remove(gauge, key)  # not measured is not zero
@@ -94,10 +157,16 @@ def _key(figures: JobFigures) -> tuple[str, str]:
 def _sum(uses: Iterable[GpuUse]) -> GpuUse:
     """Return the summable usage of the other jobs."""
     every = list(uses)
-    used = [one.memory_used_mib for one in every if one.memory_used_mib is not None]
-    power = [one.power_w for one in every if one.power_w is not None]
-    return GpuUse(
-        gpus=sum(one.gpus for one in every),
-        memory_used_mib=sum(used) if used else None,
-        power_w=sum(power) if power else None,
-    )
+    found = {name: _known_sum(getattr(one, name) for one in every) for name in SUMMED}
+    return GpuUse(gpus=sum(one.gpus for one in every), **found)  # type: ignore[arg-type]
+
+
+def _sum_of_pods(uses: Iterable[HostUse | None]) -> HostUse:
+    every = [one for one in uses if one is not None]
+    found = {name: _known_sum(getattr(one, name) for one in every) for name in OF_PODS}
+    return HostUse(pods=sum(one.pods for one in every), **found)
+
+
+def _known_sum(values: Iterable[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return sum(known) if known else None

@@ -244,7 +244,14 @@ class Pynvml:
         first, second = self._counters.get(before), self._counters.get(after)
         if first is None or second is None:
             raise NvmlFault(nvml.NVML_ERROR_INVALID_ARGUMENT, "counters of another life")
-        wanted = (nvml.NVML_GPM_METRIC_GRAPHICS_UTIL, nvml.NVML_GPM_METRIC_SM_UTIL)
+        wanted = (
+            nvml.NVML_GPM_METRIC_GRAPHICS_UTIL,
+            nvml.NVML_GPM_METRIC_SM_UTIL,
+            nvml.NVML_GPM_METRIC_ANY_TENSOR_UTIL,
+            nvml.NVML_GPM_METRIC_DRAM_BW_UTIL,
+            nvml.NVML_GPM_METRIC_PCIE_TX_PER_SEC,
+            nvml.NVML_GPM_METRIC_PCIE_RX_PER_SEC,
+        )
         asked = nvml.c_nvmlGpmMetricsGet_t()
         asked.version, asked.numMetrics = nvml.NVML_GPM_METRICS_GET_VERSION, len(wanted)
         asked.sample1, asked.sample2 = first, second
@@ -252,9 +259,10 @@ class Pynvml:
             asked.metrics[place].metricId = metric
         self._ask(nvml.nvmlGpmMetricsGet, asked)
         told = (asked.metrics[place] for place in range(len(wanted)))
-        return Activity(
-            *(one.value if one.nvmlReturn == nvml.NVML_SUCCESS else math.nan for one in told)
+        engine, sm, tensor, dram, sent, received = (
+            one.value if one.nvmlReturn == nvml.NVML_SUCCESS else math.nan for one in told
         )
+        return Activity(engine, sm, tensor, dram, sent + received)
 
     def forget(self, counters: Counters) -> None:
         sample = self._counters.pop(counters, None)

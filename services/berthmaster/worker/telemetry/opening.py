@@ -25,6 +25,15 @@ class Opener(Protocol):
 
 def open_source(settings: TelemetrySettings, log: Log) -> Source:
     """Return the configured source. Raises SourceAbsent with a remedy."""
+    source = _gpu_source(settings, log)
+    if settings.dcgm_fleet and source.kind == "dcgm":
+        return source  # of other nodes, whose pods this one does not see
+    from berthmaster.worker.telemetry.pod_usage import PodUsageReader, WithPodUsage
+
+    return WithPodUsage(source, PodUsageReader(settings.proc, settings.cgroup))
+
+
+def _gpu_source(settings: TelemetrySettings, log: Log) -> Source:
     match settings.source:
         case "nvml":
             try:

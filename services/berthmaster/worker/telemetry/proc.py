@@ -18,27 +18,29 @@ class ProcFolder:
 
     def cgroup(self, pid: int) -> str:
         """The text of PID/cgroup. Raises OSError."""
-        return self._read(f"{self._path}/{pid}/cgroup", MAX_CHARS).decode(errors="replace")
+        return read_kernel_text(f"{self._path}/{pid}/cgroup", MAX_CHARS).decode(errors="replace")
 
     def name(self, pid: int) -> str:
         """Return the process name, at most 15 characters. Raises OSError."""
-        return self._read(f"{self._path}/{pid}/comm", 64).decode(errors="replace").rstrip("\n")
+        found = read_kernel_text(f"{self._path}/{pid}/comm", 64)
+        return found.decode(errors="replace").rstrip("\n")
 
     def started(self, pid: int) -> int:
         """Return the start time. Raises OSError."""
-        stat = self._read(f"{self._path}/{pid}/stat", _STAT_BYTES)
+        stat = read_kernel_text(f"{self._path}/{pid}/stat", _STAT_BYTES)
         try:
             return int(stat.rpartition(b")")[2].split()[_STARTED])
         except (IndexError, ValueError) as error:  # ended during the read
             raise ProcessLookupError(f"{self._path}/{pid}/stat says no start time") from error
 
-    @staticmethod
-    def _read(path: str, most: int) -> bytes:
-        file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            found = b""
-            while len(found) < most and (part := os.read(file, most - len(found))):
-                found += part  # the kernel hands out a page at a time
-            return found
-        finally:
-            os.close(file)
+
+def read_kernel_text(path: str, most: int) -> bytes:
+    """A file of /proc or of a control group, which has no size. Raises OSError."""
+    file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        found = b""
+        while len(found) < most and (part := os.read(file, most - len(found))):
+            found += part  # the kernel hands out a page at a time
+        return found
+    finally:
+        os.close(file)

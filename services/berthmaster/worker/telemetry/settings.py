@@ -47,6 +47,11 @@ class TelemetrySettings(WorkerSettings):
         help="where processes are looked up to find their pods; in a container the host's "
         "/proc, mounted, or share the host's process ids",
     )
+    cgroup: Path = setting(
+        Path("/sys/fs/cgroup"),
+        help="root of this node's control groups (version 2), which say what pods use of CPU, "
+        "memory and disks; in a container the host's, mounted. Without it /proc is read instead",
+    )
     kubelet: Path = setting(
         Path("/var/lib/kubelet/pod-resources/kubelet.sock"),
         help="the kubelet's socket that tells which containers have which GPUs; it belongs to root",

@@ -8,7 +8,13 @@ import pytest
 
 from berthmaster.control.door.core import door as core_module
 from berthmaster.control.door.core.bounds import Limits
-from berthmaster.control.door.core.door import FIGURES_BURST_S, Door, decoded, reported
+from berthmaster.control.door.core.door import (
+    FIGURES_BURST_S,
+    Door,
+    PassedFigures,
+    decoded,
+    reported,
+)
 from berthmaster.control.door.settings import DoorSettings
 from berthmaster.lib.messages.api import Refusal
 from berthmaster.lib.messages.door import (
@@ -23,7 +29,7 @@ from berthmaster.lib.messages.door import (
     TakeRequest,
     TellRequest,
 )
-from berthmaster.lib.messages.families import DOOR_REPLIES, TELL_REQUESTS, encode
+from berthmaster.lib.messages.families import DOOR_REPLIES, JOB_FIGURES, TELL_REQUESTS, encode
 from berthmaster.lib.messages.fleet import (
     Amounts,
     ClusterAlive,
@@ -33,7 +39,7 @@ from berthmaster.lib.messages.fleet import (
     NodeReport,
     Stamp,
 )
-from berthmaster.lib.messages.telemetry import JobFigures
+from berthmaster.lib.messages.telemetry import HostUse, JobFigures
 from berthmaster.lib.messages.workload import Evicted
 from berthmaster.lib.nats import subjects
 from tests.unit.control.door.test_log_view import RED, Log, claimed, head, succeeded
@@ -279,9 +285,9 @@ def test_figures_are_passed_on_for_jobs_that_are_in_the_cluster_and_for_those_of
     log.place(RED)
     core = Door(Limits())
     core.log = log.view
-    assert core.figures(RED, figures(), 0.0) == "berth.figures.acme.red.train"
+    assert core.figures(RED, figures(), 0.0).subject == "berth.figures.acme.red.train"
     others = figures(id="", namespace="ml", kind="PyTorchJob", name="bert")
-    assert core.figures(RED, others, 0.0) == "berth.figures.-.red.ml=2FPyTorchJob=2Fbert"
+    assert core.figures(RED, others, 0.0).subject == "berth.figures.-.red.ml=2FPyTorchJob=2Fbert"
     for wrong in (
         figures("blue"),
         figures(id="other"),
@@ -295,9 +301,22 @@ def test_figures_are_passed_on_for_jobs_that_are_in_the_cluster_and_for_those_of
         figures().replace(b'"epoch":1', b'"epoch":1,"window_s":1e300'),
         figures().replace(b'"epoch":1', b'"epoch":1,"use":{"measured":%d}' % (1 << 70)),
     ):
-        assert core.figures(RED, wrong, 0.0) == "", wrong[:200]
-    assert core.figures("blue", figures("blue"), 0.0) == ""
-    assert core.figures("blue", figures("blue", ended=True), 0.0) == ""
+        assert core.figures(RED, wrong, 0.0).subject == "", wrong[:200]
+    assert core.figures("blue", figures("blue"), 0.0).subject == ""
+    assert core.figures("blue", figures("blue", ended=True), 0.0).subject == ""
+
+
+def test_figures_lose_values_that_no_job_can_have() -> None:
+    log = Log()
+    log.place(RED)
+    core = Door(Limits())
+    core.log = log.view
+    told = JOB_FIGURES.decode(figures())
+    host = HostUse(pods=1, cpu_cores=1e9, memory_mib=100.0)
+    passed = core.figures(RED, encode(msgspec.structs.replace(told, host=host)), 0.0)
+    right = JOB_FIGURES.decode(passed.data)
+    assert (passed.refused, right.host) == (1, HostUse(pods=1, memory_mib=100.0))
+    assert core.figures(RED, figures(), 0.0).data == figures()
 
 
 def test_figures_of_job_that_left_are_its_last_message() -> None:
@@ -307,18 +326,18 @@ def test_figures_of_job_that_left_are_its_last_message() -> None:
     log.store(evicted(log.last))
     core = Door(Limits())
     core.log = log.view
-    assert core.figures(RED, figures(), 0.0) == ""
-    assert core.figures(RED, figures(ended=True), 0.0) != ""
+    assert core.figures(RED, figures(), 0.0).subject == ""
+    assert core.figures(RED, figures(ended=True), 0.0).subject != ""
     log.place("blue", attempt=2)
-    assert core.figures(RED, figures(ended=True), 0.0) != ""
-    assert core.figures(RED, figures(attempt=2, ended=True), 0.0) == ""
-    assert core.figures("blue", figures("blue", attempt=2), 0.0) != ""
-    assert core.figures("blue", figures("blue", attempt=1, ended=True), 0.0) == ""
+    assert core.figures(RED, figures(ended=True), 0.0).subject != ""
+    assert core.figures(RED, figures(attempt=2, ended=True), 0.0).subject == ""
+    assert core.figures("blue", figures("blue", attempt=2), 0.0).subject != ""
+    assert core.figures("blue", figures("blue", attempt=1, ended=True), 0.0).subject == ""
     log.store(claimed(log.last, "blue", attempt=2))
     log.store(succeeded(log.last, "blue", attempt=2))
-    assert core.figures("blue", figures("blue", attempt=2, ended=True), 0.0) != ""
-    assert core.figures("blue", figures("blue", attempt=2), 0.0) == ""
-    assert core.figures(RED, figures(attempt=2, ended=True), 0.0) == ""
+    assert core.figures("blue", figures("blue", attempt=2, ended=True), 0.0).subject != ""
+    assert core.figures("blue", figures("blue", attempt=2), 0.0).subject == ""
+    assert core.figures(RED, figures(attempt=2, ended=True), 0.0).subject == ""
 
 
 def test_log_end_is_kept_for_the_attempt_of_its_cluster() -> None:
@@ -367,7 +386,7 @@ def test_cluster_bytes_are_rated_before_decoding(monkeypatch: pytest.MonkeyPatch
         core = Door(Limits()._replace(**{rate: 10_000}))
         read.clear()
         for _ in range(1000):
-            assert passes(core, RED, b"x" * 5000, 0.0) == ""
+            assert passes(core, RED, b"x" * 5000, 0.0) in ("", PassedFigures("", b"", 0))
         assert sum(read) <= FIGURES_BURST_S * 10_000, rate
         read.clear()
         passes(core, "blue", b"x" * 5000, 0.0)

@@ -10,6 +10,7 @@ from berthmaster.lib.messages.workload import (
     Claimed,
     Evicted,
     Failed,
+    Fault,
     HubObject,
     JobRequest,
     Placed,
@@ -98,8 +99,8 @@ class Story:
     def succeeded(self, at_s: float) -> "Story":
         return self._ended(Succeeded, at_s)
 
-    def failed(self, at_s: float) -> "Story":
-        return self._ended(Failed, at_s)
+    def failed(self, at_s: float, fault: Fault = "") -> "Story":
+        return self._ended(Failed, at_s, fault=fault)
 
     def ran(self, placed_s: float, until_s: float, cluster: str = "c1") -> "Story":
         """Submitted when placed, at once running, succeeded."""
@@ -121,10 +122,9 @@ class Story:
     def _at(self) -> dict[str, Any]:
         return {"cluster": self._cluster, "attempt": self._attempt}
 
-    def _ended(self, kind: type[Succeeded] | type[Failed], at_s: float) -> "Story":
-        return self._store(
-            kind(**self._head(), **self._at(), digest="d", submitted_at_s=0.0, reason="over"), at_s
-        )
+    def _ended(self, kind: type[Succeeded] | type[Failed], at_s: float, **more: Any) -> "Story":
+        head = self._head() | self._at() | more
+        return self._store(kind(**head, digest="d", submitted_at_s=0.0, reason="over"), at_s)
 
     def _store(self, event: WorkloadEvent, at_s: float) -> "Story":
         recorded = RecordedEvent(sequence=self._next, stored_at_s=at_s, event=event)

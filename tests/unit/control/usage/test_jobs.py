@@ -136,7 +136,7 @@ def test_what_is_measured_is_kept_apart_from_what_is_not(
 ) -> None:
     found = usage()
     for counter in (1, 2):
-        found.on_figures(figures(told, counter))
+        found.on_figures(figures(told, counter), 0.0)
     tell(found, Story("a").ran(0, 100))
     (job,), _ = found.take()
     (one,) = job.holdings
@@ -147,9 +147,9 @@ def test_no_more_is_used_than_was_held_and_odd_figures_count_for_nothing() -> No
     found = usage()
     busy = GpuUse(gpus=2, measured=2, utilization_percent=100.0)
     for counter in range(10):  # for five minutes, of an attempt of 100 s
-        found.on_figures(figures(busy, counter))
+        found.on_figures(figures(busy, counter), 0.0)
     for window_s in (0.0, -1.0, 1e9, float("nan")):
-        found.on_figures(msgspec.structs.replace(figures(busy, 1), window_s=window_s))
+        found.on_figures(msgspec.structs.replace(figures(busy, 1), window_s=window_s), 0.0)
     tell(found, Story("a").ran(0, 100))
     (one,) = found.take()[0][0].holdings
     assert (one.measured_gpu_us, one.used_gpu_us) == (200 * 10**6, 200 * 10**6)
@@ -159,7 +159,7 @@ def test_last_figures_of_job_that_ended_are_kept_nowhere() -> None:
     found = usage()
     busy = GpuUse(gpus=2, measured=2, utilization_percent=100.0)
     tell(found, Story("a").ran(0, 100))
-    found.on_figures(msgspec.structs.replace(figures(busy, 1), ended=True))
+    found.on_figures(msgspec.structs.replace(figures(busy, 1), ended=True), 0.0)
     assert (found.take_uses(1.0), found._uses) == ([], {})
 
 
@@ -168,7 +168,7 @@ def test_sums_of_figures_fit_into_the_store() -> None:
     absurd = GpuUse(gpus=1 << 20, measured=1 << 20, utilization_percent=100.0)
     for counter in range(20_000):
         told = msgspec.structs.replace(figures(absurd, counter), window_s=600.0)
-        found.on_figures(told)
+        found.on_figures(told, 0.0)
     [one] = found.take_uses(1.0)
     assert max(one.use) < 1 << 63
 
@@ -182,7 +182,7 @@ def figures(told: GpuUse, counter: int) -> JobFigures:
 
 def test_what_was_measured_is_there_again_when_its_job_could_not_be_stored() -> None:
     found = usage()
-    found.on_figures(figures(GpuUse(gpus=2, measured=2, utilization_percent=50.0), 1))
+    found.on_figures(figures(GpuUse(gpus=2, measured=2, utilization_percent=50.0), 1), 0.0)
     story = Story("a").ran(0, 100)
     tell(found, story)
     (first,), _ = found.take()

@@ -9,9 +9,11 @@ from berthmaster.lib.messages.telemetry import (
     GpuPodUse,
     GpuReading,
     GpuUse,
+    HostUse,
     JobFigures,
     JobOwner,
     NodeTelemetry,
+    PodUsage,
 )
 from berthmaster.worker.job_metrics.core.attribution import Disagreement
 from berthmaster.worker.job_metrics.core.meter import ENDED_S, FORGET_S, LASTS_S, Meter
@@ -88,6 +90,7 @@ def test_a_job_on_two_nodes_is_told_twice_a_minute_and_one_last_time() -> None:
             measured=2,
             utilization_percent=70.2,
             utilization_max_percent=90.0,
+            memory_max_percent=25.0,
             memory_used_mib=8_000,
             memory_total_mib=32_000,
             power_w=100.0,
@@ -168,6 +171,7 @@ def test_the_owner_at_the_top_has_the_sum_of_its_jobs() -> None:
         measured=2,
         utilization_percent=70.0,
         utilization_max_percent=100.0,
+        memory_max_percent=25.0,
         memory_used_mib=8_000,
         memory_total_mib=32_000,
         power_w=100.0,
@@ -242,3 +246,52 @@ def test_a_contradiction_on_a_jobs_pods_is_in_its_message_when_it_lasts() -> Non
         blind.on_node(told(second, thief, lacks=["who has which GPU: no such socket"]), second)
     (figures,) = blind.take(31.0)
     assert (figures.disagreements, figures.use.utilization_percent) == ((), 50.0)
+
+
+def test_what_pods_use_is_summed_over_the_pods_of_a_job_and_refused_value_by_value() -> None:
+    core = meter()
+    core.book.put(pod("a"))
+    core.book.put(pod("b", "n2"))
+    core.book.put(pod("c", job=JobName("kube-system", Owner("DaemonSet", "cni", "u-cni"))))
+    for second, cores in ((0, 1.0), (10, 3.0)):
+        mine = PodUsage(pod_uid="uid-a", cpu_cores=cores, memory_mib=100.0)
+        node = replace(told(second), pods=(mine, PodUsage(pod_uid="uid-c", cpu_cores=9.0)))
+        core.on_node(node, float(second))
+    absurd = PodUsage(pod_uid="uid-b", cpu_cores=1e9, disk_write_bytes_per_s=5e6)
+    elsewhere = PodUsage(pod_uid="uid-a", cpu_cores=50.0)  # told by the node that it is not on
+    core.on_node(replace(told(1, node="n2"), pods=(absurd, elsewhere)), 10.0)
+
+    (figures,) = core.take(31.0)
+    assert (figures.id, figures.use.gpus, figures.pods) == ("train", 0, 0)
+    assert figures.host == HostUse(
+        pods=2, cpu_cores=2.0, memory_mib=100.0, disk_write_bytes_per_s=5e6
+    )
+    assert figures.nodes == ("n1", "n2")
+    assert core.dropped["absurd_cpu_cores"] == 1
+
+
+def test_a_job_that_ends_within_its_first_half_minute_has_one_message_with_all_of_it() -> None:
+    core = meter()
+    core.book.put(pod("a"))
+    core.on_node(told(1, gpu(0, "a", 80.0)), 0.0)
+    core.book.drop("uid-a")
+    assert core.take(12.0) == []
+    (last,) = core.take(12.0 + ENDED_S)
+    assert (last.ended, last.use.utilization_percent, last.window_s) == (True, 80.0, 12.0)
+
+
+def test_what_counters_say_is_told_of_jobs_with_a_device_alone() -> None:
+    core = meter()
+    core.book.put(pod("a"))
+    reading = replace(
+        gpu(0, "a", 99.0),
+        tensor_active_percent=40.0,
+        dram_active_percent=20.0,
+        memory_bandwidth_percent=30.0,
+        pcie_bytes_per_s=5e9,
+    )
+    core.on_node(told(1, reading), 0.0)
+    (figures,) = core.take(30.0)
+    use = figures.use
+    assert (use.tensor_active_percent, use.dram_active_percent) == (40.0, 20.0)
+    assert (use.memory_bandwidth_percent, use.pcie_bytes_per_s) == (30.0, 5e9)

@@ -16,6 +16,7 @@ WHOLE = GpuReading(
     memory_total_mib=40_960,
     memory_used_mib=20_300,
     utilization_percent=93,
+    tensor_active_percent=31.0,
     memory_bandwidth_percent=41,
     power_w=214.318,
     power_limit_w=400.0,
@@ -328,7 +329,7 @@ def test_a_page_cut_short_makes_no_gpu_lost() -> None:
     body = page((labels(0), A100), (labels(1), A100))
     readings.take(parse(body), now_s=0.0)
     cut = body[: body.index(b'gpu="1"') - 4]  # in the first line of the second GPU
-    ((_, (first, second), lacks, skipped, _),) = readings.take(parse(cut), now_s=1.0)
+    ((_, (first, second), lacks, skipped, *_),) = readings.take(parse(cut), now_s=1.0)
     assert (first.health, first.sm_clock_mhz, first.memory_used_mib) == ("ok", 1410, None)
     assert (second.uuid, second.health) == (uuid(1), "degraded")
     assert second.health_reason.startswith("lines of dcgm-exporter's page")
@@ -425,7 +426,7 @@ ABSURD = {
 @pytest.mark.parametrize("name", ABSURD)
 def test_an_absurd_value_is_unknown_and_named(name: str) -> None:
     value, field = ABSURD[name]
-    ((_, (reading,), _, _, refused),) = take(page((labels(), A100 | {name: value})))
+    ((_, (reading,), _, _, refused, _),) = take(page((labels(), A100 | {name: value})))
     assert (getattr(reading, field), reading.health) == (None, "ok")
     assert refused == (f"{name} of GPU 0 is {value:g}",)
 
@@ -433,7 +434,7 @@ def test_an_absurd_value_is_unknown_and_named(name: str) -> None:
 @pytest.mark.parametrize("value", [0x7FFFFFF0, "NaN", "+Inf"])
 def test_what_dcgm_calls_unknown_is_not_named_as_absurd(value: float | str) -> None:
     body = page((labels(), A100 | {"DCGM_FI_DEV_GPU_TEMP": value}))
-    ((_, (reading,), _, _, refused),) = take(body)
+    ((_, (reading,), _, _, refused, _),) = take(body)
     assert (reading.temperature_c, refused) == (None, ())
 
 

@@ -12,7 +12,7 @@ Rules of this file:
 """
 
 from collections.abc import Sequence
-from typing import Annotated, Final, TypeVar
+from typing import Annotated, Final, NamedTuple, TypeVar
 
 import msgspec
 from msgspec import Meta
@@ -50,6 +50,7 @@ from berthmaster.lib.messages.telemetry import job_key
 from berthmaster.lib.messages.terms import Interval, Moment, Number
 from berthmaster.lib.nats import subjects
 from berthmaster.lib.nats.message_subjects import fact_subject
+from berthmaster.lib.profiles.metrics import plausible
 
 PAGE_BYTES: Final = 256 * 1024  # of an answer; the largest event or fact still fits behind it
 LETTERS_AT_ONCE: Final = 20
@@ -124,6 +125,14 @@ def _fact_or_fault(data: bytes) -> ReportedFact | ReportOutcome:
         return fact
     why = f"{fact.field} is {fact.value}; right is {fact.expected}"
     return ReportOutcome(result="forbidden", why=why)
+
+
+class PassedFigures(NamedTuple):
+    """A job's figures as they are passed on."""
+
+    subject: str  # "" = they are dropped
+    data: bytes
+    refused: int  # values that were left out
 
 
 class Door:
@@ -284,27 +293,29 @@ class Door:
             return ""
         return subject if head.cluster == cluster else ""
 
-    def figures(self, cluster: str, data: bytes, now_s: float) -> str:
+    def figures(self, cluster: str, data: bytes, now_s: float) -> PassedFigures:
         """The subject under which a job's figures are passed on; "" = they are dropped. Of a
         tenant's job only the cluster is heard that has this attempt. The cluster that had it may
-        send the last message about it."""
+        send the last message about it. Values that no job can have are left out."""
+        dropped = PassedFigures("", b"", 0)
         size = len(data)
         if size > self._limits.max_figures_bytes:
-            return ""
+            return dropped
         if not self._figures_bytes.take(cluster, size, now_s):
-            return ""
+            return dropped
         try:
             job = JOB_FIGURES.decode(data)
             subject = subjects.job_figures(job.tenant or None, job.cluster, job_key(job))
         except (subjects.SubjectError, *UNREADABLE):
-            return ""
+            return dropped
         if job.cluster != cluster:
-            return ""
+            return dropped
         if job.tenant:
             is_theirs = self.log.had if job.ended else self.log.has
             if not is_theirs(cluster, key(job.tenant, job.id), job.attempt):
-                return ""
-        return subject
+                return dropped
+        right, refused = plausible(job)
+        return PassedFigures(subject, encode(right) if refused else data, refused)
 
     def log_chunk(self, cluster: str, data: bytes, now_s: float) -> str:
         """The subject under which a piece of a log is passed on; "" = it is dropped. Whether it was

@@ -24,6 +24,7 @@ from berthmaster.control.usage.core.jobs import (
     with_use,
 )
 from berthmaster.control.usage.core.load import HOUR_S, HourRow
+from berthmaster.control.usage.core.profiles import Profiles
 from berthmaster.control.usage.core.similar import Likeness
 from berthmaster.control.usage.core.traces import Traces
 from berthmaster.control.usage.core.trends import Collector
@@ -82,6 +83,7 @@ class Usage:
         self._traces = traces
         self.catalogue = Catalogue()
         self.trends = Collector()
+        self.profiles = Profiles()
         self.left_to_archive = 0  # jobs whose story in the log did not fold
         self.incomplete = 0  # stories of the archive of which a part never came
         self._owner_label = owner_label
@@ -168,6 +170,13 @@ class Usage:
             return
         self._trace(event, work, sequence, stored_at_s)
         self._see(event, work, life, sequence, stored_at_s, placed_at_s)
+        self.profiles.on_event(
+            event,
+            life.submitted_ms,
+            life.likeness,
+            stored_at_s,
+            is_new=sequence > self._trends_after,
+        )
         if (job := life.take(event, ms(stored_at_s), self.catalogue)) is not None:
             del self._open[name]
             self._end(job)
@@ -248,8 +257,9 @@ class Usage:
 
     # Measured use
 
-    def on_figures(self, figures: JobFigures) -> None:
+    def on_figures(self, figures: JobFigures, now_s: float) -> None:
         """What a job's GPUs did in the last half minute."""
+        self._profile(figures, now_s)
         use = figures.use
         known = bool(figures.tenant and figures.id and figures.attempt)
         told = use.utilization_percent is not None and use.measured > 0
@@ -270,6 +280,26 @@ class Usage:
             min(MAX_SUM, before.used_gpu_us + round(window_ms * use.measured * 10 * percent)),
         )
         self._fresh.add((figures.tenant, figures.id, figures.attempt))
+
+    def _profile(self, figures: JobFigures, now_s: float) -> None:
+        if not (figures.tenant and figures.id and figures.attempt):
+            return
+        known = self._open.get(key(figures.tenant, figures.id))
+        if known is not None:
+            life = known.life
+            self.profiles.on_figures(figures, life.submitted_ms, life.likeness, now_s)
+        elif self.profiles.knows(figures.tenant, figures.id):
+            self.profiles.on_figures(figures, 0, None, now_s)
+
+    def likeness(self, tenant: str, workload_id: str) -> Likeness | None:
+        """By what an open job is like others; None: it is not open."""
+        known = self._open.get(key(tenant, workload_id))
+        return known.life.likeness if known is not None else None
+
+    def queue_of(self, tenant: str, workload_id: str) -> str | None:
+        """The queue of an open job; None: it is not open."""
+        known = self._open.get(key(tenant, workload_id))
+        return known.life.queue if known is not None else None
 
     def take_uses(self, now_s: float) -> list[MeasuredUse]:
         """What was measured since it was last asked, all in all."""

@@ -13,6 +13,7 @@ import msgspec
 
 from berthmaster.control.usage.core import waits
 from berthmaster.control.usage.core.load import HOUR_S, HourRow
+from berthmaster.control.usage.core.profiles import ProfileRecord
 from berthmaster.control.usage.core.similar import ENOUGH, Likeness, Outcome
 from berthmaster.control.usage.core.spans import (
     DAY_MS,
@@ -26,6 +27,7 @@ from berthmaster.control.usage.core.spans import (
 from berthmaster.control.usage.core.waits import Buckets
 from berthmaster.control.usage.store.database import Database, Row
 from berthmaster.control.usage.store.tables import COUNTS, HOURS, OF_A_PART, THROUGH
+from berthmaster.control.usage.store.writing import profile_of
 from berthmaster.lib.messages.usage import ReportGroup, SimilarBy
 
 COLUMNS: Final[Mapping[str, str]] = {
@@ -464,6 +466,36 @@ def arrivals(database: Database, query: Query) -> list[HourRow]:
 def kept_since_ms(database: Database) -> int:
     """The end of the oldest job; 0 = there is none."""
     return int(database.fetch("SELECT MIN(ended_ms) FROM jobs")[0][0] or 0)
+
+
+# Profiles
+
+MOST_LIKES: Final = 500  # attempts that one profile of likes rests on, the newest
+
+
+def profiles(database: Database, tenant: str, workload_id: str) -> list[ProfileRecord]:
+    """Of each attempt of a job."""
+    rows = database.fetch(
+        "SELECT body FROM profiles WHERE tenant = ? AND id = ? ORDER BY attempt",
+        (tenant, workload_id),
+    )
+    return [profile_of(row[0]) for row in rows]
+
+
+def likes(database: Database, tenant: str, likeness: Likeness) -> tuple[str, list[ProfileRecord]]:
+    """Ended attempts of jobs with the same labels, or of the same shape where there are none, and
+    which of both."""
+    for by, value in (("labels", likeness.labels), ("shape", likeness.shape)):
+        if not value:
+            continue
+        rows = database.fetch(
+            f"SELECT body FROM profiles WHERE tenant = ? AND {by} = ? AND ended = 1 "
+            "ORDER BY at_ms DESC LIMIT ?",
+            (tenant, value, MOST_LIKES),
+        )
+        if rows:
+            return by, [profile_of(row[0]) for row in rows]
+    return "shape", []
 
 
 # Trends

@@ -9,6 +9,7 @@
 - ``likes``: what each ended job has in common with others (core/similar.py).
 - ``trends``: figures by step.
 - ``uses``: what was measured of attempts that have not ended.
+- ``profiles``: the profile of each attempt, by what its job is like (core/profiles.py).
 - ``cursors``: how far the streams were read, written together with what came of it.
 """
 
@@ -71,6 +72,13 @@ def _statements(database: Database) -> Iterator[str]:
         PRIMARY KEY (tenant, id, submitted_ms))"""
     for by in ("labels", "program", "shape"):
         yield f"CREATE INDEX IF NOT EXISTS likes_{by} ON likes (tenant, {by}, submitted_ms)"
+    yield f"""CREATE TABLE IF NOT EXISTS profiles (
+        tenant TEXT NOT NULL, id TEXT NOT NULL, attempt BIGINT NOT NULL,
+        submitted_ms BIGINT NOT NULL, at_ms BIGINT NOT NULL, ended SMALLINT NOT NULL,
+        labels TEXT NOT NULL, shape TEXT NOT NULL, body {words.blob} NOT NULL,
+        PRIMARY KEY (tenant, id, attempt))"""
+    yield "CREATE INDEX IF NOT EXISTS profiles_labels ON profiles (tenant, labels, at_ms)"
+    yield "CREATE INDEX IF NOT EXISTS profiles_shape ON profiles (tenant, shape, at_ms)"
     yield """CREATE TABLE IF NOT EXISTS cursors (
         name TEXT PRIMARY KEY, created TEXT NOT NULL, sequence BIGINT NOT NULL)"""
 

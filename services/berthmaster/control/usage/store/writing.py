@@ -11,6 +11,7 @@ import msgspec
 
 from berthmaster.control.usage.core import waits
 from berthmaster.control.usage.core.jobs import EndedJob, Holding, MeasuredUse, Use
+from berthmaster.control.usage.core.profiles import ProfileRecord
 from berthmaster.control.usage.core.spans import NUMBER_OF_SIZE, Size, begin_of, end_of
 from berthmaster.control.usage.core.trends import KEPT_STEPS, Sample
 from berthmaster.control.usage.store.database import Database, Row
@@ -46,6 +47,7 @@ class Batch(msgspec.Struct, frozen=True, kw_only=True):
     jobs: Sequence[EndedJob] = ()
     uses: Sequence[MeasuredUse] = ()
     samples: Sequence[Sample] = ()
+    profiles: Sequence[tuple[object, ...]] = ()  # as ``profile_row`` makes them
     cursors: dict[str, Cursor] = {}
     kept_since_ms: int = 0  # what ended before is not kept any more
 
@@ -75,6 +77,14 @@ class Writer:
         self._cells(new, batch.kept_since_ms)
         self._uses(batch.uses, batch.jobs)
         self._samples(batch.samples)
+        db.change_each(
+            "INSERT INTO profiles (tenant, id, attempt, submitted_ms, at_ms, ended, labels, shape, "
+            "body) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (tenant, id, attempt) "
+            "DO UPDATE SET submitted_ms = excluded.submitted_ms, at_ms = excluded.at_ms, "
+            "ended = excluded.ended, labels = excluded.labels, shape = excluded.shape, "
+            "body = excluded.body",
+            batch.profiles,
+        )
         db.change_each(
             "INSERT INTO cursors (name, created, sequence) VALUES (?, ?, ?) ON CONFLICT (name) "
             "DO UPDATE SET created = excluded.created, sequence = excluded.sequence",
@@ -365,6 +375,36 @@ def uses(database: Database) -> list[MeasuredUse]:
     ]
 
 
+_PROFILES: Final = msgspec.msgpack.Decoder(ProfileRecord)
+
+
+def profile_row(record: ProfileRecord) -> tuple[object, ...]:
+    """A profile as the table has it, which does not change with the profile."""
+    return (
+        record.tenant,
+        record.id,
+        record.attempt,
+        record.submitted_ms,
+        round(max(record.until_s, record.ended_at_s) * 1000),
+        int(bool(record.end)),
+        record.likeness.labels,
+        record.likeness.shape,
+        msgspec.msgpack.encode(record),
+    )
+
+
+def profile_of(body: bytes | memoryview) -> ProfileRecord:
+    return _PROFILES.decode(body)
+
+
+def open_profiles(database: Database, most: int) -> list[ProfileRecord]:
+    """Of attempts that had not ended, the newest first."""
+    rows = database.fetch(
+        "SELECT body FROM profiles WHERE ended = 0 ORDER BY at_ms DESC LIMIT ?", (most,)
+    )
+    return [profile_of(row[0]) for row in rows]
+
+
 def forget(database: Database, before_ms: int, steps: dict[int, int], uses_before_ms: int) -> int:
     """Drop what is too old, a part at a time: how many jobs went; fewer than FORGET_AT_ONCE = that
     was all. ``steps``: of each step of the trends, from when it is kept, in seconds."""
@@ -386,5 +426,6 @@ def forget(database: Database, before_ms: int, steps: dict[int, int], uses_befor
     for step_s, since_s in steps.items():
         database.change("DELETE FROM trends WHERE step_s = ? AND at_s < ?", (step_s, since_s))
     database.change("DELETE FROM uses WHERE at_ms < ?", (uses_before_ms,))
+    database.change("DELETE FROM profiles WHERE at_ms < ?", (before_ms,))
     database.commit()
     return len(found)

@@ -12,8 +12,8 @@ allocated or not. A contradiction of sources is reported: rarely a fault of the 
 the cluster, such as a pod that uses all GPUs of its node.
 
 Example: pod a is alone on a GPU and gets all of its metrics. If a and b share it with 30 % and 10 %
-utilization, a gets 30 % and three quarters of the power, an estimate. SM activity is known per
-device only, so it is reported for exclusive use.
+utilization, a gets 30 % and three quarters of the power, an estimate. Counters (SMs,
+tensor cores, DRAM, PCIe) are known per device only, so they are reported for exclusive use.
 """
 
 from enum import Enum
@@ -49,6 +49,10 @@ class Part(NamedTuple):
     memory_total_mib: int | None
     power_w: float | None
     sm_active_percent: float | None = None
+    tensor_active_percent: float | None = None
+    dram_active_percent: float | None = None
+    memory_bandwidth_percent: float | None = None
+    pcie_bytes_per_s: float | None = None
 
 
 def attribute(
@@ -89,8 +93,9 @@ def attribute(
         power_w = None if gpu.power_w is None or share is None else gpu.power_w * min(1.0, share)
         busy = instance.utilization_percent
         used_mib, total_mib = instance.memory_used_mib, instance.memory_mib
-        sm = instance.sm_active_percent
-        parts.append(Part(pod, device, busy, used_mib, total_mib, power_w, sm))
+        sm, tensor = instance.sm_active_percent, instance.tensor_active_percent
+        dram = instance.dram_active_percent
+        parts.append(Part(pod, device, busy, used_mib, total_mib, power_w, sm, tensor, dram))
     return parts + _whole(gpu, whole, used), wrong
 
 
@@ -130,8 +135,21 @@ def _whole(gpu: GpuReading, pods: list[Pod], used: dict[str, GpuPodUse]) -> list
     if len(pods) == 1 and not gpu.other_processes:
         alone = pods[0]
         busy, memory_mib, power_w = gpu.utilization_percent, gpu.memory_used_mib, gpu.power_w
-        sm = gpu.sm_active_percent
-        return [Part(alone, gpu.uuid, busy, memory_mib, total_mib, power_w, sm)]
+        return [
+            Part(
+                alone,
+                gpu.uuid,
+                busy,
+                memory_mib,
+                total_mib,
+                power_w,
+                gpu.sm_active_percent,
+                gpu.tensor_active_percent,
+                gpu.dram_active_percent,
+                gpu.memory_bandwidth_percent,
+                gpu.pcie_bytes_per_s,
+            )
+        ]
     told = bool(gpu.pods or gpu.other_processes)  # a driver's sample, with processes
     still = gpu.utilization_percent == 0
     busy_of: dict[str, float | None] = {}

@@ -10,17 +10,20 @@ times.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
 from berthmaster.lib.messages.telemetry import (
     FIGURES_S,
     GpuUse,
+    HostUse,
     JobFigures,
     JobOwner,
     NodeTelemetry,
+    PodUsage,
 )
+from berthmaster.lib.profiles.metrics import HOST_BOUNDS
 from berthmaster.worker.job_metrics.core.attribution import Disagreement, Part, Wrong, attribute
 from berthmaster.worker.job_metrics.core.pods import Book, JobName, Owner
 
@@ -33,14 +36,44 @@ MAX_WRONG_TOLD: Final = 8  # of one job, in a message
 HOLDERS_LACK: Final = "who has which GPU"
 
 
+# Of a device alone, each a mean over the while.
+COUNTED: Final = (
+    "sm_active_percent",
+    "tensor_active_percent",
+    "dram_active_percent",
+    "memory_bandwidth_percent",
+)
+
+
+class _Mean:
+    __slots__ = ("count", "sum")
+
+    def __init__(self) -> None:
+        self.sum, self.count = 0.0, 0
+
+    def add(self, value: float | None) -> None:
+        if value is not None:
+            self.sum += value
+            self.count += 1
+
+    @property
+    def value(self) -> float | None:
+        return self.sum / self.count if self.count else None
+
+
+def _means(names: Iterable[str]) -> dict[str, _Mean]:
+    return {name: _Mean() for name in names}
+
+
 @dataclass
 class _Device:
     readings: int = 0
     busy_sum: float = 0.0
     busy_readings: int = 0
     busy_max: float = 0.0
-    sm_sum: float = 0.0
-    sm_readings: int = 0
+    counted: dict[str, _Mean] = field(default_factory=lambda: _means(COUNTED))
+    pcie: _Mean = field(default_factory=_Mean)
+    fullest_percent: float | None = None
     power_sum_w: float = 0.0
     power_readings: int = 0
     used_mib: int | None = None
@@ -52,13 +85,16 @@ class _Device:
             self.busy_sum += busy
             self.busy_readings += 1
             self.busy_max = max(self.busy_max, busy)
-        if part.sm_active_percent is not None:
-            self.sm_sum += part.sm_active_percent
-            self.sm_readings += 1
+        for name, mean in self.counted.items():
+            mean.add(getattr(part, name))
+        self.pcie.add(part.pcie_bytes_per_s)
         if part.power_w is not None:
             self.power_sum_w += part.power_w
             self.power_readings += 1
-        self.used_mib, self.total_mib = part.memory_used_mib, part.memory_total_mib
+        used, total = part.memory_used_mib, part.memory_total_mib
+        self.used_mib, self.total_mib = used, total
+        if used is not None and total:
+            self.fullest_percent = max(self.fullest_percent or 0.0, 100 * used / total)
 
 
 @dataclass
@@ -68,6 +104,7 @@ class _Job:
     name: JobName
     began_s: float
     devices: dict[tuple[str, str, str], _Device] = field(default_factory=dict)  # node, pod, device
+    pods: dict[tuple[str, str], dict[str, _Mean]] = field(default_factory=dict)  # node, pod
     last: GpuUse = field(default_factory=GpuUse)
     counter: int = 0
     idle_since_s: float | None = None
@@ -139,6 +176,8 @@ class Meter:
             for part in parts:
                 seen.add(part.pod.uid)
                 self._add(part, told.node, now_s)
+        for usage in told.pods:
+            self._add_usage(usage, told.node, now_s)
         return seen
 
     def _is_next(self, told: NodeTelemetry, now_s: float) -> bool:
@@ -172,17 +211,39 @@ class Meter:
         self._gpus[uuid] = (node, now_s)
         return True
 
-    def _add(self, part: Part, node: str, now_s: float) -> None:
-        name = part.pod.job
+    def _job(self, name: JobName, now_s: float) -> _Job | None:
         job = self._jobs.get(name.key)
         if job is None:
             if len(self._jobs) >= MAX_JOBS:
                 self.dropped["too_many_jobs"] += 1
-                return
+                return None
             job = self._jobs[name.key] = _Job(name, now_s)
         job.name = name
-        key = (node, part.pod.uid, part.device)
-        job.devices.setdefault(key, _Device()).add(part)
+        return job
+
+    def _add(self, part: Part, node: str, now_s: float) -> None:
+        job = self._job(part.pod.job, now_s)
+        if job is not None:
+            key = (node, part.pod.uid, part.device)
+            job.devices.setdefault(key, _Device()).add(part)
+
+    def _add_usage(self, usage: PodUsage, node: str, now_s: float) -> None:
+        """What a pod used of its node: of those with GPUs, and of jobs that came through us."""
+        pod = self.book.get(usage.pod_uid)
+        if pod is None or pod.node != node:
+            return  # the node's own pods are none of a job
+        if not pod.job.tenant and pod.job.key not in self._jobs:
+            return
+        job = self._job(pod.job, now_s)
+        if job is None:
+            return
+        means = job.pods.setdefault((node, pod.uid), _means(HOST_BOUNDS))
+        for name, bounds in HOST_BOUNDS.items():
+            value = getattr(usage, name)
+            if value is not None and not bounds.hold(value):
+                self.dropped[f"absurd_{name}"] += 1
+                continue
+            means[name].add(value)
 
     def _disagree(self, wrong: Wrong, node: str, now_s: float) -> None:
         key = (wrong.kind, wrong.about, node)
@@ -220,22 +281,27 @@ class Meter:
                 job.without_pods_since_s = now_s
             elif now_s - job.without_pods_since_s >= ENDED_S:
                 del self._jobs[key]
+                if job.devices:  # short jobs have no other message
+                    job.last = _use(job.devices.values())
                 told.append(self._figures(job, now_s, ended=True))
                 continue
             if now_s - job.began_s >= self._every_s:
-                if job.devices:
+                if job.devices or job.pods:
                     job.last = _use(job.devices.values())
                     due.append(job)
                 else:
                     job.began_s = now_s  # nothing was measured: nothing is told
         told += [self._figures(job, now_s) for job in due]
         for job in due:
-            job.devices, job.began_s = {}, now_s
+            job.devices, job.pods, job.began_s = {}, {}, now_s
         return told
 
     def _figures(self, job: _Job, now_s: float, *, ended: bool = False) -> JobFigures:
         name, use = job.name, job.last
-        window_s = now_s - job.began_s
+        until_s = now_s
+        if ended and job.without_pods_since_s is not None:
+            until_s = max(job.began_s, job.without_pods_since_s)
+        window_s = until_s - job.began_s
         job.counter += 1
         most = use.utilization_max_percent
         if most is not None:
@@ -246,7 +312,7 @@ class Meter:
         since_s, limit_s = job.idle_since_s, self._idle_limit_s
         long = since_s is not None and 0 < limit_s <= now_s - since_s and most is not None
         pods = {pod for _, pod, _ in job.devices}
-        nodes = sorted({node for node, _, _ in job.devices})
+        nodes = sorted({node for node, *_ in (*job.devices, *job.pods)})
         return JobFigures(
             cluster=self._cluster,
             namespace=name.namespace,
@@ -263,6 +329,7 @@ class Meter:
             pods=len(pods),
             nodes=tuple(nodes[:MAX_NODES_TOLD]),
             use=use,
+            host=_host_use(job.pods.values()),
             idle_since_s=since_s,
             idle_for_long=long and not ended,
             idle_limit_s=limit_s,
@@ -318,18 +385,37 @@ def _use(devices: Iterable[_Device]) -> GpuUse:
     used = [one.used_mib for one in every if one.used_mib is not None]
     total = [one.total_mib for one in every if one.total_mib is not None]
     mean = sum(one.busy_sum / one.busy_readings for one in busy) / len(busy) if busy else None
-    sms = [one.sm_sum / one.sm_readings for one in every if one.sm_readings]
+    fullest = [one.fullest_percent for one in every if one.fullest_percent is not None]
+    pcie = [one.pcie.value for one in every if one.pcie.value is not None]
     watts = sum(one.power_sum_w / one.power_readings for one in power)
     return GpuUse(
         gpus=len(every),
         measured=len(busy),
         utilization_percent=None if mean is None else _percent(mean),
         utilization_max_percent=_percent(max(one.busy_max for one in busy)) if busy else None,
-        sm_active_percent=_percent(sum(sms) / len(sms)) if sms else None,
+        **{name: _mean_of(one.counted[name].value for one in every) for name in COUNTED},
+        pcie_bytes_per_s=round(sum(pcie), 1) if pcie else None,
+        memory_max_percent=_percent(max(fullest)) if fullest else None,
         memory_used_mib=sum(used) if used else None,
         memory_total_mib=sum(total) if total else None,
         power_w=round(watts, 1) if power else None,
     )
+
+
+def _mean_of(values: Iterable[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return _percent(sum(known) / len(known)) if known else None
+
+
+def _host_use(pods: Iterable[Mapping[str, _Mean]]) -> HostUse | None:
+    """The sum of the pods' means; None where nothing of it was measured."""
+    every = list(pods)
+    found: dict[str, float] = {}
+    for name in HOST_BOUNDS:
+        known = [value for means in every if (value := means[name].value) is not None]
+        if known:
+            found[name] = round(sum(known), 4 if name == "cpu_cores" else 1)
+    return HostUse(pods=len(every), **found) if found else None
 
 
 def _together(uses: Iterable[GpuUse]) -> GpuUse:
@@ -340,20 +426,25 @@ def _together(uses: Iterable[GpuUse]) -> GpuUse:
     total = [one.memory_total_mib for one in every if one.memory_total_mib is not None]
     power = [one.power_w for one in every if one.power_w is not None]
     most = [one.utilization_max_percent for one in busy if one.utilization_max_percent is not None]
-    sms = [
-        (one.sm_active_percent, one.measured) for one in busy if one.sm_active_percent is not None
-    ]
+    pcie = [one.pcie_bytes_per_s for one in every if one.pcie_bytes_per_s is not None]
+    fullest = [one.memory_max_percent for one in every if one.memory_max_percent is not None]
     shares = [(one.utilization_percent or 0.0, one.measured) for one in busy]
     return GpuUse(
         gpus=sum(one.gpus for one in every),
         measured=measured,
         utilization_percent=_mean(shares),
         utilization_max_percent=max(most, default=None),
-        sm_active_percent=_mean(sms),
+        **{name: _mean(_weighted(busy, name)) for name in COUNTED},
+        pcie_bytes_per_s=round(sum(pcie), 1) if pcie else None,
+        memory_max_percent=max(fullest, default=None),
         memory_used_mib=sum(used) if used else None,
         memory_total_mib=sum(total) if total else None,
         power_w=round(sum(power), 1) if power else None,
     )
+
+
+def _weighted(uses: Iterable[GpuUse], name: str) -> list[tuple[float, int]]:
+    return [(value, one.measured) for one in uses if (value := getattr(one, name)) is not None]
 
 
 def _mean(weighted: Sequence[tuple[float, int]]) -> float | None:

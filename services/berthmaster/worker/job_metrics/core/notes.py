@@ -2,16 +2,22 @@
 
 A write of a Job costs its API server and every watcher far more than a message. So a Job is written
 again only after ``every_s``, and only after a relevant change. Begin and end of idleness are
-written at once. Annotations are removed at the end of the job. A label marks annotated Jobs, so
-that leftovers of an earlier process run are found.
+written at once. The profile of the attempt goes along with a write that is due. Annotations are
+removed at the end of the job. A label marks annotated Jobs, so that leftovers of an earlier process
+run are found.
 """
 
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 
+import msgspec
+
 from berthmaster.lib.kube.objects import timestamp
 from berthmaster.lib.kube.resources import JOB_SETS, JOBS
 from berthmaster.lib.messages.telemetry import JobFigures
+from berthmaster.lib.profiles.bound_by import bound_by
+from berthmaster.lib.profiles.sketch import Sketch
+from berthmaster.lib.profiles.spreads import add, medians, spreads
 from berthmaster.worker.job_metrics.core.instructions import Annotate
 
 PREFIX: Final = "berthmaster.io/"
@@ -19,8 +25,10 @@ UTILIZATION: Final = f"{PREFIX}gpu-utilization-percent"
 MEMORY: Final = f"{PREFIX}gpu-memory-used-mib"
 POWER: Final = f"{PREFIX}gpu-power-w"
 IDLE: Final = f"{PREFIX}gpus-idle-since"
+BOUND_BY: Final = f"{PREFIX}bound-by"
+PROFILE: Final = f"{PREFIX}profile"  # JSON: p50, p95 and peak of each metric of this attempt so far
 MARK: Final = f"{PREFIX}figures"  # label
-ALL: Final = (UTILIZATION, MEMORY, POWER, IDLE)
+ALL: Final = (UTILIZATION, MEMORY, POWER, IDLE, BOUND_BY, PROFILE)
 STEP_PERCENT: Final = 10.0  # of utilization
 STEP_SHARE: Final = 0.2  # of memory and power
 RESOURCES: Final = {one.kind: one for one in (JOBS, JOB_SETS)}
@@ -30,6 +38,7 @@ AGAIN_S: Final = 30.0  # retry interval
 class _Written(NamedTuple):
     at_s: float
     figures: JobFigures | None  # None: from an earlier process run, or unknown
+    bound_by: str = ""
 
 
 class Notes:
@@ -39,6 +48,7 @@ class Notes:
         self._namespaces = frozenset(namespaces)
         self._every_s = every_s
         self._written: dict[str, _Written] = {}  # by uid
+        self._sketches: dict[str, dict[str, Sketch]] = {}  # by uid, of jobs that may be written on
 
     def serves(self, figures: JobFigures) -> bool:
         return figures.namespace in self._namespaces and figures.kind in RESOURCES
@@ -49,10 +59,16 @@ class Notes:
             return []
         known = self._written.get(figures.uid)
         if figures.ended:
+            self._sketches.pop(figures.uid, None)
             return self._clear(figures) if known is not None else []
-        if known is not None and not self._worth(known, figures, now_s):
+        sketches = self._sketches.setdefault(figures.uid, {})
+        add(sketches, figures)
+        host = figures.host
+        pods = host.pods if host is not None else figures.pods
+        bound = bound_by(medians(sketches), pods).bound_by
+        if known is not None and not self._worth(known, figures, bound, now_s):
             return []
-        self._written[figures.uid] = _Written(now_s, figures)
+        self._written[figures.uid] = _Written(now_s, figures, bound)
         use = figures.use
         idle = figures.idle_since_s if figures.idle_for_long else None
         told: dict[str, str | None] = {
@@ -60,10 +76,12 @@ class Notes:
             MEMORY: _text(use.memory_used_mib),
             POWER: _text(use.power_w),
             IDLE: None if idle is None else timestamp(idle),
+            BOUND_BY: bound or None,
+            PROFILE: _spreads(sketches),
         }
         return [_annotate(figures.kind, figures.namespace, figures.name, figures.uid, told, "true")]
 
-    def _worth(self, known: _Written, figures: JobFigures, now_s: float) -> bool:
+    def _worth(self, known: _Written, figures: JobFigures, bound: str, now_s: float) -> bool:
         if known.figures is None:
             return now_s - known.at_s >= AGAIN_S
         if known.figures.idle_for_long != figures.idle_for_long:
@@ -72,7 +90,8 @@ class Notes:
             return False
         was, now = known.figures.use, figures.use
         return (
-            _moved(was.utilization_percent, now.utilization_percent, STEP_PERCENT, 0.0)
+            known.bound_by != bound
+            or _moved(was.utilization_percent, now.utilization_percent, STEP_PERCENT, 0.0)
             or _moved(was.memory_used_mib, now.memory_used_mib, 0.0, STEP_SHARE)
             or _moved(was.power_w, now.power_w, 0.0, STEP_SHARE)
         )
@@ -83,7 +102,7 @@ class Notes:
 
     def left_over(self, kind: str, namespace: str, name: str, uid: str) -> list[Annotate]:
         """Return the writes that clean an ended, marked Job."""
-        self._written.pop(uid, None)
+        self.gone(uid)
         if namespace not in self._namespaces:
             return []
         gone: Mapping[str, str | None] = dict.fromkeys(ALL)
@@ -91,6 +110,7 @@ class Notes:
 
     def gone(self, uid: str) -> None:
         self._written.pop(uid, None)
+        self._sketches.pop(uid, None)
 
     def _clear(self, figures: JobFigures) -> list[Annotate]:
         return self.left_over(figures.kind, figures.namespace, figures.name, figures.uid)
@@ -105,6 +125,11 @@ def _annotate(
     mark: str | None,
 ) -> Annotate:
     return Annotate(RESOURCES[kind], namespace, name, uid, told, {MARK: mark})
+
+
+def _spreads(sketches: Mapping[str, Sketch]) -> str | None:
+    found = spreads(sketches)
+    return msgspec.json.encode(found).decode() if found else None
 
 
 def _text(value: float | None) -> str | None:

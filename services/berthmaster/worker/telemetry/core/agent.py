@@ -194,6 +194,7 @@ class Agent:
                 interval_s=self._interval_s,
                 source=self._source,
                 gpus=gpus,
+                pods=node.pods,
                 lacks=lacks,
             )
             done.append(Publish(message))

@@ -20,6 +20,7 @@ from typing import Final, NamedTuple
 from berthmaster.lib.messages.telemetry import GpuHolder, GpuReading, MigInstance
 from berthmaster.worker.telemetry.core.gpu_health import Signs, throttle_names, verdict
 from berthmaster.worker.telemetry.core.plausible import (
+    BYTES_PER_S,
     CLOCK_MHZ,
     COUNT,
     MEMORY_MIB,
@@ -56,18 +57,24 @@ THROTTLE: Final = f"{DEV}CLOCK_THROTTLE_REASONS"  # until DCGM 3
 EVENT_REASONS: Final = f"{DEV}CLOCKS_EVENT_REASONS"  # since DCGM 4
 ENGINE_ACTIVE: Final = "DCGM_FI_PROF_GR_ENGINE_ACTIVE"  # 0 to 1
 SM_ACTIVE: Final = "DCGM_FI_PROF_SM_ACTIVE"  # 0 to 1; not exported by default
+TENSOR_ACTIVE: Final = "DCGM_FI_PROF_PIPE_TENSOR_ACTIVE"  # 0 to 1
+DRAM_ACTIVE: Final = "DCGM_FI_PROF_DRAM_ACTIVE"  # 0 to 1
+PCIE_SENT: Final = "DCGM_FI_PROF_PCIE_TX_BYTES"  # a second
+PCIE_RECEIVED: Final = "DCGM_FI_PROF_PCIE_RX_BYTES"
 
 WANTED: Final = frozenset(
     {
         GPU_UTIL, MEM_COPY_UTIL, FB_TOTAL, FB_USED, FB_FREE, FB_RESERVED, SM_CLOCK, MEM_CLOCK,
         GPU_TEMP, POWER_USAGE, POWER_LIMIT, ENFORCED_LIMIT, XID_ERRORS, ECC_CORRECTED,
         ECC_UNCORRECTED, REMAP_PENDING, REMAP_FAILURE, THROTTLE, EVENT_REASONS, ENGINE_ACTIVE,
-        SM_ACTIVE,
+        SM_ACTIVE, TENSOR_ACTIVE, DRAM_ACTIVE, PCIE_SENT, PCIE_RECEIVED,
     }
 )  # fmt: skip
 
-# DCGM writes unknown values as numbers from here on.
+# DCGM writes unknown values as numbers from here on; counts of bytes have a blank of 64 bits.
 _BLANK: Final = 0x7FFFFFF0
+_BLANK_BYTES: Final = 1 << 47
+_BYTES: Final = frozenset({PCIE_SENT, PCIE_RECEIVED})
 _BOUNDS: Final = MappingProxyType(
     {
         **dict.fromkeys((GPU_UTIL, MEM_COPY_UTIL), PERCENT),
@@ -78,12 +85,14 @@ _BOUNDS: Final = MappingProxyType(
         XID_ERRORS: XID,
         **dict.fromkeys((ECC_CORRECTED, ECC_UNCORRECTED, REMAP_PENDING, REMAP_FAILURE), COUNT),
         **dict.fromkeys((THROTTLE, EVENT_REASONS), COUNT),
-        **dict.fromkeys((ENGINE_ACTIVE, SM_ACTIVE), SHARE),
+        **dict.fromkeys((ENGINE_ACTIVE, SM_ACTIVE, TENSOR_ACTIVE, DRAM_ACTIVE), SHARE),
+        **dict.fromkeys((PCIE_SENT, PCIE_RECEIVED), BYTES_PER_S),
     }
 )
 # Fields of an instance's series that describe the whole GPU.
 _OF_THE_GPU: Final = WANTED - {
     GPU_UTIL, MEM_COPY_UTIL, FB_TOTAL, FB_USED, FB_FREE, FB_RESERVED, ENGINE_ACTIVE, SM_ACTIVE,
+    TENSOR_ACTIVE, DRAM_ACTIVE,
 }  # fmt: skip
 MAX_NAME_CHARS: Final = 253  # Kubernetes' own limit
 MAX_GPUS: Final = 1024  # of a node, there or lost
@@ -272,7 +281,8 @@ def _gather(series: Iterable[Series], refused: list[str]) -> dict[str, list[_Dev
         device.model = (labels.get("modelName") or "")[:MAX_MODEL_CHARS] or device.model
         if pod := _pod(labels):
             device.holders.add((labels.get("GPU_I_ID") or "", *pod))
-        if not math.isfinite(one.value) or one.value >= _BLANK:
+        blank = _BLANK_BYTES if one.name in _BYTES else _BLANK
+        if not math.isfinite(one.value) or one.value >= blank:
             continue
         if not _BOUNDS[one.name].hold(one.value):
             refused.append(f"{one.name} of GPU {found.index} is {one.value:g}")
@@ -367,6 +377,9 @@ def _reading(index: int, device: _Device, known: _Known, now_s: float) -> GpuRea
         memory_used_mib=_whole(values.get(FB_USED)),
         utilization_percent=_utilization(values, slices, device.model),
         sm_active_percent=_share(values, SM_ACTIVE),
+        tensor_active_percent=_share(values, TENSOR_ACTIVE),
+        dram_active_percent=_share(values, DRAM_ACTIVE),
+        pcie_bytes_per_s=_pcie(values),
         memory_bandwidth_percent=values.get(MEM_COPY_UTIL),
         power_w=values.get(POWER_USAGE),
         power_limit_w=values.get(ENFORCED_LIMIT, values.get(POWER_LIMIT)),
@@ -405,6 +418,8 @@ def _mig(uuid: str, number: str, instance: _Instance) -> MigInstance:
         memory_used_mib=_whole(instance.values.get(FB_USED)),
         utilization_percent=_of_instance(instance.values),
         sm_active_percent=_share(instance.values, SM_ACTIVE),
+        tensor_active_percent=_share(instance.values, TENSOR_ACTIVE),
+        dram_active_percent=_share(instance.values, DRAM_ACTIVE),
     )
 
 
@@ -438,6 +453,13 @@ def _of_instance(values: Mapping[str, float]) -> float | None:
 def _share(values: Mapping[str, float], field: str) -> float | None:
     """In percent, of a field from 0 to 1."""
     return percent(round(values.get(field, math.nan) * 100, 1))
+
+
+def _pcie(values: Mapping[str, float]) -> float | None:
+    """Both directions together; None where the exporter tells one of them or none."""
+    if PCIE_SENT not in values or PCIE_RECEIVED not in values:
+        return None
+    return values[PCIE_SENT] + values[PCIE_RECEIVED]
 
 
 def _whole(value: float | None) -> int | None:

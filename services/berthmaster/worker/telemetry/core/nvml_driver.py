@@ -5,6 +5,7 @@ nvml.py implements it with pynvml, and tests with a script. Each call may fail, 
 on the kind of the failure, never on its number.
 """
 
+import math
 from collections.abc import Sequence
 from enum import Enum
 from types import MappingProxyType
@@ -114,10 +115,13 @@ class Sample(NamedTuple):
 
 
 class Activity(NamedTuple):
-    """Means over the while between two looks at a device's counters, in percent; NaN = not told."""
+    """Means over the while between two looks at a device's counters; NaN = not told."""
 
     engine_percent: float  # share of time with a running kernel
     sm_percent: float  # share of SMs with work
+    tensor_percent: float = math.nan  # share of cycles with work in tensor cores
+    dram_percent: float = math.nan  # share of the memory bandwidth in use
+    pcie_mib_per_s: float = math.nan  # both directions together
 
 
 class XidEvent(NamedTuple):

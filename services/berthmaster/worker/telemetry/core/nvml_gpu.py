@@ -8,6 +8,7 @@ A failed call gives None. Only a GPU without any answer is lost, with the driver
 that the driver reports lost.
 """
 
+import math
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -39,6 +40,7 @@ T = TypeVar("T")
 
 SLOW_S: Final = 10.0
 DEAF_S: Final = 60.0
+NOT_COUNTED: Final = Activity(math.nan, math.nan)
 MAX_MIG: Final = 16  # twice the maximum number of instances
 
 
@@ -135,6 +137,7 @@ class Gpu:
             raise GpuGone(f"the driver answers nothing about it: {self._trouble}")
         slow = self._slow_lane(memory)
         activity = self._counting.read(now_s, slow.counted)
+        active = activity.get(self.uuid, NOT_COUNTED)
         mig = tuple(_with_activity(one, activity.get(one.uuid)) for one in slow.mig)
         signs = Signs(
             xid=self._device_xid,
@@ -156,7 +159,10 @@ class Gpu:
             memory_total_mib=memory.total_bytes // MIB if memory else None,
             memory_used_mib=memory.used_bytes // MIB if memory else None,
             utilization_percent=of_slices(mig, self.model) if busy is None else busy,
-            sm_active_percent=_sm_active(activity.get(self.uuid)),
+            sm_active_percent=_rounded(active.sm_percent),
+            tensor_active_percent=_rounded(active.tensor_percent),
+            dram_active_percent=_rounded(active.dram_percent),
+            pcie_bytes_per_s=_pcie(active.pcie_mib_per_s),
             memory_bandwidth_percent=percent(rates.memory_percent),
             power_w=None if power_mw is None else power_mw / 1000,
             power_limit_w=slow.power_limit_w,
@@ -288,8 +294,12 @@ def _count_mig(driver: Nvml, number: int, parent: Handle) -> Counters:
     return driver.count_mig(parent, number)
 
 
-def _sm_active(activity: Activity | None) -> float | None:
-    return None if activity is None else percent(round(activity.sm_percent, 1))
+def _rounded(value: float) -> float | None:
+    return percent(round(value, 1)) if math.isfinite(value) else None
+
+
+def _pcie(mib_per_s: float) -> float | None:
+    return float(round(mib_per_s * MIB)) if 0 <= mib_per_s < math.inf else None
 
 
 def _with_activity(instance: MigInstance, activity: Activity | None) -> MigInstance:
@@ -298,7 +308,9 @@ def _with_activity(instance: MigInstance, activity: Activity | None) -> MigInsta
     return msgspec.structs.replace(
         instance,
         utilization_percent=percent(round(activity.engine_percent, 1)),
-        sm_active_percent=_sm_active(activity),
+        sm_active_percent=_rounded(activity.sm_percent),
+        tensor_active_percent=_rounded(activity.tensor_percent),
+        dram_active_percent=_rounded(activity.dram_percent),
     )
 
 

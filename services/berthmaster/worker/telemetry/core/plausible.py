@@ -6,23 +6,12 @@ and in the metric ``values_refused``. For example ``utilization_percent=900`` be
 ``memory_used_mib=90_000`` does on a GPU of 81,559 MiB.
 """
 
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from msgspec import structs
 
 from berthmaster.lib.messages.telemetry import MAX_MODEL_CHARS, GpuReading
-
-
-class Bounds(NamedTuple):
-    """Minimum and maximum of a value."""
-
-    least: float
-    most: float
-
-    def hold(self, value: float) -> bool:
-        """Whether a value can be right; NaN cannot."""
-        return self.least <= value <= self.most
-
+from berthmaster.lib.profiles.metrics import RATE, Bounds
 
 MEMORY_MIB: Final = Bounds(0, 4 * 1024 * 1024)  # 4 TiB, several times any GPU's memory
 PERCENT: Final = Bounds(0, 100)
@@ -30,6 +19,7 @@ SHARE: Final = Bounds(0, 1.0005)  # profiling counters round
 POWER_W: Final = Bounds(0, 10_000)
 TEMPERATURE_C: Final = Bounds(-50, 150)  # GPUs switch off far below
 CLOCK_MHZ: Final = Bounds(0, 100_000)
+BYTES_PER_S: Final = RATE
 COUNT: Final = Bounds(0, 2**53)  # larger numbers are inexact in other languages
 XID: Final = Bounds(0, 9_999)
 MAX_INDEX: Final = 1023  # of a GPU on its node
@@ -39,6 +29,9 @@ _OF_READING: Final = (
     ("memory_used_mib", MEMORY_MIB),
     ("utilization_percent", PERCENT),
     ("sm_active_percent", PERCENT),
+    ("tensor_active_percent", PERCENT),
+    ("dram_active_percent", PERCENT),
+    ("pcie_bytes_per_s", BYTES_PER_S),
     ("memory_bandwidth_percent", PERCENT),
     ("power_w", POWER_W),
     ("power_limit_w", POWER_W),
@@ -53,6 +46,8 @@ _OF_PART: Final = (  # of a MIG instance, a process, a pod
     ("memory_used_mib", MEMORY_MIB),
     ("utilization_percent", PERCENT),
     ("sm_active_percent", PERCENT),
+    ("tensor_active_percent", PERCENT),
+    ("dram_active_percent", PERCENT),
     ("sm_percent", PERCENT),
 )
 

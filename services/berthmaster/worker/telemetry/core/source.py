@@ -13,7 +13,7 @@ GPU is a sample with health "lost".
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
-from berthmaster.lib.messages.telemetry import GpuReading, TelemetrySource
+from berthmaster.lib.messages.telemetry import GpuReading, PodUsage, TelemetrySource
 
 
 class SourceFault(Exception):
@@ -36,6 +36,7 @@ class NodeReading(NamedTuple):
     lacks: tuple[str, ...] = ()  # unreadable values and the reasons
     lines_skipped: int = 0  # of an exporter's page, since the last reading
     refused: tuple[str, ...] = ()  # impossible values left out
+    pods: tuple[PodUsage, ...] = ()  # usage of the node by pod, as often as it is sampled
 
 
 class Source(Protocol):

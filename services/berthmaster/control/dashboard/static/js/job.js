@@ -1,10 +1,11 @@
 // One job: its story, the decision, its GPUs while it runs, and afterwards what they did.
-import { ask } from "./api.js";
+import { ask, post } from "./api.js";
 import { acts } from "./act.js";
 import { fill, h, pairs, table } from "./dom.js";
 import { ago, clock, count, mib, percent, span, words } from "./format.js";
 import { chip } from "./jobs.js";
 import { plot } from "./plot.js";
+import { profile } from "./profile.js";
 import { link, parse } from "./route.js";
 import { now, on } from "./store.js";
 import { jobs as known } from "./summary.js";
@@ -76,9 +77,18 @@ function gpuTable(gpus, cluster) {
 export function job(root) {
   const crumbs = h("div", { class: "crumbs" }), whyCard = h("section", { class: "card", "aria-label": "Why" }), use = h("section", { class: "card" });
   const plotted = h("div", { class: "plot" }), gpus = h("div", {}), story = h("section", { class: "card" }), request = h("section", { class: "card" });
+  const profiled = h("section", { class: "card", "aria-label": "Profile" });
   use.append(h("h2", {}, "Its GPUs"), plotted, gpus);
-  root.append(crumbs, h("div", { class: "columns" }, h("div", { class: "stack" }, whyCard, use), h("div", { class: "stack" }, story, request)));
-  let timer = 0, gone = new AbortController(), told = null;
+  root.append(crumbs, h("div", { class: "columns" }, h("div", { class: "stack" }, whyCard, use, profiled), h("div", { class: "stack" }, story, request)));
+  let timer = 0, gone = new AbortController(), told = null, profiledAt = 0;
+
+  async function showProfile(tenant, id) {
+    if (Date.now() - profiledAt < 10_000) return; // it grows twice a minute
+    profiledAt = Date.now();
+    const reply = await post("profile", { tenant, id }).catch(() => null);
+    const [shownTenant, shownId] = parse().parts;
+    if (shownTenant === tenant && shownId === id) fill(profiled, h("h2", {}, "Profile"), profile(reply));
+  }
 
   function show() {
     const { page, get } = told, view = get?.workload, [tenant, id] = parse().parts;
@@ -107,6 +117,7 @@ export function job(root) {
     try {
       told = await ask(`job/${encodeURIComponent(tenant || "")}/${encodeURIComponent(id || "")}`, gone.signal);
       show();
+      showProfile(tenant, id);
     } catch (error) {
       if (mine.signal.aborted) return;
       fill(whyCard, h("p", { class: "error", role: "alert" }, error.message));
@@ -121,5 +132,5 @@ export function job(root) {
     seen = known().changes;
     load();
   });
-  return { routed: load, recolour: () => told && show(), end() { clearTimeout(timer); gone.abort(); end(); } };
+  return { routed() { profiledAt = 0; load(); }, recolour: () => told && show(), end() { clearTimeout(timer); gone.abort(); end(); } };
 }
