@@ -1,16 +1,27 @@
 """Pods, owners and readings in; figures, questions and what is written on Jobs out."""
 
+import msgspec
+import pytest
 from msgspec.structs import replace
 
 from berthmaster.lib.kube import labels
 from berthmaster.lib.kube.controller.shell_contract import Answer, KubeEvent, Outcome
 from berthmaster.lib.kube.objects import Condition, Metadata, OwnerReference
 from berthmaster.lib.kube.resources import JOBS
+from berthmaster.lib.messages.profile import Spread
 from berthmaster.lib.messages.telemetry import GpuHolder, GpuReading, NodeTelemetry
 from berthmaster.worker.job_metrics.core.figures import BUSY_REASON, IDLE_REASON, Figures
 from berthmaster.worker.job_metrics.core.instructions import Annotate, FindOwner
 from berthmaster.worker.job_metrics.core.meter import ENDED_S, Meter
-from berthmaster.worker.job_metrics.core.notes import IDLE, MARK, MEMORY, POWER, UTILIZATION
+from berthmaster.worker.job_metrics.core.notes import (
+    BOUND_BY,
+    IDLE,
+    MARK,
+    MEMORY,
+    POWER,
+    PROFILE,
+    UTILIZATION,
+)
 from berthmaster.worker.job_metrics.core.objects import JobObject, JobStatus, PodObject, PodSpec
 
 LIMIT_S = 60.0
@@ -157,13 +168,19 @@ def test_annotations_are_written_sparingly_and_go_with_the_job() -> None:
         "ml",
         "train-2",
         "j1",
-        {UTILIZATION: "50", MEMORY: "4000", POWER: "50", IDLE: None},
+        {UTILIZATION: "50", MEMORY: "4000", POWER: "50", IDLE: None, BOUND_BY: "input"},
         {MARK: "true"},
     )
-    assert written(50.0) == [first]
+    (found,) = written(50.0)
+    told = dict(found.annotations)
+    spreads = msgspec.json.decode(told.pop(PROFILE) or "", type=dict[str, Spread])
+    assert found._replace(annotations=told) == first
+    assert spreads["gpu_memory_used_mib"].peak == 4000.0
+    assert spreads["gpu_utilization_percent"].p50 == pytest.approx(50.0, rel=0.02)
     assert [one for _ in range(9) for one in written(90.0)] == []  # less than 300 s ago
     (second,) = written(90.0)
     assert second.annotations[UTILIZATION] == "90"
+    assert second.annotations[BOUND_BY] == "compute"
     assert [one for _ in range(12) for one in written(88.0)] == []  # hardly moved
     (third,) = written(88.0, memory_mib=8_000)
     assert third.annotations[MEMORY] == "8000"
