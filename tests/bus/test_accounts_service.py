@@ -101,7 +101,7 @@ async def test_a_server_that_lost_its_accounts_gets_them_again(bus: Bus) -> None
                 return acme.connected
 
         await eventually(comes_in)
-        pushed = ctx.metrics.counter("changes", "Accounts that servers were told of", ("change",))
+        pushed = ctx.metrics.counter("changes", "Accounts pushed to the servers", ("change",))
         # The tenant's and setup's; CORE, STREAMS and SYS are in the server's configuration.
         await until(lambda: pushed.labels("pushed")._value.get() == 2)
 

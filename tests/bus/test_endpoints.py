@@ -290,7 +290,7 @@ async def test_failing_handler_still_sends_an_answer(server: Server) -> None:
         ]
         assert conn.reconnects == 0
     late = "requests took longer than their time limit"
-    told = ("request handler failed", "an answer is too large", late)
+    told = ("request handler failed", "reply too large", late)
     assert [log.count(event) for event in told] == [1, 1, 1]
     assert TooLarge.__name__ == "TooLarge"
 

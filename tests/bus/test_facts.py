@@ -328,5 +328,5 @@ async def test_a_cluster_has_room_for_so_many_facts_and_others_have_their_own(
             await until(lambda: copies[3] in one.facts and copies[1] not in one.facts)
             last = one.facts[copies[0]]
             assert last.stamp.counter == 2
-    (line,) = log.fields("too many facts of a cluster, new ones are ignored")
+    (line,) = log.fields("too many facts, new ignored")
     assert (line["cluster"], line["most"]) == ("c1", 3)

@@ -273,7 +273,7 @@ async def test_inventory_without_api_ends_on_sigterm(server: Server, tmp_path: P
         )
         assert process.stderr is not None
         async with asyncio.timeout(hang_s()):
-            while b"cannot mirror" not in await process.stderr.readline():
+            while b"mirroring failed" not in await process.stderr.readline():
                 pass
             process.send_signal(signal.SIGTERM)
             await process.stderr.read()

@@ -212,7 +212,7 @@ async def test_login_reaches_own_account_only(tmp_path: Path) -> None:
 
         log = bus.said.getvalue().decode()
         lines = [json.loads(line) for line in log.splitlines()]
-        told = [(line["user"], line["who"]) for line in lines if line["event"] == "let in"]
+        told = [(line["user"], line["who"]) for line in lines if line["event"] == "login accepted"]
         who = "system:serviceaccount:berth-system:berth-agent"
         assert told == [("tenant.acme", "ann"), ("agent.red", who)]
         for secret in (ann.jwt, ann.seed, token):
@@ -352,7 +352,7 @@ async def test_a_token_that_is_not_good_lets_nobody_in(tmp_path: Path) -> None:
         assert "either tenant or cluster" in await bus.refused(good)
         both = {"tenant": "acme", "cluster": "red"}
         assert "either tenant or cluster" in await bus.refused(good, **both)
-        assert "let in" not in bus.said.getvalue().decode()
+        assert "login accepted" not in bus.said.getvalue().decode()
         # Forged key ids have the keys fetched once more and not each time.
         assert provider.asked.count("keys") == 1
 

@@ -241,12 +241,12 @@ async def test_its_user_may_do_all_that_it_does(tmp_path: Path) -> None:
                 inbox_prefix=inbox_prefix("scorer"),
                 refresh_s=0.2,
             ) as ctx:
-                stored = ctx.metrics.counter("scores", "Scores stored", ("freshness",))
+                stored = ctx.metrics.counter("scores", "Stored scores", ("freshness",))
                 await until(lambda: stored.labels("fresh")._value.get() >= 3)
                 await conn.publish(subjects.telemetry("east", "n1"), b"not json")
                 dropped = ctx.metrics.counter(
                     "messages_dropped",
-                    "Messages without effect, by kind and why",
+                    "Ignored messages by kind and reason",
                     ("kind", "reason"),
                 )
                 await until(lambda: dropped.labels("telemetry", "undecodable")._value.get() == 1)

@@ -58,7 +58,7 @@ async def test_a_damaged_snapshot_is_passed_over_for_the_one_before(server: Serv
         assert await load(conn, "s") == b"second" * 100_000
         await conn.api(f"STREAM.PURGE.{SNAPSHOTS}", {"filter": newest, "keep": 2})
         assert await load(conn, "s") == b"first" * 100_000
-        assert log.count("a snapshot is damaged") == 1
+        assert log.count("snapshot damaged") == 1
 
 
 @story
@@ -71,7 +71,7 @@ async def test_a_name_that_is_no_text_any_more_is_passed_over(server: Server) ->
         subject = snapshots._meta_subject(snapshots._object_name("s", newest.number))
         await conn.store(subject, b'{"name":"\xff"}')
         assert await load(conn, "s") == b"first"
-        assert log.count("a snapshot's name cannot be read") == 1
+        assert log.count("snapshot name unreadable") == 1
         await conn.api(f"STREAM.PURGE.{SNAPSHOTS}", {"filter": "$O.SNAPSHOTS.C.>"})
         assert await load(conn, "s") is None
         await save(conn, "s", b"third")

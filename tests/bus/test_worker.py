@@ -262,7 +262,7 @@ async def test_a_letter_that_could_not_be_kept_is_not_lost_for_that(
 
         one = work(conn, handle)
         async with task(one.run()):
-            await until(lambda: log.count("a dead letter could not be kept") >= 2)
+            await until(lambda: log.count("dead letter not stored") >= 2)
             await conn.api("STREAM.CREATE.DEAD", config)
             await until(lambda: one.dead_letters)
         assert [letter.reason for letter in await letters(conn)] == ["odd"]

@@ -180,7 +180,7 @@ async def test_pod_groups_of_scheduler_plugins_are_made_where_they_may_be(
             made = await berlin.job_of(attempt)
             assert "berthmaster.io/pod-group" not in made["metadata"]["annotations"]
             await berlin.until("plain", "Succeeded")
-            assert "gang scheduling is served, and we may not use it" in berlin.words()
+            assert "gang scheduling lacks rights" in berlin.words()
     finally:
         worker.api.delete(f"{DEFINITIONS}/podgroups.scheduling.x-k8s.io")
 

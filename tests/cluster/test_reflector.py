@@ -282,7 +282,7 @@ def test_a_right_that_is_taken_away_and_given_back_is_told_and_survived(
             await asyncio.to_thread(api.create, f"{rbac}/rolebindings", binding)
             await until(lambda: found.reflector.caught_up)
             assert found.reflector.faults.reason == ""
-            assert found.log.events() == ["cannot mirror", "mirroring again"]
+            assert found.log.events() == ["mirroring failed", "mirroring resumed"]
 
     asyncio.run(story())
 

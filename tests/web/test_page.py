@@ -73,7 +73,7 @@ def test_the_grid_follows_telemetry(page: Page, up: Up) -> None:
 
 def test_a_submitted_job_appears_runs_and_ends(page: Page, up: Up) -> None:
     show(page, "#/jobs?q=shown-1")
-    expect(page.get_by_text("No job is like that.")).to_be_visible()
+    expect(page.get_by_text("No jobs match.")).to_be_visible()
     up.berth("submit", "--id", "shown-1", "--gpus", "1", "--duration", "40s")
     row = page.locator("tr", has_text="shown-1")
     expect(row.locator(".chip.running")).to_be_visible()
@@ -147,7 +147,7 @@ def test_names_and_labels_as_long_as_they_may_be_break_no_view(page: Page, up: U
 def test_a_trial_says_where_it_would_go_or_what_it_lacks(page: Page, up: Up) -> None:
     show(page, "#/try")
     expect(page.locator("#try-verdict")).to_contain_text("would run on g2")
-    field = page.get_by_label("The request, as JSON")
+    field = page.get_by_label("Request (JSON)")
     field.fill('{"id": "t", "pod_sets": [{"gpus": 1, "gpu_models": ["H100"]}]}')
     expect(page.locator("#try-verdict")).to_contain_text("H100")
     expect(page.get_by_text("no cluster has H100")).to_be_visible()
@@ -171,7 +171,7 @@ def test_it_comes_back_after_the_dashboard_was_killed(page: Page, up: Up) -> Non
     [pid] = [each["pid"] for each in up.view["processes"] if each["name"] == "dashboard"]
     os.kill(pid, signal.SIGKILL)
     page.wait_for_selector("#live[data-state=lost]")
-    expect(page.locator("#summary")).to_contain_text("hears nothing")
+    expect(page.locator("#summary")).to_contain_text("no connection")
     page.wait_for_selector("#live[data-state=live]")
     expect(page.locator(".tile")).to_have_count(8)
     page.wait_for_function("() => import('/js/store.js').then(({ grids }) => grids.size === 8)")

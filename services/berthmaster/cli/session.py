@@ -149,29 +149,35 @@ bus_options = option_group(
     click.option(
         "--server",
         metavar="URL",
-        help="NATS server; else BERTH_NATS_URL, else a `berth up` on this machine.",
+        help=(
+            "Address of the NATS server. [default: BERTH_NATS_URL, else a `berth up` on this "
+            "machine]"
+        ),
     ),
     click.option(
         "--context",
         metavar="NAME",
-        help="One of `berth context list`; else BERTH_CONTEXT, else the one in use.",
+        help="Context of `berth context list`. [default: BERTH_CONTEXT, else the one in use]",
     ),
-    click.option("--tenant", metavar="NAME", help="Act as this tenant; else BERTH_TENANT."),
+    click.option("--tenant", metavar="NAME", help="Tenant to act as. [default: BERTH_TENANT]"),
     click.option(
         "--creds-file",
         metavar="FILE",
-        help="Credentials (JWT and seed); else BERTH_NATS_CREDS_FILE.",
+        help="Credentials file (JWT and seed). [default: BERTH_NATS_CREDS_FILE]",
     ),
     click.option(
         "--ca-file",
         metavar="FILE",
-        help="Authority of a tls:// server; else BERTH_NATS_CA_FILE, else the system's.",
+        help=(
+            "Certificate authority of a tls:// server. [default: BERTH_NATS_CA_FILE, else the "
+            "system's]"
+        ),
     ),
     click.option(
         "--data",
         type=click.Path(path_type=Path),
         metavar="FOLDER",
-        help="Data folder of the `berth up` to talk to; else BERTH_DATA.",
+        help="Data folder of the `berth up` to connect to. [default: BERTH_DATA]",
     ),
     click.option(
         "--timeout",
@@ -180,9 +186,9 @@ bus_options = option_group(
         metavar="S",
         default=REQUEST_TIMEOUT_S,
         show_default=True,
-        help="Seconds until a request without an answer is given up.",
+        help="Seconds to wait for an answer to a request.",
     ),
-    click.option("--json", "as_json", is_flag=True, help="JSON instead of text."),
+    click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text."),
 )
 
 

@@ -46,25 +46,32 @@ class Simulation(msgspec.Struct, frozen=True, kw_only=True):
     default="8x8",
     show_default=True,
     metavar="FLEET",
-    help="NxG: N nodes with G GPUs; builtin; openb; or a node list's path.",
+    help="Fleet: NxG = N nodes with G GPUs; builtin; openb; or the path of a node list.",
 )
 @click.option("--clusters", type=click.IntRange(1, 1000), default=1, show_default=True)
-@click.option("--nodes", type=click.IntRange(1, 100_000), help="Scale a listed fleet to so many.")
+@click.option(
+    "--nodes", type=click.IntRange(1, 100_000), help="Number of nodes to scale a listed fleet to."
+)
 @click.option(
     "--jobs",
     default="generated",
     show_default=True,
     metavar="JOBS",
-    help="generated, muri-1, muri-3, default, gpushare100, multigpu50, or a pod list's path.",
+    help=(
+        "Jobs: generated, muri-1, muri-3, default, gpushare100, multigpu50, or the path of a "
+        "pod list."
+    ),
 )
-@click.option("--limit", type=click.IntRange(1), metavar="N", help="Only the first N jobs.")
+@click.option(
+    "--limit", type=click.IntRange(1), metavar="N", help="Simulate only the first N jobs."
+)
 @click.option(
     "--rate",
     type=click.FloatRange(min=0, min_open=True),
     default=0.2,
     show_default=True,
     metavar="N",
-    help="Arrivals a second, where a list has no times.",
+    help="Arrivals per second, for a list without times.",
 )
 @click.option(
     "--policy",
@@ -72,27 +79,29 @@ class Simulation(msgspec.Struct, frozen=True, kw_only=True):
     type=click.Choice(POLICIES),
     multiple=True,
     metavar="NAME",
-    help=f"Several times for several: {', '.join(POLICIES)}.  [default: all]",
+    help=f"Policy to simulate: {', '.join(POLICIES)}; may be repeated. [default: all]",
 )
 @click.option(
     "--durations",
     type=click.Choice(get_args(Knowing)),
     default="exact",
     show_default=True,
-    help="What policies know: the truth, the truth within a factor of two, or what ended before.",
+    help="Durations known to policies: exact, within a factor of two, or learned from ended jobs.",
 )
 @click.option(
     "--short-first",
     type=click.FloatRange(0, 1),
     default=0.0,
     show_default=True,
-    help="Of berthmaster: 0 = nobody waits for long, 1 = the smallest first.",
+    help="Setting of the policy berthmaster: 0 = no job waits long, 1 = the smallest jobs first.",
 )
 @click.option("--seed", type=int, default=1, show_default=True)
 @click.option(
-    "--plot", type=click.Path(dir_okay=False, path_type=Path), help="Write a picture (SVG)."
+    "--plot",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Write a chart (SVG) to this file.",
 )
-@click.option("--json", "as_json", is_flag=True, help="JSON instead of text.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text.")
 def simulate(
     fleet: str,
     clusters: int,

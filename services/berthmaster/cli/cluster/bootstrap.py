@@ -19,21 +19,25 @@ from berthmaster.lib.supervisor.plan import KubeTarget, PlanError, kube_target
 
 @click.command("bootstrap")
 @click.argument("name")
-@click.option("--hub", metavar="CLUSTER", help="[NAME=]CONTEXT or [NAME=]KUBECONFIG[:CONTEXT].")
-@click.option("--hub-id", metavar="UID", help="Of the hub's namespace kube-system, if known.")
+@click.option(
+    "--hub",
+    metavar="CLUSTER",
+    help="Worker cluster: [NAME=]CONTEXT or [NAME=]KUBECONFIG[:CONTEXT].",
+)
+@click.option("--hub-id", metavar="UID", help="UID of the hub's namespace kube-system, if known.")
 @click.option(
     "--worker-namespace",
     default="berthmaster-multikueue",
     show_default=True,
     metavar="NS",
-    help="Ours in the worker, as BERTH_CREDENTIALS_WORKER_NAMESPACE has it.",
+    help="Namespace of Berthmaster in the worker, as in BERTH_CREDENTIALS_WORKER_NAMESPACE.",
 )
 @click.option(
     "--frameworks",
     metavar="KINDS",
-    help="Kinds of jobs with commas between them, as BERTH_CREDENTIALS_FRAMEWORKS has them.",
+    help="Job frameworks, comma-separated, as in BERTH_CREDENTIALS_FRAMEWORKS.",
 )
-@click.option("--json", "as_json", is_flag=True, help="One List as JSON instead of YAML.")
+@click.option("--json", "as_json", is_flag=True, help="Print one List as JSON instead of YAML.")
 def bootstrap(
     name: str,
     hub: str | None,

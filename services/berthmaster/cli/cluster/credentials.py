@@ -42,12 +42,18 @@ class ClusterAccess(msgspec.Struct, frozen=True, kw_only=True):
 
 
 @click.command("credentials")
-@click.option("--hub", metavar="CLUSTER", help="[NAME=]CONTEXT or [NAME=]KUBECONFIG[:CONTEXT].")
 @click.option(
-    "--namespace", default="berth-credentials", show_default=True, metavar="NS", help="Of our pods."
+    "--hub", metavar="CLUSTER", help="Cluster: [NAME=]CONTEXT or [NAME=]KUBECONFIG[:CONTEXT]."
+)
+@click.option(
+    "--namespace",
+    default="berth-credentials",
+    show_default=True,
+    metavar="NS",
+    help="Namespace of the services' pods.",
 )
 @form_option
-@click.option("--json", "as_json", is_flag=True, help="JSON instead of text.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text.")
 def credentials(hub: str | None, namespace: str, form: Form | None, as_json: bool) -> None:
     """Show how Kueue's access to each worker stands, as `berth serve credentials` sees it."""
     try:

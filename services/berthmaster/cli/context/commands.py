@@ -39,7 +39,7 @@ class Listed(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     ca_file: str = ""
 
 
-json_option = click.option("--json", "as_json", is_flag=True, help="JSON instead of text.")
+json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text.")
 
 
 @click.group()
@@ -100,12 +100,16 @@ def _table(rows: list[Listed], wide: bool) -> "RenderableType":
 
 @context.command("set")
 @click.argument("name")
-@click.option("--server", metavar="URL", help="NATS server.")
-@click.option("--tenant", metavar="NAME", help="Act as this tenant.")
-@click.option("--queue", metavar="NAME", help="Queue of what `berth submit` makes of flags.")
-@click.option("--creds-file", metavar="FILE", help="Credentials (JWT and seed).")
-@click.option("--ca-file", metavar="FILE", help="Authority of a tls:// server.")
-@click.option("--plaintext/--tls", default=None, help="Another machine's server may lack TLS.")
+@click.option("--server", metavar="URL", help="Address of the NATS server.")
+@click.option("--tenant", metavar="NAME", help="Tenant to act as.")
+@click.option(
+    "--queue", metavar="NAME", help="Queue of jobs that `berth submit` builds from flags."
+)
+@click.option("--creds-file", metavar="FILE", help="Credentials file (JWT and seed).")
+@click.option("--ca-file", metavar="FILE", help="Certificate authority of a tls:// server.")
+@click.option(
+    "--plaintext/--tls", default=None, help="Allow a NATS server on another machine without TLS."
+)
 @json_option
 def set_(name: str, as_json: bool, **flags: str | bool | None) -> None:
     """Make a context, or change what is given of it. The first one made is used at once."""

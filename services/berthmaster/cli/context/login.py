@@ -34,37 +34,56 @@ class LoggedIn(msgspec.Struct, frozen=True, kw_only=True):
 
 @click.command()
 @click.option(
-    "--server", metavar="URL", help="NATS server; else BERTH_NATS_URL, else a `berth up`."
+    "--server",
+    metavar="URL",
+    help="Address of the NATS server. [default: BERTH_NATS_URL, else a running `berth up`]",
 )
-@click.option("--context", metavar="NAME", help="One of `berth context list`.")
-@click.option("--tenant", metavar="NAME", help="To be this tenant; else BERTH_TENANT.")
-@click.option("--cluster", metavar="NAME", help="To be this worker cluster's agent instead.")
+@click.option("--context", metavar="NAME", help="Context of `berth context list`.")
+@click.option("--tenant", metavar="NAME", help="Tenant to log in as. [default: BERTH_TENANT]")
 @click.option(
-    "--token-file", type=click.Path(path_type=Path), metavar="FILE", help="Where the token stands."
+    "--cluster", metavar="NAME", help="Log in as the agent of this worker cluster instead."
+)
+@click.option(
+    "--token-file",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="File with the identity token.",
 )
 @click.option(
     "--token-command",
     metavar="COMMAND",
-    help=f"Program that prints the token; without either, the token is in {TOKEN_VARIABLE}.",
+    help=f"Program that prints the identity token. [default: the token in {TOKEN_VARIABLE}]",
 )
 @click.option(
     "--sentinel",
     type=click.Path(path_type=Path),
     envvar="BERTH_SENTINEL_FILE",
     metavar="FILE",
-    help=f"{SENTINEL} of the bus; else BERTH_SENTINEL_FILE, else that of a `berth up`.",
+    help=f"{SENTINEL} of the bus. [default: BERTH_SENTINEL_FILE, else that of a `berth up`]",
 )
 @click.option(
     "--creds-file",
     type=click.Path(path_type=Path),
     envvar="BERTH_NATS_CREDS_FILE",
     metavar="FILE",
-    help="Where to write; else BERTH_NATS_CREDS_FILE, else ~/.config/berth/USER.creds.",
+    help=(
+        "Credentials file to write. [default: BERTH_NATS_CREDS_FILE, else "
+        "~/.config/berth/USER.creds]"
+    ),
 )
-@click.option("--ca-file", metavar="FILE", help="Authority of a tls:// server.")
-@click.option("--data", type=click.Path(path_type=Path), metavar="FOLDER", help="Of a `berth up`.")
-@click.option("--keep", is_flag=True, help="Stay, and renew before it ends, until Ctrl-C.")
-@click.option("--json", "as_json", is_flag=True, help="JSON instead of text.")
+@click.option("--ca-file", metavar="FILE", help="Certificate authority of a tls:// server.")
+@click.option(
+    "--data",
+    type=click.Path(path_type=Path),
+    metavar="FOLDER",
+    help="Data folder of the `berth up`.",
+)
+@click.option(
+    "--keep",
+    is_flag=True,
+    help="Keep running and renew the credentials before they expire, until Ctrl-C.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text.")
 def login(
     server: str | None,
     context: str | None,

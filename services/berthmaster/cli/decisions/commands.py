@@ -17,27 +17,27 @@ if TYPE_CHECKING:
 
 
 @click.command("replay-decisions")
-@click.option("--cell", default="all", show_default=True, help="Whose decisions.")
+@click.option("--cell", default="all", show_default=True, help="Cell whose decisions are repeated.")
 @click.option(
     "--set",
     "settings",
     multiple=True,
     metavar="NAME=VALUE",
-    help="Under another setting than then; may be repeated. What would have been different?",
+    help="Repeat with another value of a setting and list the differences; may be repeated.",
 )
-@click.option("--profile", metavar="NAME", help="Under another profile than then.")
+@click.option("--profile", metavar="NAME", help="Repeat with another scoring profile.")
 @click.option(
     "--first",
     type=click.IntRange(0, 10_000),
     default=20,
     show_default=True,
     metavar="N",
-    help="Differences that are listed.",
+    help="Maximum number of listed differences.",
 )
 @click.option(
     "--since",
     metavar="TIME",
-    help="Only decisions since then: 2h ago, or 2026-11-23T08:00:00Z.",
+    help="Only decisions since this time: 2h ago, or 2026-11-23T08:00:00Z.",
 )
 @click.option("--last", type=click.IntRange(1), metavar="N", help="Only the last N decisions.")
 @bus_command

@@ -68,7 +68,7 @@ def demo() -> None:
     default=DURATION_S,
     show_default=True,
     metavar="S",
-    help="Seconds from up to summary.",
+    help="Duration of the demo in seconds.",
 )
 @click.option(
     "--jobs",
@@ -76,16 +76,16 @@ def demo() -> None:
     default=JOBS,
     show_default=True,
     metavar="N",
-    help="Jobs to submit in that time.",
+    help="Number of jobs to submit.",
 )
 @click.option(
     "--data",
     type=click.Path(path_type=Path),
     metavar="FOLDER",
-    help="Keep data and logs here; else they go with the demo.",
+    help="Folder to keep data and logs in. [default: a temporary folder]",
 )
-@click.option("--no-live", is_flag=True, help="Lines instead of the live view.")
-@click.option("--json", "as_json", is_flag=True, help="Only the summary, as JSON.")
+@click.option("--no-live", is_flag=True, help="Print lines instead of the live view.")
+@click.option("--json", "as_json", is_flag=True, help="Print only the summary, as JSON.")
 def emulated(
     duration_s: float, jobs: int, data: Path | None, no_live: bool, as_json: bool, **flags: Any
 ) -> None:

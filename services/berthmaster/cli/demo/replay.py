@@ -40,26 +40,30 @@ GENERATED: Final = 1000  # requests, where no limit is named
     default=1.0,
     show_default=True,
     metavar="X",
-    help="So many times faster than it happened; 0 = as fast as it goes.",
+    help="Speed-up over the original times; 0 = no waits.",
 )
-@click.option("--limit", type=click.IntRange(1), metavar="N", help="Only the first N requests.")
+@click.option(
+    "--limit", type=click.IntRange(1), metavar="N", help="Replay only the first N requests."
+)
 @click.option(
     "--rate",
     type=click.FloatRange(min=0, min_open=True),
     default=10.0,
     show_default=True,
     metavar="N",
-    help="Requests a second, where a trace has no times.",
+    help="Requests per second, for a trace without times.",
 )
 @click.option(
     "--duration-median",
     "median_s",
     type=click.FloatRange(min=0, min_open=True),
     metavar="S",
-    help="Median duration of generated jobs, in their own seconds.",
+    help="Median duration of generated jobs, in simulated seconds.",
 )
 @click.option("--seed", type=int, default=1, show_default=True)
-@click.option("--prefix", default=None, help="Begins every id [one of its own for each replay].")
+@click.option(
+    "--prefix", default=None, help="Prefix of every job id. [default: unique for each replay]"
+)
 @click.option("--queue", default="default", show_default=True)
 @click.option(
     "--settle",
@@ -68,7 +72,7 @@ GENERATED: Final = 1000  # requests, where no limit is named
     default=10.0,
     show_default=True,
     metavar="S",
-    help="End when nothing has changed for so long.",
+    help="Seconds without any change after which the replay ends.",
 )
 @click.option(
     "--at-most",
@@ -77,7 +81,7 @@ GENERATED: Final = 1000  # requests, where no limit is named
     default=3600.0,
     show_default=True,
     metavar="S",
-    help="End after so long in any case.",
+    help="Maximum duration of the replay in seconds.",
 )
 @click.option("--in-flight", type=click.IntRange(1, 10_000), default=256, show_default=True)
 @bus_command

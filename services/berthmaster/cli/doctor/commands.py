@@ -28,42 +28,61 @@ SIGNS = {"ok": "ok", "note": "note", "warning": "warning", "blocks": "BLOCKS"}
 
 
 @click.command()
-@click.option("--hub", metavar="CLUSTER", help="[NAME=]CONTEXT or [NAME=]KUBECONFIG[:CONTEXT].")
-@click.option("--worker", "workers", multiple=True, metavar="CLUSTER", help="The same; several.")
+@click.option(
+    "--hub", metavar="CLUSTER", help="Hub: [NAME=]CONTEXT or [NAME=]KUBECONFIG[:CONTEXT]."
+)
+@click.option(
+    "--worker",
+    "workers",
+    multiple=True,
+    metavar="CLUSTER",
+    help="Worker cluster, in the same form; may be repeated.",
+)
 @click.option(
     "--mode",
     type=click.Choice(["observe", "dispatch"]),
     default="observe",
     show_default=True,
-    help="Mode whose needs on the hub are checked; dispatch needs Kubernetes 1.36 where a "
-    "ClusterQueue preempts.",
+    help=(
+        "Mode of the hub to check for; dispatch needs Kubernetes 1.36 where a ClusterQueue "
+        "preempts."
+    ),
 )
 @click.option(
-    "--namespace", default="berth-system", show_default=True, metavar="NS", help="Of our pods."
+    "--namespace",
+    default="berth-system",
+    show_default=True,
+    metavar="NS",
+    help="Namespace of the services' pods.",
 )
 @click.option(
     "--without",
     "without",
     multiple=True,
     metavar="W:NS/QUEUE",
-    help="A queue that worker W lacks on purpose, such as berlin:ml/main or berlin:ml/*; several.",
+    help=(
+        "Queue that worker W lacks on purpose, such as berlin:ml/main or berlin:ml/*; may be "
+        "repeated."
+    ),
 )
 @click.option(
     "--self",
     "as_self",
     is_flag=True,
-    help="Look at the rights of these credentials, as `berth up` uses them, instead of those of "
-    "our service accounts.",
+    help=(
+        "Check the rights of these credentials, as `berth up` uses them, instead of the service"
+        " accounts'."
+    ),
 )
 @click.option(
     "--upgrade",
     is_flag=False,
     flag_value=version("berthmaster"),
     metavar="[VERSION]",
-    help="Look at the versions of our pods instead, and say which step of an upgrade to VERSION "
-    "comes next; default: the version of this command.",
+    help="Check the versions of the pods instead, and print the next step of an upgrade to "
+    "VERSION; default: the version of this command.",
 )
-@click.option("--json", "as_json", is_flag=True, help="JSON instead of text.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text.")
 def doctor(
     hub: str | None,
     workers: tuple[str, ...],

@@ -125,7 +125,7 @@ async def lost(session: Session, cluster: str, reason: str, yes: bool, undo: boo
     type=click.IntRange(1, 64),
     default=1,
     show_default=True,
-    help="GPUs on one node that the expected wait is for.",
+    help="Number of GPUs on one node for the expected wait.",
 )
 @click.option("--queue", type=QUEUE, default="", help="Show only models that this queue may use.")
 @form_option

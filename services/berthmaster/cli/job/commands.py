@@ -76,12 +76,12 @@ SORTS: "Final[Mapping[str, Callable[[WorkloadView], Any]]]" = {
 @click.option(
     "--before", type=int, default=0, help="List only jobs submitted before this event; 0 = all."
 )
-@click.option("--all-tenants", is_flag=True, help="Jobs of all tenants; for operators.")
+@click.option("--all-tenants", is_flag=True, help="List jobs of all tenants; for operators.")
 @click.option(
     "--sort",
     type=click.Choice([mark + name for name in SORTS for mark in ("", "-")]),
     metavar="KEY",
-    help=f"What is listed, by {', '.join(SORTS)}; -KEY the other way round [age].",
+    help=f"Order of the list: {', '.join(SORTS)}; -KEY reverses it. [default: age]",
 )
 @click.option("--watch", is_flag=True, help="Keep running and show changes; Ctrl-C ends.")
 @form_option
@@ -232,7 +232,7 @@ async def expected_of(berth: "Client", workload: str) -> "Expectation | None":
 
 @click.command()
 @click.argument("workload", required=False, type=ANY)
-@click.option("--all-tenants", is_flag=True, help="Jobs of all tenants; for operators.")
+@click.option("--all-tenants", is_flag=True, help="Follow jobs of all tenants; for operators.")
 @selection_options("Those with")
 @click.option("--since", type=int, help="Follow from after this event; 0 = from the beginning.")
 @bus_command

@@ -11,14 +11,20 @@ from berthmaster.cli.session import EXIT_FAILED, Session, bus_command, usage
 
 @click.command()
 @click.argument("workload", type=ANY)
-@click.option("-f", "--follow", is_flag=True, help="Go on with it until the job has ended.")
+@click.option("-f", "--follow", is_flag=True, help="Keep following the log until the job ends.")
 @click.option(
-    "--pod", type=click.IntRange(0, 4095), default=0, show_default=True, help="Which of its pods."
+    "--pod", type=click.IntRange(0, 4095), default=0, show_default=True, help="Index of the pod."
 )
-@click.option("--previous", is_flag=True, help="The end of the attempt before the last one.")
-@click.option("--since", metavar="TIME", help="What was written in the last 10m, 2h, …")
-@click.option("--tail", type=click.IntRange(0, 100_000), help="Begin with so many last lines.")
-@click.option("--timestamps", is_flag=True, help="With the time of each line.")
+@click.option(
+    "--previous", is_flag=True, help="Show the end of the log of the attempt before the last one."
+)
+@click.option(
+    "--since", metavar="TIME", help="Show only lines of this last period, such as 10m or 2h."
+)
+@click.option(
+    "--tail", type=click.IntRange(0, 100_000), help="Start with this number of last lines."
+)
+@click.option("--timestamps", is_flag=True, help="Show the time of each line.")
 @bus_command
 async def logs(
     session: Session,

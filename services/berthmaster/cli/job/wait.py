@@ -91,19 +91,23 @@ class Waiting:
 @click.option(
     "--until", type=click.Choice(("ended", "running")), default="ended", show_default=True
 )
-@click.option("--at-most", metavar="TIME", help="Give up then, with exit code 5: 90s, 2h.")
+@click.option(
+    "--at-most", metavar="TIME", help="Time limit, such as 90s or 2h; exit code 5 afterwards."
+)
 @click.option(
     "--then",
     metavar="COMMAND",
-    help="Run this afterwards, whatever came of them, by the shell: BERTH_OUTCOME is ok, failed or "
-    "too_late, BERTH_WORKLOADS names them, standard input has it all as JSON.",
+    help=(
+        "Shell command to run afterwards, whatever the result: BERTH_OUTCOME is ok, failed or "
+        "too_late, BERTH_WORKLOADS has the ids, and standard input has the result as JSON."
+    ),
 )
-@click.option("--notify", metavar="URL", help="POST the same JSON there afterwards.")
+@click.option("--notify", metavar="URL", help="URL to POST the same JSON to afterwards.")
 @click.option(
     "--notify-key",
     type=click.Path(path_type=Path),
     metavar="FILE",
-    help="Sign it with the key in this file (HMAC-SHA256, header Berth-Signature).",
+    help="Key file for a signature (HMAC-SHA256) in the header Berth-Signature.",
 )
 @bus_command
 async def wait(

@@ -183,7 +183,7 @@ def days_option(function: Callable[..., Any]) -> Callable[..., Any]:
         default=DAYS,
         show_default=True,
         metavar="N",
-        help="How long its JWT is taken; `renew` makes another.",
+        help="Lifetime of its JWT; `renew` issues another.",
     )(function)
 
 
@@ -194,9 +194,10 @@ def folder_command(function: Callable[..., int]) -> Callable[..., None]:
         "--data",
         type=click.Path(path_type=Path),
         metavar="FOLDER",
-        help="Data folder of the `berth up` or hub; else BERTH_DATA, else the one that runs here.",
+        help="Data folder of the `berth up` or hub. [default: BERTH_DATA, else the one "
+        "running here]",
     )
-    @click.option("--json", "as_json", is_flag=True, help="JSON instead of text.")
+    @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text.")
     @functools.wraps(function)
     def command(data: Path | None, as_json: bool, **flags: Any) -> None:
         output = Output(as_json=as_json)

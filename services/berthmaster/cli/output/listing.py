@@ -29,7 +29,7 @@ def form_option(function: Callable[..., Any]) -> Callable[..., Any]:
         "--output",
         "form",
         type=click.Choice(FORMS),
-        help="wide: more columns; json, yaml, csv: all there is; name: names alone.",
+        help="Output format. wide: more columns; json, yaml, csv: all fields; name: names only.",
     )
     return option(function)
 

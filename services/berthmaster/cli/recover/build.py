@@ -113,7 +113,7 @@ class Recovery:
 
     async def build(self, reason: str) -> Report:
         """Do it. Raises as ``show`` does, and NotCopied, NotProved."""
-        self._conn.log.warning("a new log is built", reason=reason)
+        self._conn.log.warning("building a new log", reason=reason)
         damage = tuple(await all_damage(self._conn))
         await self._stop_everybody()
         found = await self._find()

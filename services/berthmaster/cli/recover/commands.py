@@ -22,13 +22,13 @@ SHOWN_LINES = 50
 @click.option(
     "--backup",
     type=click.Path(path_type=Path, file_okay=False, exists=True),
-    help="Folder of `berth backup`, for what the log has lost.",
+    help="Folder of `berth backup` to restore lost events from.",
 )
 @click.option(
     "--without",
     metavar="CLUSTER",
     multiple=True,
-    help="A cluster that is gone for good: what it held is queued again; * if there is none.",
+    help="Cluster that is lost for good, whose jobs are requeued; * = none.",
 )
 @click.option(
     "--wait",
@@ -36,10 +36,10 @@ SHOWN_LINES = 50
     type=click.FloatRange(1, 3600),
     default=30.0,
     show_default=True,
-    help="Seconds in which clusters must report what they hold.",
+    help="Seconds to wait for reports of the clusters.",
 )
-@click.option("--reason", default="", help="Why; needed with --yes, and logged.")
-@click.option("--yes", is_flag=True, help="Build the new log; without this it is only shown.")
+@click.option("--reason", default="", help="Reason for the event log; required with --yes.")
+@click.option("--yes", is_flag=True, help="Build the new log. [default: show the plan only]")
 @bus_command
 async def recover(
     session: Session,

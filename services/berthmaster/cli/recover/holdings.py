@@ -86,7 +86,7 @@ async def ask(conn: Connection, clusters: Set[str], *, limit_s: float) -> Answer
         try:
             collector.take(HELD_PAGES.decode(data))
         except UNREADABLE as error:
-            conn.log.warning("a page of what is held cannot be read", why=str(error))
+            conn.log.warning("holdings page unreadable", why=str(error))
         changed.set()
 
     subscription = await conn.subscribe(subjects.held_of_all_clusters(), take)

@@ -72,17 +72,23 @@ def whole(text: str) -> tuple[float, float]:
 
 # What every kind of report takes.
 _flags = option_group(
-    click.option("--since", default="30d", metavar="WHEN", help=f"From then on: {RIGHT}."),
-    click.option("--until", default="now", metavar="WHEN", help="Until then, which is out."),
-    click.option("--period", metavar="DAY|MONTH", help="All of 2026-11-24 or 2026-11."),
-    click.option("--queue", type=QUEUE, default="", help="Of this queue only."),
-    click.option("--owner", default="", help="Of this owner only."),
-    click.option("--model", type=MODEL, default="", help="On GPUs of this model only."),
-    click.option("--cluster", type=CLUSTER, default="", help="In this cluster only."),
-    click.option("--of", "of_tenant", default="", metavar="TENANT", help="Of this tenant."),
-    click.option("--mine", is_flag=True, help="Ask as a tenant: its own jobs."),
+    click.option("--since", default="30d", metavar="WHEN", help=f"Start of the period: {RIGHT}."),
+    click.option("--until", default="now", metavar="WHEN", help="End of the period, excluded."),
+    click.option(
+        "--period",
+        metavar="DAY|MONTH",
+        help="Day or month to report, such as 2026-11-24 or 2026-11.",
+    ),
+    click.option("--queue", type=QUEUE, default="", help="Only jobs of this queue."),
+    click.option("--owner", default="", help="Only jobs of this owner."),
+    click.option("--model", type=MODEL, default="", help="Only GPUs of this model."),
+    click.option("--cluster", type=CLUSTER, default="", help="Only this cluster."),
+    click.option(
+        "--of", "of_tenant", default="", metavar="TENANT", help="Only jobs of this tenant."
+    ),
+    click.option("--mine", is_flag=True, help="Ask as a tenant, about its own jobs."),
     click.option("--limit", type=click.IntRange(1, MOST_ROWS), default=100, show_default=True),
-    click.option("--csv", "as_csv", is_flag=True, help="The same as -o csv."),
+    click.option("--csv", "as_csv", is_flag=True, help="Print CSV, like -o csv."),
     form_option,
 )
 _BY = click.option(
@@ -90,7 +96,7 @@ _BY = click.option(
     "group",
     multiple=True,
     type=click.Choice(GROUPS),
-    help="A row for each; may be repeated.",
+    help="Group rows by this field; may be repeated.",
 )
 
 
@@ -128,7 +134,9 @@ async def cluster_report(session: Session, /, **flags: Any) -> None:
 
 @report.command("job")
 @click.argument("workload", required=False, default="")
-@click.option("--page", default="", metavar="TOKEN", help="Go on behind the list before.")
+@click.option(
+    "--page", default="", metavar="TOKEN", help="Continue after the end of the previous list."
+)
 @_flags
 @bus_command
 async def job_report(session: Session, /, workload: str, page: str, **flags: Any) -> None:
@@ -173,9 +181,9 @@ async def load_report(session: Session, /, **flags: Any) -> None:
 
 @report.command("trends")
 @click.argument("span", type=click.Choice(get_args(TrendSpan)), default="day")
-@click.option("--until", default="now", metavar="WHEN", help=f"The end: {RIGHT}.")
-@click.option("--cell", default="", help="Of this cell's decider only.")
-@click.option("--mine", is_flag=True, help="Ask as a tenant: its own waits and placements.")
+@click.option("--until", default="now", metavar="WHEN", help=f"End of the period: {RIGHT}.")
+@click.option("--cell", default="", help="Only the resolver of this cell.")
+@click.option("--mine", is_flag=True, help="Ask as a tenant, about its own waits and placements.")
 @bus_command
 async def trends(session: Session, span: TrendSpan, until: str, cell: str, mine: bool) -> None:
     """How figures went over an hour, a day or a month."""

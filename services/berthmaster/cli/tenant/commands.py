@@ -78,7 +78,7 @@ def _sign(folder: Folder, output: Output, name: str, days: float, *, again: bool
 @click.option(
     "--again",
     is_flag=True,
-    help="Bring back a tenant that was removed. It reads the jobs and history under its name.",
+    help="Restore a removed tenant. It can read the jobs and event histories under its name.",
 )
 @folder_command
 def add(folder: Folder, output: Output, *, name: str, days: float, again: bool) -> int:

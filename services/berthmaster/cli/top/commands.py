@@ -41,11 +41,13 @@ OPEN: Final = ("queued", "placed", "claimed", "admitted", "running")
 
 @click.command()
 @click.argument("cluster", type=CLUSTER, required=False)
-@click.option("--jobs", "with_jobs", is_flag=True, help="Open jobs, with the use of their GPUs.")
-@click.option("--queues", "with_queues", is_flag=True, help="Queues: waits, GPUs, completions.")
-@click.option("--cell", default=MAIN_CELL, show_default=True, help="Cell of --queues.")
-@click.option("--sort", metavar="COLUMN", help="Sort by this column.")
-@click.option("--reverse", is_flag=True, help="Sort the other way round.")
+@click.option("--jobs", "with_jobs", is_flag=True, help="Show open jobs with their GPU usage.")
+@click.option(
+    "--queues", "with_queues", is_flag=True, help="Show queues: waits, GPUs, completions."
+)
+@click.option("--cell", default=MAIN_CELL, show_default=True, help="Cell for --queues.")
+@click.option("--sort", metavar="COLUMN", help="Column to sort by.")
+@click.option("--reverse", is_flag=True, help="Reverse the order.")
 @click.option(
     "--interval",
     "interval_s",
@@ -53,9 +55,9 @@ OPEN: Final = ("queued", "placed", "claimed", "admitted", "running")
     default=1.0,
     show_default=True,
     metavar="S",
-    help="Seconds between two tables.",
+    help="Seconds between two updates.",
 )
-@click.option("--once", is_flag=True, help="Write one table and end; -o implies it.")
+@click.option("--once", is_flag=True, help="Print one table and exit; implied by -o.")
 @form_option
 @bus_command
 async def top(

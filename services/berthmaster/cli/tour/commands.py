@@ -109,16 +109,16 @@ def tour() -> None:
 
 _flags = option_group(
     click.option(
-        "--hub", metavar="CLUSTER", help="As for `berth up`; else the hub of `berth lab`."
+        "--hub", metavar="CLUSTER", help="Hub, as for `berth up`. [default: the hub of `berth lab`]"
     ),
-    click.option("--namespace", metavar="NS", help="For the tour's Jobs; needs --hub."),
-    click.option("--local-queue", metavar="NAME", help="A LocalQueue in it; needs --hub."),
+    click.option("--namespace", metavar="NS", help="Namespace of the tour's Jobs; needs --hub."),
+    click.option("--local-queue", metavar="NAME", help="LocalQueue in it; needs --hub."),
     click.option(
         "--annotation",
         "annotations",
         multiple=True,
         metavar="KEY=VALUE",
-        help="Of the Jobs' pods, where your clusters want some.",
+        help="Container image of the Jobs' pods, if your clusters require a certain one.",
     ),
     click.option("--jobs", type=click.IntRange(1, 50), default=4, show_default=True),
 )

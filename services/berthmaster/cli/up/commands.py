@@ -33,66 +33,78 @@ _CLUSTER_FLAGS: list[Callable[[Any], Any]] = [
     ),
     click.option(
         "--karmada", metavar="CLUSTER",
-        help="API server of a Karmada control plane, the same: bindings whose policy names us as "
-        "its scheduler wait their turn here.",
+        help=(
+            "API server of a Karmada control plane, in the same form. Bindings with Berthmaster"
+            " as scheduler are placed here."
+        ),
     ),
     click.option(
         "--worker", "workers", multiple=True, metavar="CLUSTER",
-        help="Worker cluster, the same; its name must be that of its MultiKueueCluster.",
+        help="Worker cluster, in the same form; NAME is the name of its MultiKueueCluster.",
     ),
     click.option(
         "--mode", type=click.Choice(["observe", "dispatch"]), default="observe",
         show_default=True,
-        help="On the hub: observe writes nothing; dispatch nominates each Workload, and needs "
-        "Kubernetes 1.36 where a ClusterQueue preempts.",
+        help=(
+            "Mode on the hub: observe writes nothing; dispatch nominates a cluster for each "
+            "Workload, and needs Kubernetes 1.36 where a ClusterQueue preempts."
+        ),
     ),
     click.option(
-        "--namespaces", metavar="A,B,…", help="Namespaces of the workers that jobs may be made in."
+        "--namespaces", metavar="A,B,…", help="Namespaces of the workers for jobs, comma-separated."
     ),
     click.option(
         "--label", "labels", multiple=True, metavar="WORKER:KEY=VALUE",
-        help="A label of a worker cluster, for requests and queues that ask for it.",
+        help="Label of a worker cluster, for requests and queues to match.",
     ),
     click.option(
         "--external", multiple=True, metavar="HOST",
-        help="Name or address under which agents in other clusters reach this bus: it is then "
-        "served over TLS on all addresses of this machine.",
+        help=(
+            "Name or address of this machine for agents in other clusters; the bus is then "
+            "served over TLS on all addresses."
+        ),
     ),
 ]  # fmt: skip
 
 _FLAGS: list[Callable[[Any], Any]] = [
-    click.option("--services", metavar="A,B,…", help="Only these; a number of each with NAME=N."),
+    click.option(""
+    "--services", metavar="A,B,…", help="Run only these services; NAME=N runs several of one."),
     click.option(
         "--clusters", type=int, default=plan.DEFAULT_CLUSTERS, show_default=True, metavar="N",
-        help="Emulated clusters.",
+        help="Number of emulated clusters.",
     ),
     click.option(
         "--nodes", type=int, default=plan.DEFAULT_NODES, show_default=True, metavar="N",
-        help="Nodes in all of them; 0 = all of the list.",
+        help="Number of nodes in all emulated clusters; 0 = all of the list.",
     ),
     click.option(
         "--fleet", default="builtin", show_default=True, metavar="FILE",
-        help="Node list in openb's form to take the shape from.",
+        help="Node list in openb's format for the emulated fleet.",
     ),
     click.option(
         "--speed", type=click.FloatRange(min=0, min_open=True), default=1.0, show_default=True,
-        metavar="X", help="Emulated jobs run so many times faster.",
+        metavar="X", help="Speed-up of emulated jobs.",
     ),
-    click.option("--seed", type=int, default=1, show_default=True, help="Of all emulated chance."),
+    click.option(""
+    "--seed", type=int, default=1, show_default=True, help="Seed of all emulated random events."),
     click.option("--resolvers", type=int, default=1, show_default=True, metavar="N"),
     click.option("--scorers", type=int, default=1, show_default=True, metavar="N"),
     click.option(
         "--servers", type=int, default=1, show_default=True, metavar="N",
-        help="NATS servers: 1, or 3 or 5 that replicate to each other.",
+        help="Number of NATS servers: 1, or 3 or 5 that replicate.",
     ),
-    click.option("--port", type=click.IntRange(0, 65535), default=0, help="Of NATS; 0 = free one."),
+    click.option(""
+    "--port", type=click.IntRange(0, 65535), default=0, help="Port of NATS; 0 = any free port."),
     click.option(
         "--page-port", type=click.IntRange(0, 65535), default=0,
-        help=f"Of the dashboard's page; 0 = {PAGE_PORT}, or a free one if that is taken.",
+        help=f"Port of the dashboard; 0 = {PAGE_PORT}, or any free port if that is taken.",
     ),
     click.option(
         "--sync", type=click.Choice(["always", "default"]), default=None,
-        help="Answer when the disk has it (always), or let the disk follow within 2 minutes.",
+        help=(
+            "Answer after the disk has the data (always), or let the disk follow within 2 "
+            "minutes."
+        ),
     ),
     click.option(
         "--log-level", type=click.Choice(["debug", "info", "warning", "error"]), default="info"
@@ -189,7 +201,8 @@ def services_of(
 @stack_flags
 @click.option(
     "--data", type=click.Path(path_type=Path), default=DATA_FOLDER, show_default=True,
-    envvar="BERTH_DATA", metavar="FOLDER", help="Data, keys and logs; else BERTH_DATA.",
+    envvar="BERTH_DATA", metavar="FOLDER",
+    help="Folder for data, keys and logs. [default: BERTH_DATA]",
 )  # fmt: skip
 @click.option(
     "--login", type=click.Path(path_type=Path, exists=True, dir_okay=False), metavar="FILE",
@@ -197,15 +210,19 @@ def services_of(
 )  # fmt: skip
 @click.option(
     "--websocket", type=click.IntRange(1, 65535), metavar="PORT",
-    help="NATS takes pages that subscribe by themselves there; off unless given.",
+    help="Port for web pages that subscribe to NATS by WebSocket. [default: off]",
 )  # fmt: skip
 @click.option(
     "--websocket-origin", "websocket_origins", multiple=True, metavar="URL",
-    help="Only pages of this origin, such as https://wall.example.org; may be repeated.",
+    help="Accept only web pages of this origin, such as https://wall.example.org; may be repeated.",
 )  # fmt: skip
-@click.option("--ephemeral", is_flag=True, help="Data in a folder that goes when this ends.")
-@click.option("--tenant", "tenants", multiple=True, metavar="NAME", help="Make keys for it too.")
-@click.option("--json", "as_json", is_flag=True, help="Lines of JSON instead of text.")
+@click.option(
+    "--ephemeral", is_flag=True, help="Keep data in a temporary folder, deleted at the end."
+)
+@click.option(
+    "--tenant", "tenants", multiple=True, metavar="NAME", help="Also create keys for this tenant."
+)
+@click.option("--json", "as_json", is_flag=True, help="Print JSON lines instead of text.")
 def up(data: Path, ephemeral: bool, tenants: tuple[str, ...], as_json: bool, **flags: Any) -> None:
     """Run all of it on this machine: NATS, every service, and emulated clusters, or a hub and
     workers that are real. Ctrl-C stops it."""

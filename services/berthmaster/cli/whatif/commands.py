@@ -28,7 +28,7 @@ from berthmaster.lib.messages.families import encode
 from berthmaster.lib.requests.validation import is_name
 
 _MINE = click.option(
-    "--mine", is_flag=True, help="Ask as a tenant: jobs of other tenants are counted, not named."
+    "--mine", is_flag=True, help="Ask as a tenant: other tenants' jobs are counted, not named."
 )
 
 
@@ -123,12 +123,12 @@ async def preempt(session: Session, /, words: tuple[str, ...], **flags: Any) -> 
     "--moves",
     type=click.IntRange(1, 64),
     metavar="N",
-    help="Most moves for one job. [default: as the resolver is set]",
+    help="Maximum number of moves for one job. [default: the resolver's setting]",
 )
 @click.option(
     "--after",
     metavar="TIME",
-    help="Least wait of the pending job, such as 10m. [default: as the resolver is set]",
+    help="Minimum wait of the pending job, such as 10m. [default: the resolver's setting]",
 )
 @bus_command
 async def rebalance(session: Session, whose: str, moves: int | None, after: str | None) -> None:
@@ -154,10 +154,13 @@ async def rebalance(session: Session, whose: str, moves: int | None, after: str 
     type=CLUSTER,
     default="",
     metavar="CLUSTER",
-    help="Existing cluster, of which the new one is an empty copy.",
+    help="Existing cluster to copy as an empty one.",
 )
 @click.option(
-    "--model", type=MODEL, default="", help="GPU model of the nodes, which are like the fleet's."
+    "--model",
+    type=MODEL,
+    default="",
+    help="GPU model of the nodes, shaped like the fleet's nodes of this model.",
 )
 @click.option("--nodes", type=click.IntRange(1, 10_000), default=1, show_default=True)
 @click.option("--gpus", type=click.IntRange(1, 64), metavar="N", help="GPUs of each node.")

@@ -29,7 +29,7 @@ LOOK_S: Final = 1.0  # between two looks at whether the folder changed
 class AccountsSettings(CommonSettings):
     """Each with its unit and the reason of its default."""
 
-    keys_dir: Path = required(help="folder of keys, as `berth up` or deploy/keys makes it")
+    keys_dir: Path = required(help="folder of keys, created by `berth up` or deploy/keys")
 
 
 class Shell:
@@ -44,10 +44,10 @@ class Shell:
         gauge, counter = ctx.metrics.gauge, ctx.metrics.counter
         self._known = gauge("known", "Accounts in the folder of keys")
         self._first_end = gauge(
-            "first_end_timestamp_seconds", "When the first credentials of the folder end"
+            "first_end_timestamp_seconds", "Expiry of the first credentials in the folder"
         )
-        self._failing = gauge("failing", "1 while servers cannot be told of accounts")
-        self._changes = counter("changes", "Accounts that servers were told of", ("change",))
+        self._failing = gauge("failing", "1 while accounts cannot be pushed to the servers")
+        self._changes = counter("changes", "Accounts pushed to the servers", ("change",))
 
     async def run(self) -> None:
         """Until the service is told to stop."""
@@ -69,7 +69,7 @@ class Shell:
             return
         changes = await reconcile(self._conn, settings.keys_dir)
         if changes:
-            self._ctx.log.info("accounts", pushed=changes.pushed, deleted=changes.deleted)
+            self._ctx.log.info("accounts pushed", pushed=changes.pushed, deleted=changes.deleted)
         self._changes.labels("pushed").inc(len(changes.pushed))
         self._changes.labels("deleted").inc(len(changes.deleted))
         self._known.set(len(account_jwts(settings.keys_dir)))
@@ -86,7 +86,7 @@ class Shell:
         self._first_end.set(ends_s)
         if ends_s - self._conn.now() < SOON_S:
             self._ctx.log.warning(
-                "credentials end soon",
+                "credentials expire soon",
                 user=user,
                 left_h=round((ends_s - self._conn.now()) / 3600, 1),
                 help="berth tenant renew, berth cluster renew",
@@ -97,7 +97,7 @@ class Shell:
         self._failing.set(bool(trouble))
         self._ctx.health.ready(NAME, not trouble, trouble)
         if trouble and trouble != self._told:
-            self._ctx.log.error("accounts cannot be compared", why=trouble)
+            self._ctx.log.error("accounts comparison failed", why=trouble)
         self._told = trouble
 
 

@@ -61,7 +61,7 @@ class Shell:
         self._tombstone_pace = _pace(TOMBSTONES_PER_S)
         self._decision_pace = _pace(DECISIONS_PER_S)
         counter = ctx.metrics.counter
-        self._done = counter("tasks", "Tasks by kind and how they ended", ("kind", "end"))
+        self._done = counter("tasks", "Tasks by kind and result", ("kind", "end"))
         self._archived = counter("archived_messages", "Events and decisions archived")
 
     async def run(self) -> None:
@@ -70,7 +70,7 @@ class Shell:
             try:
                 await self._work()
             except* StreamReplaced as errors:
-                self._ctx.log.warning("looking at the logs anew", why=str(errors.exceptions[0]))
+                self._ctx.log.warning("logs are scanned again", why=str(errors.exceptions[0]))
 
     async def _work(self) -> None:
         """Raises StreamReplaced, in a group, when another log has taken its place."""

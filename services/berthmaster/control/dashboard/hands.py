@@ -97,7 +97,7 @@ class Hands:
             common.nats_ca_file,
             common.nats_plaintext,
         )
-        self._log.info("acting", who=person.name, verb=act.verb, subject=subject)
+        self._log.info("action requested", who=person.name, verb=act.verb, subject=subject)
         try:
             conn = await Connection.open(
                 settings, user, self._log, timeout_s=CONNECT_S, clock_subject=""

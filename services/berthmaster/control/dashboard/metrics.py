@@ -10,18 +10,20 @@ class DashboardMetrics:
     """Brought up to date once a second."""
 
     def __init__(self, metrics: Metrics) -> None:
-        self._viewers = metrics.gauge("viewers", "Pages that are kept up to date")
+        self._viewers = metrics.gauge("viewers", "Connected dashboard pages")
         self._connections = metrics.gauge("connections", "Open connections of browsers")
-        self._gpus = metrics.gauge("gpus", "GPUs that are shown")
-        self._jobs = metrics.gauge("open_jobs", "Open jobs that are shown")
+        self._gpus = metrics.gauge("gpus", "GPUs on the dashboard")
+        self._jobs = metrics.gauge("open_jobs", "Open jobs on the dashboard")
         self._counters = {
-            "refused_viewers": metrics.counter("refused_viewers", "Pages beyond the bound"),
+            "refused_viewers": metrics.counter("refused_viewers", "Refused pages above the limit"),
             "refused_connections": metrics.counter(
-                "refused_connections", "Connections beyond the bound"
+                "refused_connections", "Refused connections above the limit"
             ),
-            "let_go": metrics.counter("slow_viewers_let_go", "Pages that took nothing for long"),
-            "sent_bytes": metrics.counter("sent_bytes", "Sent to pages that are kept up to date"),
-            "unknown": metrics.counter("unknown_readings", "Readings of nodes that no fact names"),
+            "let_go": metrics.counter(
+                "slow_viewers_let_go", "Pages disconnected because they were slow"
+            ),
+            "sent_bytes": metrics.counter("sent_bytes", "Bytes sent to pages"),
+            "unknown": metrics.counter("unknown_readings", "Samples of unknown nodes"),
         }
         self._told = dict.fromkeys(self._counters, 0)
 

@@ -108,7 +108,7 @@ class Routes:
         except web.HTTPException as error:
             return _json({"error": error.reason}, status=HTTPStatus(error.status))
         except Exception as error:  # noqa: BLE001 # one request ends, the page goes on
-            self._log.error("a request failed", error=error, path=request.path[:200])
+            self._log.error("request failed", error=error, path=request.path[:200])
             return _json({"error": "the page failed"}, status=HTTPStatus.INTERNAL_SERVER_ERROR)
 
     async def _route(self, request: web.BaseRequest) -> Answer:

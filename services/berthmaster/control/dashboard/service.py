@@ -91,7 +91,7 @@ class Shell:
         settings = self._ctx.settings
         port = await self._site.listen(settings.page_host, settings.page_port)
         host = f"[{settings.page_host}]" if ":" in settings.page_host else settings.page_host
-        self._ctx.log.info("page", url=f"http://{host}:{port}/")
+        self._ctx.log.info("dashboard started", url=f"http://{host}:{port}/")
         self._ctx.spawn(self._tick(), name="tick")
         self._ctx.spawn(self._keep_people(), name="people")
 
@@ -175,7 +175,7 @@ class Shell:
             try:
                 await follower.run(self._on_event, caught_up=told)
             except StreamReplaced as error:
-                self._ctx.log.warning("the log was replaced and is read anew", why=str(error))
+                self._ctx.log.warning("log replaced, reading again", why=str(error))
                 self._core.on_log_replaced()
 
     def _on_event(self, recorded: Recorded) -> None:
@@ -204,7 +204,7 @@ class Shell:
             try:
                 await conn.publish(ANSWERS_SUBJECT, b"", reply=inbox)
             except BusError as error:
-                self._ctx.log.warning("services were not asked", why=str(error))
+                self._ctx.log.warning("services not queried", why=str(error))
 
     async def _look_at_logs(self, conn: Connection) -> None:
         """As the services that decide do; what it found last is shown while the bus is away."""
@@ -212,7 +212,7 @@ class Shell:
             try:
                 found = await all_damage(conn)
             except (BusError, TimeoutError) as error:
-                conn.log.info("the logs cannot be looked at", why=str(error))
+                conn.log.info("log check failed", why=str(error))
                 continue
             self._core.damage = tuple(found)
 
@@ -267,10 +267,10 @@ class Shell:
                 continue
             try:
                 self._doorkeeper = self._new_doorkeeper()
-                self._ctx.log.info("people read anew", file=str(settings.people_file))
+                self._ctx.log.info("users file loaded", file=str(settings.people_file))
                 self._ctx.health.ready("people", True)
             except CannotStart as error:
-                self._ctx.log.error("people not read", why=str(error))
+                self._ctx.log.error("users file unreadable", why=str(error))
                 self._ctx.health.ready("people", False, str(error))
 
 

@@ -14,39 +14,46 @@ class DashboardSettings(CommonSettings):
 
     page_host: str = setting(
         "127.0.0.1",
-        help="where the page listens; beyond this machine only with --people-file, or with "
-        "--anybody-may-look",
+        help=(
+            "address of the dashboard; other addresses than loopback need --people-file or "
+            "--anybody-may-look"
+        ),
     )
     page_port: int = setting(
-        PAGE_PORT, least=0, most=65535, help="port of the page; 0 = any free one (the log says it)"
+        PAGE_PORT, least=0, most=65535, help="port of the dashboard; 0 = any free one (see the log)"
     )
     page_names: tuple[str, ...] = setting(
         (),
-        help="host names that browsers call it by; requests for other names are refused, so that "
-        "no page of elsewhere can pretend to be this one. None named = on loopback this "
-        "machine's names, else any",
+        help=(
+            "host names of the dashboard in browsers; requests for other names are refused, "
+            "against DNS rebinding. none = this machine's names on loopback, else any"
+        ),
     )
     anybody_may_look: bool = setting(
-        False, help="true: whoever reaches it sees everything, also beyond this machine"
+        False, help="true: every visitor sees everything, also from other machines"
     )
     people_file: Path | None = setting(
         None,
-        help="file that says who may look at what and act (docs/operators/dashboard.md), read anew "
-        "when it changes; none = on loopback anybody may look, and nobody act",
+        help=(
+            "JSON file of users and their rights (docs/operators/dashboard.md), read again after "
+            "changes; none = on loopback every visitor may look, and none may act"
+        ),
     )
     proxies: tuple[str, ...] = setting(
         (),
         check=network_problem,
-        help="addresses or networks of the reverse proxies whose word on who somebody is counts",
+        help="addresses or networks of reverse proxies that may name the user",
     )
     identity_header: str = setting(
-        "X-Forwarded-User", help="in which such a proxy names the person"
+        "X-Forwarded-User", help="header in which such a proxy names the user"
     )
     hands_dir: Path | None = setting(
         None,
-        help="folder with steward.creds and tenant.NAME.creds, by which people act who may; none "
-        "= nobody acts by way of the page",
+        help=(
+            "folder with steward.creds and tenant.NAME.creds for actions of users; none = no "
+            "actions"
+        ),
     )
     most_connections: int = setting(
-        1_000, least=10, most=50_000, help="connections at once; more are closed at once"
+        1_000, least=10, most=50_000, help="maximum number of connections; more are closed at once"
     )

@@ -9,33 +9,33 @@ class DoorMetrics:
 
     def __init__(self, metrics: Metrics) -> None:
         self._requests = metrics.counter(
-            "requests", "Requests of agents, by verb and by what became of them", ("verb", "result")
+            "requests", "Requests of agents by verb and result", ("verb", "result")
         )
-        self._events = metrics.counter("events", "Events told, by what became of them", ("result",))
+        self._events = metrics.counter("events", "Events of agents by result", ("result",))
         self.lost = metrics.counter(
-            "lost_attempts", "Times that a cluster held an attempt which the log has lost"
+            "lost_attempts", "Attempts held by a cluster that the event log has lost"
         )
-        self._facts = metrics.counter(
-            "facts_told", "Facts told, by what became of them", ("result",)
+        self._facts = metrics.counter("facts_told", "Facts of agents by result", ("result",))
+        self.seconds = metrics.histogram(
+            "tell_seconds", "Seconds from an agent's events to the reply"
         )
-        self.seconds = metrics.histogram("tell_seconds", "From events told to their answer")
-        self.nudges = metrics.counter("nudges", "Clusters told that there is something to take")
-        self.unreadable = metrics.counter("unreadable", "Events of the log that cannot be read")
-        self.telemetry = metrics.counter("telemetry_passed", "Telemetry messages passed on")
-        self.dropped = metrics.counter("telemetry_dropped", "Telemetry messages dropped")
-        self.job_figures = metrics.counter("figures_passed", "Figures of jobs passed on")
-        self.figures_dropped = metrics.counter("figures_dropped", "Figures of jobs dropped")
+        self.nudges = metrics.counter("nudges", "Wake-up messages to clusters")
+        self.unreadable = metrics.counter("unreadable", "Unreadable events of the log")
+        self.telemetry = metrics.counter("telemetry_passed", "Forwarded telemetry messages")
+        self.dropped = metrics.counter("telemetry_dropped", "Dropped telemetry messages")
+        self.job_figures = metrics.counter("figures_passed", "Forwarded usage messages of jobs")
+        self.figures_dropped = metrics.counter("figures_dropped", "Dropped usage messages of jobs")
         self.figures_refused = metrics.counter(
-            "figures_values_refused", "Values of jobs' figures that no job can have, left out"
+            "figures_values_refused", "Values of jobs' usage that are impossible and left out"
         )
-        self.logs_dropped = metrics.counter("logs_dropped", "Pieces of logs dropped")
+        self.logs_dropped = metrics.counter("logs_dropped", "Dropped log chunks")
         self.log_ends_refused = metrics.counter(
-            "log_ends_refused", "Ends of logs of attempts that were never in the asker's cluster"
+            "log_ends_refused", "Refused ends of logs, of attempts never in the sender's cluster"
         )
-        self._open = metrics.gauge("open_workloads", "Workloads that have not ended")
-        self._known = metrics.gauge("facts", "Facts at hand")
+        self._open = metrics.gauge("open_workloads", "Open workloads")
+        self._known = metrics.gauge("facts", "Facts in memory")
         self._frozen = metrics.gauge("frozen_workloads", "Workloads with unreadable events")
-        self._polls = metrics.gauge("polls", "Polls that wait")
+        self._polls = metrics.gauge("polls", "Open polls")
 
     def answered(self, verb: str, result: str) -> None:
         self._requests.labels(verb, result).inc()

@@ -225,7 +225,7 @@ class Shell:
                 await self._fold_log()
             except* StreamReplaced as errors:
                 why = str(errors.exceptions[0])
-                self._ctx.log.error("the log is read anew", why=why)
+                self._ctx.log.error("reading the log again", why=why)
                 self._ready["log"] = False
                 self._ctx.health.ready("log", False, f"{why}, and is read anew")
                 self._core.log_replaced()
@@ -554,7 +554,7 @@ class Shell:
             return found
         self._figures.lost.inc()
         self._ctx.log.error(
-            "the log has lost an attempt that a cluster holds",
+            "held attempt missing in log",
             cluster=cluster,
             workload="/".join(name),
             attempt=held.attempt,
@@ -687,7 +687,7 @@ class Shell:
             nudge = NUDGES.decode(data)
             to = subjects.assign(subjects.parse_inquiry(subject))
         except (subjects.SubjectError, *UNREADABLE) as error:
-            self._ctx.log.warning("inquiry not passed on", subject=subject, why=str(error))
+            self._ctx.log.warning("inquiry not forwarded", subject=subject, why=str(error))
             return
         if nudge.inquiry:
             self._heard_by.general.pass_on(to, data)

@@ -12,14 +12,16 @@ class DoorSettings(LogReaderSettings):
     """Each with its unit and the reason of its default. All bounds are of one cluster."""
 
     max_facts_mib: int = setting(
-        256, least=1, most=100_000, help="size of all facts of one cluster, the last of each"
+        256, least=1, most=100_000, help="MiB of the latest facts of one cluster"
     )
     telemetry_mib_per_s: float = setting(
         16.0,
         least=0.001,
         most=10_000,
-        help="MiB/s of telemetry that the door passes on, and twice that at once; 2,000 nodes of "
-        "8 GPUs send half of that",
+        help=(
+            "MiB/s of telemetry that the door forwards, with bursts of twice that; 2,000 nodes "
+            "of 8 GPUs send half of that"
+        ),
     )
 
     @property

@@ -17,26 +17,26 @@ class GatewayMetrics:
     def __init__(self, metrics: Metrics, core: Gateway) -> None:
         self._core = core
         self._seconds = metrics.histogram(
-            "request_seconds", "From a request's arrival to its reply", ("verb",)
+            "request_seconds", "Seconds from a request's arrival to its reply", ("verb",)
         )
         self._requests = metrics.counter(
-            "requests", "Requests by verb and by what became of them", ("verb", "outcome")
+            "requests", "Requests by verb and result", ("verb", "outcome")
         )
         self.undecodable = metrics.counter(
-            "undecodable_messages", "Messages of the streams that this version cannot read"
+            "undecodable_messages", "Messages unreadable for this version"
         )
-        self._events = metrics.counter(
-            "events", "Events of the log by what the fold made of them", ("verdict",)
-        )
+        self._events = metrics.counter("events", "Events of the log by verdict", ("verdict",))
         self._open = metrics.gauge("open_workloads", "Open workloads in memory")
         self._ended = metrics.gauge("ended_workloads", "Ended workloads in memory")
         self._frozen = metrics.gauge("frozen_workloads", "Workloads with unreadable events")
-        self._in_flight = metrics.gauge("requests_in_flight", "Requests in hand")
+        self._in_flight = metrics.gauge("requests_in_flight", "Requests in flight")
         self._idle = metrics.gauge("idle_jobs", "Running jobs that are idle by their queue's rule")
         self._exceeding = metrics.gauge(
             "jobs_exceeding", "Running jobs that use more than their GPU fraction", ("limit",)
         )
-        self._full = metrics.gauge("log_full", "1 while submits are refused for the log's size")
+        self._full = metrics.gauge(
+            "log_full", "1 while submits are refused because the log is nearly full"
+        )
         self._seconds_of: dict[str, Histogram] = {}
         self._requests_of: dict[tuple[str, str], Counter] = {}
         self._verdicts: dict[Verdict, int] = {}

@@ -291,7 +291,7 @@ class Shell:
             try:
                 await follower.run(self._on_event, caught_up=self._on_caught_up)
             except StreamReplaced as error:
-                self._ctx.log.error("the log was replaced", why=str(error))
+                self._ctx.log.error("log replaced", why=str(error))
                 self._ctx.health.ready("log", False, "the log was replaced and is read anew")
                 self._tell(LogReplaced())
 
@@ -329,7 +329,9 @@ class Shell:
         if len(self._letters) < MAX_LETTERS:
             self._letters.append((recorded, stream, workload, why))
         else:
-            self._ctx.log.error("undecodable", subject=recorded.subject, sequence=recorded.sequence)
+            self._ctx.log.error(
+                "message undecodable", subject=recorded.subject, sequence=recorded.sequence
+            )
 
     def _on_caught_up(self) -> None:
         self._start(self._tell(CaughtUp()))

@@ -79,7 +79,7 @@ class Shell:
             for issuer in mapping.issuers
             if isinstance(issuer, KubernetesIssuer)
         }
-        self._logins = ctx.metrics.counter("logins", "Requests, by what came of them", ("outcome",))
+        self._logins = ctx.metrics.counter("logins", "Login requests by result", ("outcome",))
 
     async def answer(self, subject: str, data: bytes) -> bytes:
         try:
@@ -89,10 +89,10 @@ class Shell:
         except Busy as error:
             reply = refusal("overloaded", "", "", str(error), retry=True)
         except Unavailable as error:
-            self._ctx.log.warning("an issuer cannot be asked", why=str(error))
+            self._ctx.log.warning("token issuer unreachable", why=str(error))
             reply = refusal("unavailable", "", "", str(error), retry=True)
         except KeysError as error:
-            self._ctx.log.error("a login failed", why=str(error))
+            self._ctx.log.error("login failed", why=str(error))
             reply = refusal("unavailable", "", "", "the keys of this account cannot be read")
         outcome = reply.code if isinstance(reply, Refusal) else "let_in"
         self._logins.labels(outcome).inc()
@@ -146,7 +146,11 @@ class Shell:
         body = claims.scoped_user(request.key, user, account=found.account)
         jwt = jwts.signed(body, found.seed, now_s=now_s, ends_s=ends_s)
         self._ctx.log.info(
-            "let in", user=user, key=request.key, issuer=issuer.name, who=identity.subject[:256]
+            "login accepted",
+            user=user,
+            key=request.key,
+            issuer=issuer.name,
+            who=identity.subject[:256],
         )
         return LoginReply(jwt=jwt, ends_s=float(int(ends_s)))
 

@@ -11,15 +11,17 @@ class LoginSettings(CommonSettings):
     """Each with its unit and the reason of its default."""
 
     mapping_file: Path = required(
-        help="whose tokens are believed, and which stand for which tenant or cluster (JSON)"
+        help="JSON file of trusted token issuers, and of their tokens' tenants and clusters"
     )
     signers_dir: Path = required(
-        help="folder `login` in a folder of keys: what signs users of each tenant and cluster"
+        help="folder `login` of the folder of keys, with the signing keys of tenants and clusters"
     )
     life_s: float = setting(
         3600.0,
         least=10,
         most=86_400,
-        help="seconds that what is signed is good for; who logged in keeps its rights so long, "
-        "whatever becomes of its token or of the mapping",
+        help=(
+            "seconds until an issued credential expires; rights last so long, whatever happens "
+            "to the token or the mapping"
+        ),
     )

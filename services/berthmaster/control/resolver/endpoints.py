@@ -195,7 +195,7 @@ class Questions:
         try:
             decision = await self._read_decision(tenant, workload_id, workload.decision)
         except (BusError, *UNREADABLE) as error:
-            self._conn.log.warning("an old decision could not be read", why=str(error))
+            self._conn.log.warning("old decision unreadable", why=str(error))
             return
         if decision is not None:
             self._core.remember(decision)

@@ -36,29 +36,33 @@ class Figures:
         labels = ("queue",)
         self._spans = {
             "waited": metrics.histogram(
-                "wait_seconds", "From submission to first placement", labels, SPAN_BUCKETS_S
+                "wait_seconds", "Seconds from submission to first placement", labels, SPAN_BUCKETS_S
             ),
             "completed": metrics.histogram(
-                "completion_seconds", "From submission to success", labels, SPAN_BUCKETS_S
+                "completion_seconds", "Seconds from submission to success", labels, SPAN_BUCKETS_S
             ),
         }
-        self._evictions = metrics.counter("evictions", "Attempts that were evicted", labels)
+        self._evictions = metrics.counter("evictions", "Evicted attempts", labels)
         self._placement_s = metrics.histogram(
-            "placement_seconds", "Time to decide one placement: its share of its commit's"
+            "placement_seconds", "Seconds to decide one placement, as a share of its commit"
         )
         self._allocation = metrics.gauge(
-            "allocation_percent", "Share of healthy GPUs that is taken, by anybody"
+            "allocation_percent", "Allocated share of healthy GPUs, unmanaged pods included"
         )
         self._fragmentation = metrics.gauge(
-            "fragmentation_percent", "Share of free GPUs that is of no use to the job mix seen"
+            "fragmentation_percent",
+            "Share of free GPU capacity unusable for the observed mix of jobs",
         )
         self._fairness = metrics.gauge(
-            "fairness", "Jain's index of what queues have of their fair shares: 1 = all alike"
+            "fairness", "Jain's index of queues' usage relative to their fair shares; 1 = all equal"
         )
         self._suspended = metrics.gauge(
-            "suspended_workloads", "Workloads left out, as the log refuses what is decided of them"
+            "suspended_workloads",
+            "Workloads backed off because the event log refuses their commits",
         )
-        self._per_s = metrics.gauge("placements_per_second", "Placements, over the last seconds")
+        self._per_s = metrics.gauge(
+            "placements_per_second", "Placements per second, over the last report interval"
+        )
 
     def heard(
         self, event: WorkloadEvent, stored_at_s: float, take: Callable[[], Verdict | None]

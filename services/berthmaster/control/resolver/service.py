@@ -63,17 +63,19 @@ SNAPSHOTS: Final = msgspec.msgpack.Decoder(Snapshot)
 class ResolverSettings(DeciderSettings, LogReaderSettings):
     """Settings of the resolver."""
 
-    cell: str = setting("all", help="the cell whose clusters it decides for")
+    cell: str = setting("all", help="cell of the decision chain")
     snapshot_s: float = setting(
-        60.0, least=1, help="seconds between snapshots; a start folds what came after the last"
+        60.0, least=1, help="seconds between snapshots; a start reads the log after the last one"
     )
     claim_timeout_s: float = setting(
-        10.0, least=0.5, help="seconds after which a placement that nobody claimed is withdrawn"
+        10.0, least=0.5, help="seconds until an unclaimed placement is withdrawn"
     )
     order: OrderBy = setting(
         "arrival",
-        help="which of a queue's jobs of one priority goes first: as they came, or as they are due "
-        "by their size, their width and the fleet's backlog",
+        help=(
+            "order of a queue's jobs of equal priority: arrival, or due by size, width and the "
+            "fleet's backlog"
+        ),
     )
     expect: ExpectBy = setting(
         "stated",
@@ -85,43 +87,50 @@ class ResolverSettings(DeciderSettings, LogReaderSettings):
         0.0,
         least=0,
         most=1,
-        help="where jobs go as they are due: how much a lower mean completion counts beside nobody "
-        "waiting for long; 0 = not at all, 1 = the smallest go first",
+        help=(
+            "with order due: weight of the mean completion time against long waits; 0 = none, 1"
+            " = the smallest jobs first"
+        ),
     )
     reservations: int = setting(
-        4, least=0, most=64, help="waiting jobs that room is kept for at a time; 0 = for none"
+        4, least=0, most=64, help="maximum number of reservations for pending jobs; 0 = none"
     )
     restart_s: float = setting(
-        60.0, least=0, help="seconds that a job is taken to need until it is at work again"
+        60.0, least=0, help="seconds that a restarted job needs until useful work"
     )
     rebalance_moves: int = setting(
         4,
         least=0,
         most=64,
-        help="jobs that may be moved to room that is free so that one begins that waits, where its "
-        "queue says so; 0 = none ever is",
+        help=(
+            "running jobs that may move so that a pending job fits, in queues that allow it; 0 "
+            "= none"
+        ),
     )
     rebalance_after_s: float = setting(
         600.0,
         least=0,
-        help="seconds that such a job must have waited, and that those who are moved must have run",
+        help="minimum wait of such a pending job, and minimum run time of moved jobs, in seconds",
     )
     grow_after_s: float = setting(
         60.0,
         least=0,
-        help="seconds without a change of its number, and without anything beginning in its "
-        "cluster, after which an elastic job grows into what is idle; 0 = none grows",
+        help=(
+            "seconds without a resize, and without a start in the cluster, after which an "
+            "elastic job grows into idle capacity; 0 = never"
+        ),
     )
     profile: str = setting(
         BALANCED,
         check=lambda name: "" if name in PROFILES else f"one of {', '.join(PROFILES)}",
-        help=f"how clusters rank where neither job nor queue says: {', '.join(PROFILES)}",
+        help=f"scoring profile of jobs and queues that set none: {', '.join(PROFILES)}",
     )
     weights: tuple[str, ...] = setting(
         (),
         check=lambda pairs: weights_problem(pairs, WEIGHTS),
-        help=f"what parts of the score count in the profile {BALANCED}: PART=N, several with "
-        f"commas between them; the parts are {', '.join(WEIGHTS)}",
+        help=f"weights of score components in the profile {BALANCED}: COMPONENT=N, "
+        f"comma-separated; "
+        f"components: {', '.join(WEIGHTS)}",
     )
 
     @property
@@ -165,16 +174,18 @@ class Shell:
             on_gained=lambda _: self._stir.set(),
         )
         metrics = context.metrics
-        self._placed = metrics.counter("placements", "placements that were committed")
-        self._withdrawn = metrics.counter("withdrawals", "placements that were taken back")
-        self._refused = metrics.counter("refused_commits", "commits that lost a race")
-        self._waiting = metrics.gauge("waiting", "workloads that wait for a place")
-        self._live = metrics.gauge("live", "workloads that have a place")
-        self._deciding = metrics.gauge("deciding", "1 where this replica decides")
-        self._decide_s = metrics.histogram("decide_seconds", "time to decide one commit")
-        self._commit_s = metrics.histogram("commit_seconds", "time to store one commit")
+        self._placed = metrics.counter("placements", "Committed placements")
+        self._withdrawn = metrics.counter("withdrawals", "Withdrawn placements")
+        self._refused = metrics.counter("refused_commits", "Refused commits")
+        self._waiting = metrics.gauge("waiting", "Pending workloads")
+        self._live = metrics.gauge("live", "Placed workloads")
+        self._deciding = metrics.gauge("deciding", "1 on the deciding replica")
+        self._decide_s = metrics.histogram("decide_seconds", "Seconds to decide one commit")
+        self._commit_s = metrics.histogram("commit_seconds", "Seconds to store one commit")
         self._batch = metrics.histogram(
-            "commit_placements", "placements a commit", buckets=(1, 2, 5, 10, 20, 50, 100, 256, 999)
+            "commit_placements",
+            "Placements per commit",
+            buckets=(1, 2, 5, 10, 20, 50, 100, 256, 999),
         )
 
     def _on_gone(self, subject: str) -> None:
@@ -267,7 +278,7 @@ class Shell:
         try:
             outcome = await self._log.commit(decision, events)
         except TooLarge as error:
-            self._context.log.warning("a commit is too large", events=len(events), why=str(error))
+            self._context.log.warning("commit too large", events=len(events), why=str(error))
             append = self.core.on_too_large(self._conn.now())
             if append is not None:
                 await self._append(append)
@@ -319,16 +330,18 @@ class Shell:
                 return
             stream, _, body = raw.partition(b"\n")
             if stream != self._stream:
-                self._context.log.warning("the snapshot is of another stream")
+                self._context.log.warning("snapshot of another stream")
                 return
             snapshot = SNAPSHOTS.decode(body)
             if snapshot.frozen:  # a newer version or an operator may have resolved this
-                self._context.log.warning("folding the whole log", frozen=len(snapshot.frozen))
+                self._context.log.warning("reading the whole log", frozen=len(snapshot.frozen))
                 return
             restore(self.core.know, snapshot)
-            self._context.log.info("restored", sequence=snapshot.sequence, open=len(snapshot.open))
+            self._context.log.info(
+                "snapshot restored", sequence=snapshot.sequence, open=len(snapshot.open)
+            )
         except (BusError, nats_errors.Error, *UNREADABLE) as error:
-            self._context.log.warning("no snapshot; folding the whole log", why=str(error))
+            self._context.log.warning("no snapshot, reading whole log", why=str(error))
 
     async def _keep_house(self) -> None:
         settings = self._context.settings
@@ -363,7 +376,7 @@ class Shell:
 async def main(context: Context[ResolverSettings]) -> None:
     """Connect and run until told to stop."""
     cell = context.settings.cell
-    context.log.info("resolver", cell=cell, engine=ENGINE_VERSION, compiled=COMPILED)
+    context.log.info("resolver started", cell=cell, engine=ENGINE_VERSION, compiled=COMPILED)
     async with stream_connection(context, WORKLOADS, FLEET, CONTROL) as conn:
         if conn is None:
             return

@@ -18,15 +18,15 @@ class ScorerMetrics:
         self._shown: Counter[tuple[str, ...]] = Counter()
         self._messages = metrics.counter("messages", "Messages received", ("kind",))
         self._dropped = metrics.counter(
-            "messages_dropped", "Messages without effect, by kind and why", ("kind", "reason")
+            "messages_dropped", "Ignored messages by kind and reason", ("kind", "reason")
         )
         self._seconds = metrics.histogram(
-            "score_seconds", "From the receipt of a change to its score stored on the bus"
+            "score_seconds", "Seconds from a received change to the stored score"
         )
-        self._scores = metrics.counter("scores", "Scores stored", ("freshness",))
-        self._failed = metrics.counter("scores_failed", "Scores that could not be stored")
+        self._scores = metrics.counter("scores", "Stored scores", ("freshness",))
+        self._failed = metrics.counter("scores_failed", "Scores not stored")
         self._age = metrics.gauge(
-            "input_age_seconds", "Age of a cluster's last sign of life", ("cluster",)
+            "input_age_seconds", "Age of a cluster's last heartbeat", ("cluster",)
         )
         self._closed = metrics.gauge(
             "closed_gpus", "GPUs that get no new pods because of a fault", ("cluster", "fault")

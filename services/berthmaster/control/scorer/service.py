@@ -161,7 +161,7 @@ class Shell:
                 follower = Follower(self._conn, WORKLOADS, [SUBMITTED_SUBJECTS], start=start)
                 await follower.run(self._on_submitted)
             except StreamReplaced as error:
-                self._ctx.log.warning("the workloads were replaced", why=str(error))
+                self._ctx.log.warning("workloads stream replaced", why=str(error))
                 start = 1
             except BusError:
                 await asyncio.sleep(RETRY_S)  # the stream has not been made, or the bus is away
@@ -216,7 +216,7 @@ class Shell:
             try:
                 epoch = await self._writer.begin(subjects.fleet_facts("score"))
             except BusError as error:
-                self._ctx.log.warning("no epoch yet", why=str(error))
+                self._ctx.log.warning("epoch not known yet", why=str(error))
                 await asyncio.sleep(RETRY_S)
                 continue
             if self._lease.held:

@@ -28,42 +28,52 @@ class ScorerSettings(CommonSettings):
     shard: str = setting(
         "1/1",
         check=_shard,
-        help="which clusters are scored here: 2/8 is the second of eight, chosen by a hash of the "
-        "cluster's name; several scorers of one shard stand by for each other",
+        help=(
+            "shard of clusters: 2/8 = the second of eight, by a hash of the cluster's name; "
+            "several scorers of one shard are replicas"
+        ),
     )
     stale_after_s: float = setting(
         15.0,
         least=0.1,
         most=86_400,
-        help="seconds without a sign of life until a cluster is stale; after eight times as many "
-        "its scores are withdrawn. Reporters give a sign every few seconds, and a reporter that "
-        "announces longer intervals gets three of them",
+        help=(
+            "seconds without a heartbeat until a cluster is stale; after eight times as long "
+            "its scores are withdrawn. A reporter that announces longer intervals gets three of"
+            " them"
+        ),
     )
     cluster_full_scale: tuple[float, ...] = setting(
         (),
         check=_scale,
-        help="what scores 100 in the scope of a cluster: cores,GiB,GPUs,TPUs; none or 0 = the "
-        "largest cluster of the fleet, rounded up",
+        help=(
+            "capacity that scores 100 for a cluster: cores,GiB,GPUs,TPUs; none or 0 = the "
+            "largest cluster of the fleet, rounded up"
+        ),
     )
     node_full_scale: tuple[float, ...] = setting(
         (),
         check=_scale,
-        help="what scores 100 in the scope of a node: cores,GiB,GPUs,TPUs; none or 0 = the "
-        "largest node of the fleet, rounded up",
+        help=(
+            "capacity that scores 100 for a node: cores,GiB,GPUs,TPUs; none or 0 = the largest "
+            "node of the fleet, rounded up"
+        ),
     )
     gpu_heal_s: float = setting(
         600.0,
         least=0,
         most=86_400,
-        help="seconds for which telemetry must call a GPU well before it takes new pods again, "
-        "after it was lost, had uncorrectable memory errors or was throttled for long",
+        help=(
+            "seconds for which telemetry must report a faulty GPU as healthy before it takes "
+            "new pods; faulty = lost, uncorrectable memory errors, or throttled for long"
+        ),
     )
     gpu_throttle_s: float = setting(
         900.0,
         least=10,
         most=86_400,
-        help="seconds for which a GPU's hardware slows it down (heat, power brake) until the GPU "
-        "gets no new pods",
+        help="seconds of throttling by its hardware (heat, power brake) until a GPU gets no "
+        "new pods",
     )
 
 

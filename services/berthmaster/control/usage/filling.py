@@ -110,9 +110,9 @@ class Filling:
                 self._figures.failures.inc()
                 self._figures.failing.set(1)
                 health.ready("store", False, str(error))
-                self._ctx.log.warning("the store cannot be used", why=str(error))
+                self._ctx.log.warning("usage store unavailable", why=str(error))
             except StreamReplaced as error:
-                self._ctx.log.warning("a stream was made anew: it is read again", why=str(error))
+                self._ctx.log.warning("stream recreated, reading again", why=str(error))
             except BusError as error:
                 health.ready("log", False, str(error))
             worked = self._written > written + 1
@@ -191,7 +191,7 @@ class Filling:
             cursor = cursors.get(name, Cursor())
             same = cursor.created == self._making[stream] and cursor.sequence <= info.state.last_seq
             if cursor.created and not same:
-                self._ctx.log.warning("another stream than was read before", stream=stream)
+                self._ctx.log.warning("stream replaced", stream=stream)
             found[name] = cursor.sequence if same else 0
         seen = cursors.get(writing.SEEN, Cursor())
         is_same = seen.created == self._making[WORKLOADS] and found[writing.LOG]

@@ -14,42 +14,41 @@ class UsageMetrics:
     """Made once; each is told where it happens."""
 
     def __init__(self, metrics: Metrics) -> None:
-        self.stored = metrics.counter("stored_jobs", "Ended jobs that were new to the store")
-        self.writes = metrics.counter("store_writes", "Transactions that the store took")
-        self.failures = metrics.counter("store_failures", "Times that the store could not be used")
-        self.failing = metrics.gauge("store_failing", "1 while the store cannot be used")
-        self.store_bytes = metrics.gauge("store_bytes", "How large the store is")
-        self.write_s = metrics.histogram("write_seconds", "Time to store what ended meanwhile")
-        self.report_s = metrics.histogram("report_seconds", "Time to answer a report", ["kind"])
-        self.open_jobs = metrics.gauge("open_jobs", "Jobs that have not ended")
-        self.waiting_jobs = metrics.gauge("unstored_jobs", "Ended jobs that are not stored yet")
+        self.stored = metrics.counter("stored_jobs", "Ended jobs added to the store")
+        self.writes = metrics.counter("store_writes", "Committed transactions of the store")
+        self.failures = metrics.counter("store_failures", "Failures of the store")
+        self.failing = metrics.gauge("store_failing", "1 while the store is unavailable")
+        self.store_bytes = metrics.gauge("store_bytes", "Size of the store in bytes")
+        self.write_s = metrics.histogram("write_seconds", "Seconds for one write to the store")
+        self.report_s = metrics.histogram("report_seconds", "Seconds to answer a report", ["kind"])
+        self.open_jobs = metrics.gauge("open_jobs", "Open jobs")
+        self.waiting_jobs = metrics.gauge("unstored_jobs", "Ended jobs not stored yet")
         self.waiting_samples = metrics.gauge(
-            "unstored_samples", "Figures of past minutes that are not stored yet"
+            "unstored_samples", "Samples of past minutes not stored yet"
         )
         self.lost_samples = metrics.counter(
             "lost_samples",
-            "Figures of past minutes that were given up: the store was away too long",
+            "Samples of past minutes dropped because the store was unavailable too long",
         )
         self.left_to_archive = metrics.gauge(
-            "left_to_archive_jobs", "Jobs whose story the log did not have whole, since the start"
+            "left_to_archive_jobs",
+            "Jobs with an incomplete event history in the log, since the start",
         )
         self.incomplete = metrics.gauge(
-            "incomplete_stories", "Stories of the archive without all their parts, since the start"
+            "incomplete_stories", "Incomplete event histories in the archive, since the start"
         )
-        self.unreadable = metrics.counter(
-            "unreadable", "Messages that could not be decoded", ["stream"]
-        )
+        self.unreadable = metrics.counter("unreadable", "Unreadable messages", ["stream"])
         self.behind_s = metrics.gauge(
-            "behind_seconds", "Age of the newest event that was read, until all of the log was"
+            "behind_seconds", "Age of the newest event read, until the end of the log is reached"
         )
         self.notices = metrics.counter(
-            "notices", "Tries to tell a webhook of an end", ["webhook", "outcome"]
+            "notices", "Webhook delivery attempts", ["webhook", "outcome"]
         )
         self.webhooks_wrong = metrics.gauge(
-            "webhooks_wrong", "1 while the webhooks' file is wrong and the one before counts"
+            "webhooks_wrong", "1 while the webhooks file is invalid and the previous one is used"
         )
         self.undelivered = metrics.counter(
-            "undelivered_notices", "Ends that a webhook was not told of after the last try"
+            "undelivered_notices", "Undelivered webhook notices after the last attempt"
         )
         self.spans = metrics.counter(
             "spans", "Spans of jobs by result: sent, failed (the collector), dropped", ["result"]
@@ -68,7 +67,7 @@ class UsageMetrics:
         }
         self._queues: set[str] = set()
         self.prices_wrong = metrics.gauge(
-            "prices_wrong", "1 while the prices' file cannot be read and the prices before count"
+            "prices_wrong", "1 while the prices file is invalid and the previous prices are used"
         )
 
     def show_queues(self, found: Mapping[str, Now]) -> None:

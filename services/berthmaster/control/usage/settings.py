@@ -24,31 +24,39 @@ class UsageSettings(CommonSettings):
 
     store_dir: Path = setting(
         Path(".berth/usage"),
-        help="folder of the SQLite file that keeps all of it; made if it is missing",
+        help="folder of the SQLite store, created if missing",
     )
     postgres_url: str = setting(
         "",
         secret=True,
         check=_wrong_url,
-        help="keep it in PostgreSQL instead: postgresql://USER@HOST:PORT/DATABASE (needs the extra "
-        "`postgres`); the password rather in PGPASSWORD or PGPASSFILE than here",
+        help=(
+            "PostgreSQL store in place of SQLite: postgresql://USER@HOST:PORT/DATABASE (needs "
+            "the extra `postgres`); put the password into PGPASSWORD or PGPASSFILE"
+        ),
     )
     retention_days: float = setting(
         400.0,
         least=1,
         most=36_500,
-        help="days for which ended jobs are kept, in whole months: a year and the month to compare "
-        "it with; the archive keeps their stories for a year",
+        help=(
+            "days for which ended jobs are kept, in whole months: a year and a month to compare"
+            " with; the archive keeps event histories for a year"
+        ),
     )
     owner_label: str = setting(
         "owner",
-        help="label of a job that says whose it is in reports; without it, of a job that was made "
-        "on a hub, the object that it was made for",
+        help=(
+            "job label with the owner for reports; without the label, the hub object that the "
+            "job was made for"
+        ),
     )
     prices_file: Path | None = setting(
         None,
-        help='JSON file of what a GPU-hour costs: {"currency": "EUR", "gpu_hour": {"H100": 2.9}}; '
-        "read again when it changes; none = no cost in reports",
+        help=(
+            'JSON file of prices per GPU-hour: {"currency": "EUR", "gpu_hour": {"H100": 2.9}}; '
+            "read again after changes; none = no cost in reports"
+        ),
     )
     traces_endpoint: str = setting(
         "",
@@ -59,6 +67,8 @@ class UsageSettings(CommonSettings):
     )
     webhooks_file: Path | None = setting(
         None,
-        help="JSON file of who is told of the ends of which jobs (docs/operators/webhooks.md); "
-        "read again when it changes; none = nobody",
+        help=(
+            "JSON file of webhooks for ended jobs (docs/operators/webhooks.md); read again after "
+            "changes; none = no webhooks"
+        ),
     )

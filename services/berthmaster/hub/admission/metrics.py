@@ -7,10 +7,14 @@ from berthmaster.lib.runtime.metrics import Metrics
 
 class AdmissionMetrics:
     def __init__(self, metrics: Metrics) -> None:
-        self.passed = metrics.counter("passed", "Workloads let through, each attempt anew")
-        self._checks = metrics.gauge("checks", "AdmissionChecks of ours by reason", ["reason"])
+        self.passed = metrics.counter(
+            "passed", "Workloads that passed a check, counted for each attempt"
+        )
+        self._checks = metrics.gauge(
+            "checks", "AdmissionChecks of Berthmaster by reason", ["reason"]
+        )
         self._clusters = metrics.gauge("clusters", "Clusters of a check", ["check", "standing"])
-        self._waiting = metrics.gauge("waiting", "Workloads that wait at a check", ["check"])
+        self._waiting = metrics.gauge("waiting", "Workloads waiting at a check", ["check"])
         self._shown: set[str] = set()
 
     def show(self, core: Admission) -> None:

@@ -11,5 +11,5 @@ class AdmissionSettings(KueueSettings):
     """Settings of the admission check controller of a hub."""
 
     placement_namespace: str = setting(
-        "", help="where the Placements are that checks name; empty = where Kueue runs"
+        "", help="namespace of the Placements named by AdmissionChecks; empty = Kueue's namespace"
     )

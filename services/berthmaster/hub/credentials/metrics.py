@@ -16,23 +16,23 @@ class CredentialsMetrics:
     """Gauges and counters of one replica."""
 
     def __init__(self, metrics: Metrics) -> None:
-        self._clusters = metrics.gauge("clusters", "Clusters by where they stand", ["stage"])
-        self._usable = metrics.gauge("usable_tokens", "Clusters whose token should work")
-        self._failing = metrics.gauge(
-            "failing_renewals", "Clusters whose token should be renewed and cannot be"
+        self._clusters = metrics.gauge("clusters", "Clusters by state", ["stage"])
+        self._usable = metrics.gauge("usable_tokens", "Clusters with a valid token")
+        self._failing = metrics.gauge("failing_renewals", "Clusters with a failing token renewal")
+        self._draining = metrics.gauge(
+            "draining", "Clusters kept from removal by a MultiKueueConfig"
         )
-        self._draining = metrics.gauge("draining", "Clusters that a MultiKueueConfig holds back")
         self._left_s = metrics.gauge(
-            "token_seconds_left", "Until the token that Kueue has expires", ["cluster"]
+            "token_seconds_left", "Seconds until Kueue's token expires", ["cluster"]
         )
         self._issued = metrics.counter("issued", "First tokens of clusters")
-        self._rotated = metrics.counter("rotated", "Tokens that took the place of others")
-        self._revoked = metrics.counter("revoked", "Clusters whose access was revoked")
-        self._ways_in = metrics.counter("bootstrap_renewed", "Bootstrap tokens that were renewed")
+        self._rotated = metrics.counter("rotated", "Rotated tokens")
+        self._revoked = metrics.counter("revoked", "Clusters with revoked access")
+        self._ways_in = metrics.counter("bootstrap_renewed", "Renewed bootstrap tokens")
         self._ways_in_failing = metrics.gauge(
-            "failing_bootstraps", "Clusters whose bootstrap token should be renewed and cannot be"
+            "failing_bootstraps", "Clusters with a failing renewal of the bootstrap token"
         )
-        self._failures = metrics.counter("failures", "Steps that failed", ["stage"])
+        self._failures = metrics.counter("failures", "Failed steps", ["stage"])
         self._shown: dict[str, float] = {}
         self._named: set[str] = set()
 

@@ -60,7 +60,7 @@ class Renewal:
         failing = {cluster: why for (cluster, _, _), why in zip(due, whys, strict=True) if why}
         for cluster, why in failing.items():
             if self.failing.get(cluster) != why:
-                self._log.warning("a bootstrap token cannot be renewed", cluster=cluster, why=why)
+                self._log.warning("bootstrap token renewal failed", cluster=cluster, why=why)
         self.failing = failing
 
     async def _renew(self, cluster: str, source: Bootstrap, life: Life) -> str:

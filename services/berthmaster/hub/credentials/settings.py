@@ -31,7 +31,7 @@ class CredentialsSettings(NamespaceSettings, KueueSettings):
     """One hub's."""
 
     worker_namespace: str = setting(
-        "berthmaster-multikueue", help="ours in each worker, made if it is not there"
+        "berthmaster-multikueue", help="namespace of Berthmaster in each worker, created if missing"
     )
     selector: str = setting(
         "",
@@ -41,32 +41,36 @@ class CredentialsSettings(NamespaceSettings, KueueSettings):
     frameworks: tuple[str, ...] = setting(
         DEFAULT_FRAMEWORKS,
         check=_frameworks,
-        help="kinds of jobs, by Kueue's names, that MultiKueue may make in workers",
+        help="job frameworks, by Kueue's names, that MultiKueue may create in workers",
     )
     source: Origin = setting(
         "auto",
-        help="ocm: ManagedServiceAccounts; bootstrap: Secrets of people; auto: ocm for "
-        "ManagedClusters where its kinds are served, else bootstrap",
+        help=(
+            "ocm: ManagedServiceAccounts; bootstrap: operators' Secrets; auto: ocm for "
+            "ManagedClusters where its kinds are served, else bootstrap"
+        ),
     )
     lifetime_s: float = setting(
         86_400.0,
         least=LEAST_LIFE_S,
         most=30 * 86_400.0,
-        help="seconds that a token lives: a day, so that a worker may be out of reach for hours "
-        "before its token runs out, and a copy that leaks is soon worth nothing; API servers may "
-        "grant less",
+        help=(
+            "lifetime of a token in seconds: a day, so that a worker may be unreachable for "
+            "hours, and a leaked copy expires soon; API servers may grant less"
+        ),
     )
     renew_after_s: float = setting(
         0.0,
         least=0,
-        help="seconds after which the tokens of Kueue and of bootstrap Secrets are renewed though "
-        "they could live on; 0 = at two thirds of their life",
+        help=(
+            "seconds after which the tokens of Kueue and of bootstrap Secrets are renewed "
+            "early; 0 = at two thirds of their lifetime"
+        ),
     )
     grace_s: float = setting(
         60.0,
         least=0.5,
-        help="seconds that a replaced token still works, for whoever read it a moment ago: Kueue "
-        "needs a few to connect anew",
+        help="seconds for which a replaced token still works, until Kueue has reconnected",
     )
 
     @property

@@ -42,7 +42,7 @@ class StatusWriter:
                 pause_s = PAUSE_S
                 if str(error) != told:
                     told = str(error)
-                    self._ctx.log.warning("cannot write the status", why=told)
+                    self._ctx.log.warning("status write failed", why=told)
 
     async def _write(self, wanted: dict[str, str]) -> None:
         """What another replica wrote before us goes, too."""

@@ -75,9 +75,9 @@ class KarmadaController(Controller[Write]):
             on_gone=self._on_gone,
             follows=[subjects.ALL_WORKLOADS],
         )
-        self._submitted = ctx.metrics.counter("submitted", "Bindings made known on the bus")
+        self._submitted = ctx.metrics.counter("submitted", "Bindings submitted to the bus")
         self._open = ctx.metrics.gauge("workloads", "Open workloads of this control plane")
-        self._troubled = ctx.metrics.gauge("troubled", "Bindings that a write failed for last")
+        self._troubled = ctx.metrics.gauge("troubled", "Bindings with a failed last write")
 
     async def run(self) -> None:
         """Until the context says stop."""

@@ -56,7 +56,7 @@ class Members:
             lease=partial(StreamLease, conn, NAME),
             writer=StreamFacts(conn, subjects.fleet_facts("membership")),
         )
-        self._clusters = ctx.metrics.gauge("clusters", "Clusters that the hub knows")
+        self._clusters = ctx.metrics.gauge("clusters", "Clusters known to the hub")
 
     async def run(self) -> None:
         """Until the service is asked to stop; the lease is given back at the end."""

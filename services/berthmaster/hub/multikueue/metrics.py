@@ -15,37 +15,37 @@ class HubMetrics:
         self._nominations = metrics.counter("nominations", "Clusters nominated")
         self._blind = metrics.counter("blind_nominations", "Nominations while the bus was away")
         self._standing = metrics.gauge(
-            "standing_still", "Workloads that no known cluster can take while the bus is away"
+            "standing_still", "Workloads without a suitable cluster while the bus is away"
         )
         self._contested = metrics.gauge(
-            "contested", "Workloads whose nomination somebody else writes as well"
+            "contested", "Workloads with another writer of their nomination"
         )
-        self._contests = metrics.counter("contests", "Nominations that somebody else replaced")
+        self._contests = metrics.counter("contests", "Nominations replaced by another writer")
         self._contests_told = 0
-        self.submitted = metrics.counter("submitted", "Workloads made known on the bus")
-        self.placed = metrics.counter("placements", "Placements that were committed")
-        self.lost_commits = metrics.counter("refused_commits", "Commits that lost a race")
-        self._conflicts = metrics.gauge("conflicts", "Writes that somebody else's came before")
+        self.submitted = metrics.counter("submitted", "Workloads submitted to the bus")
+        self.placed = metrics.counter("placements", "Committed placements")
+        self.lost_commits = metrics.counter("refused_commits", "Refused commits")
+        self._conflicts = metrics.gauge("conflicts", "Writes with a conflict")
         self._latency_s = metrics.histogram(
-            "nomination_seconds", "From when a Workload may be nominated until it is"
+            "nomination_seconds", "Seconds from when a Workload may be nominated to its nomination"
         )
-        self._trapped = metrics.gauge("trapped", "Workloads that sit in a trap", ["trap"])
-        self._traps = metrics.counter("traps", "Traps that Workloads got into", ["trap"])
+        self._trapped = metrics.gauge("trapped", "Workloads in a known failure state", ["trap"])
+        self._traps = metrics.counter("traps", "Failure states entered by Workloads", ["trap"])
         self._traps_told: Counter[str] = Counter()
         self._demoted = metrics.gauge(
-            "demoted", "Clusters that go last: Kueue there does not look at copies", ["cluster"]
+            "demoted", "Clusters that go last because Kueue there ignores copies", ["cluster"]
         )
         self._demoted_before: set[str] = set()
         self._states = metrics.gauge("workloads", "Workloads of the hub, by state", ["state"])
         self._silence_s = metrics.gauge(
             "hub_kueue_silent_seconds",
-            "Seconds in which the hub's Kueue wrote nothing while work waited",
+            "Seconds without a write of the hub's Kueue while work waits",
         )
         self._kueue_waiting = metrics.gauge(
-            "hub_kueue_waiting", "Jobs and Workloads that only the hub's Kueue can bring further"
+            "hub_kueue_waiting", "Jobs and Workloads waiting for the hub's Kueue"
         )
         self._elsewhere = metrics.gauge(
-            "workloads_elsewhere", "Open workloads that stand on another hub, and are left alone"
+            "workloads_elsewhere", "Open workloads of other hubs, left alone"
         )
 
     def nominated(self, *, known: bool) -> None:

@@ -71,30 +71,38 @@ class MultiKueueSettings(TenantSettings, NamespaceSettings, DeciderSettings, Log
 
     mode: Mode = setting(
         "observe",
-        help="observe: write nothing to the hub; dispatch: nominate clusters for each Workload; "
-        "needs Kubernetes 1.36 on the hub where a ClusterQueue preempts",
+        help=(
+            "observe: write nothing to the hub; dispatch: nominate clusters for each Workload; "
+            "needs Kubernetes 1.36 on the hub where a ClusterQueue preempts"
+        ),
     )
     patience_s: float = setting(
         30.0,
         least=0.1,
-        help="seconds that a nominated Workload waits for admission before it is taken back and "
-        "goes to the next best cluster",
+        help=(
+            "seconds to wait for the admission of a nominated Workload before the next best "
+            "cluster is nominated"
+        ),
     )
     profile: str = setting(
         BALANCED,
         check=lambda name: "" if name in HUB_PROFILES else f"one of {', '.join(HUB_PROFILES)}",
-        help=f"how clusters rank for queues that say nothing: {', '.join(HUB_PROFILES)}",
+        help=f"scoring profile of queues that set none: {', '.join(HUB_PROFILES)}",
     )
     weights: tuple[str, ...] = setting(
         (),
         check=lambda pairs: weights_problem(pairs, COMPONENTS),
-        help="what single parts of the score count, in place of that profile's: PART=N, several "
-        "with commas between them",
+        help=(
+            "weights of single score components, in place of that profile's: COMPONENT=N, "
+            "comma-separated"
+        ),
     )
     former_hubs: tuple[str, ...] = setting(
         (),
-        help="ids (uid of namespace kube-system) of hubs that are no more, with commas between "
-        "them: what is open on them is cancelled; of other hubs than this one all is left alone",
+        help=(
+            "ids (uid of namespace kube-system) of removed hubs, comma-separated: their open "
+            "workloads are cancelled; workloads of other hubs are left alone"
+        ),
     )
 
     @property
@@ -345,9 +353,9 @@ class HubController(Controller[Write]):
         if bool(words) != self._kueue_is_silent:
             self._kueue_is_silent = bool(words)
             if words:
-                self.ctx.log.warning("the hub's Kueue does nothing", why=words)
+                self.ctx.log.warning("hub Kueue silent", why=words)
             else:
-                self.ctx.log.info("the hub's Kueue is at work again")
+                self.ctx.log.info("hub Kueue active again")
 
     def _tell_elsewhere(self) -> None:
         """Report other hubs' workloads, because no reconciler here serves them."""
@@ -358,16 +366,14 @@ class HubController(Controller[Write]):
         note = "; ".join(f"{n} open workloads stand on hub {home}" for home, n in found.items())
         self.ctx.health.ready(PART, True, note=note)
         if set(found) - set(self._elsewhere):
-            self.ctx.log.warning(
-                "workloads of another hub are left alone", mine=core.hub.id, why=note
-            )
+            self.ctx.log.warning("workloads of other hubs ignored", mine=core.hub.id, why=note)
         self._elsewhere = found
 
 
 async def main(ctx: Context[MultiKueueSettings]) -> None:
     """Mirror the hub at once, so that a missing bus stops no queue; then join the bus."""
     settings = ctx.settings
-    ctx.log.info("multikueue", mode=settings.mode, engine=ENGINE_VERSION)
+    ctx.log.info("multikueue started", mode=settings.mode, engine=ENGINE_VERSION)
     async with service_client(ctx, NAME) as client:
         controller = HubController(ctx, client)
         controller.begin()

@@ -60,7 +60,7 @@ class OcmController(ScoreController[Write]):
         self._hub = hub
         super().__init__(ctx, client, hub, OcmWriter(client), watched=watched)
         self._waited_s = ctx.metrics.histogram(
-            "score_seconds", "From a score on the bus to the same in an AddOnPlacementScore"
+            "score_seconds", "Seconds from a score on the bus to its AddOnPlacementScore"
         )
 
     def _on_fact(self, seen: Seen) -> None:

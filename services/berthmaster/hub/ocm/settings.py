@@ -24,19 +24,25 @@ class OcmSettings(ProfileSettings):
     score_name: str = setting(
         DEFAULT_NAME,
         check=_object_name,
-        help="name of the AddOnPlacementScores; the default is that of OCM's own addon, so that "
-        "Placements that exist go on as they are. The Role names it too",
+        help=(
+            "name of the AddOnPlacementScores; the default is that of OCM's own addon, for "
+            "existing Placements. The Role names it too"
+        ),
     )
     unreported: bool = setting(
         True,
-        help="give managed clusters without an agent the worst score; else they have none, which "
-        "OCM counts as 0 and so prefers to many that report",
+        help=(
+            "give managed clusters without an agent the worst score; otherwise they have none, "
+            "which OCM counts as 0 and may prefer"
+        ),
     )
     create_profiles_in: str = setting(
         "",
         check=_namespace,
-        help="namespace in which clusters that report, and that nobody manages, get a "
-        "ClusterProfile; empty = none are made",
+        help=(
+            "namespace for ClusterProfiles of reporting clusters without one; empty = none are "
+            "created"
+        ),
     )
 
     @property

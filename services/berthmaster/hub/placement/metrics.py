@@ -5,11 +5,11 @@ from berthmaster.lib.runtime.metrics import Metrics
 
 class PlacementMetrics:
     def __init__(self, metrics: Metrics) -> None:
-        self._placements = metrics.gauge("placements", "Placements that are ours")
-        self._misconfigured = metrics.gauge("misconfigured", "Placements of ours that are wrong")
-        self.look_s = metrics.histogram("look_seconds", "One look at a Placement")
+        self._placements = metrics.gauge("placements", "Managed Placements")
+        self._misconfigured = metrics.gauge("misconfigured", "Invalid managed Placements")
+        self.look_s = metrics.histogram("look_seconds", "Seconds for one evaluation of a Placement")
         self.reaction_s = metrics.histogram(
-            "reaction_seconds", "From a change to the decisions written that follow from it"
+            "reaction_seconds", "Seconds from a change to the written decisions"
         )
 
     def show(self, placements: int, misconfigured: int) -> None:

@@ -58,46 +58,45 @@ class EmulatorSettings(CommonSettings):
 
     fleet: str = setting(
         BUILTIN,
-        help="where the nodes come from: a CSV with columns sn,cpu_milli,memory_mib,gpu,model, "
-        "'openb' for the list in the folder BERTH_TRACES, or 'builtin' for the published shape of "
-        "cluster-trace-gpu-v2023",
+        help=(
+            "source of the nodes: a CSV with columns sn,cpu_milli,memory_mib,gpu,model, 'openb'"
+            " for the list in the folder BERTH_TRACES, or 'builtin' for the published shape of "
+            "cluster-trace-gpu-v2023"
+        ),
     )
     clusters: int = setting(
-        DEFAULT_CLUSTERS, least=1, most=10_000, help="clusters that the nodes are grouped into"
+        DEFAULT_CLUSTERS, least=1, most=10_000, help="number of clusters for the nodes"
     )
     nodes: int | None = setting(
-        None, least=1, most=1_000_000, help="scale the fleet to so many nodes, keeping its mix"
+        None, least=1, most=1_000_000, help="number of nodes to scale the fleet to, keeping its mix"
     )
     part: str = setting(
         "1/1",
-        help="clusters that this process serves: 2/3 = the second of three parts of the fleet",
+        help="part of the clusters that this process serves: 2/3 = the second of three",
     )
-    speed: float = setting(
-        1.0, least=0.001, most=1e9, help="pods run so many times faster than their duration"
+    speed: float = setting(1.0, least=0.001, most=1e9, help="speed-up of pods over their duration")
+    seed: int = setting(
+        1, help="seed of all random events: the same seed gives the same durations and faults"
     )
-    seed: int = setting(1, help="of all chance: the same seed gives the same durations and faults")
     data_dir: Path | None = setting(
         None,
-        help="folder in which pods outlive this process, a journal a cluster; none = they do not",
+        help="folder in which pods survive this process, a journal per cluster; none = they do not",
     )
-    failure_share: float = setting(
-        0.01, least=0, most=1, help="share of attempts whose pods fail by themselves"
-    )
+    failure_share: float = setting(0.01, least=0, most=1, help="share of attempts whose pods fail")
     foreign_share: float = setting(
         0.05,
         least=0,
         most=0.95,
-        help="share of the GPUs used by pods that are not ours, on average",
+        help="mean share of GPUs used by unmanaged pods",
     )
     disturbance: float = setting(
         1.0,
         least=0,
         most=1e6,
-        help="how often GPUs die and nodes flap, as a multiple of a good data centre's rate; "
-        "0 = never",
+        help="rate of GPU and node faults, as a multiple of a good data centre's; 0 = never",
     )
     telemetry_interval_s: float = setting(
-        1.0, least=0, most=3600, help="seconds between two readings of a node; 0 = no telemetry"
+        1.0, least=0, most=3600, help="seconds between two samples of a node; 0 = no telemetry"
     )
 
 
@@ -193,7 +192,7 @@ class Served:
 class EmulatorMetrics:
     def __init__(self, context: Context[EmulatorSettings]) -> None:
         metrics, labels = context.metrics, ("cluster",)
-        self._jobs = metrics.gauge("attempts", "Attempts in the executor's hand", labels)
+        self._jobs = metrics.gauge("attempts", "Attempts of the executor", labels)
         self._counters = {
             what: metrics.counter(what, text, labels)
             for what, text in (

@@ -24,27 +24,27 @@ NAME: Final = "agent-login"
 class AgentLoginSettings(CommonSettings):
     """Whose credentials, by what, and where they go."""
 
-    cluster: str = required(
-        help="this cluster's name, as its MultiKueueCluster on the hub is named"
-    )
+    cluster: str = required(help="name of this cluster, equal to its MultiKueueCluster on the hub")
     sentinel_file: Path = setting(
         Path("/etc/berth/sentinel.creds"),
-        help="sentinel.creds of the bus, which permits nothing but to ask the login service",
+        help="sentinel.creds of the bus, which permits only requests to the login service",
     )
     token_file: Path = setting(
         Path("/var/run/secrets/berth/token"),
-        help="token of the pod, read anew at each login; its audience is the one that the login "
-        "service's mapping names",
+        help=(
+            "file with the pod's token, read again at each login; its audience must be the one "
+            "in the login service's mapping"
+        ),
     )
     creds_file: Path = setting(
-        Path("/run/berth/agent.creds"), help="file for the credentials, written whole or not at all"
+        Path("/run/berth/agent.creds"), help="credentials file, written atomically"
     )
 
 
 async def main(ctx: Context[AgentLoginSettings]) -> None:
     """Log in, and again before what that gave ends, until told to stop."""
     settings = ctx.settings
-    failing = ctx.metrics.gauge("failing", "1 while the login service refuses or does not answer")
+    failing = ctx.metrics.gauge("failing", "1 while logins fail")
 
     async def login(seed: str) -> Creds:
         token = await asyncio.to_thread(read_token, settings.token_file)

@@ -433,7 +433,8 @@ def write_whole(path: Path, text: str, mode: int) -> None:
 def main(argv: Sequence[str]) -> int:
     """The command line; says what it made, without a secret."""
     parser = argparse.ArgumentParser(
-        prog="python -m berthmaster.lib.access.keys", description="accounts and users of the bus"
+        prog="python -m berthmaster.lib.access.keys",
+        description=("folder for accounts and users of the bus"),
     )
     parser.add_argument("folder", type=Path)
     parser.add_argument(
@@ -441,9 +442,10 @@ def main(argv: Sequence[str]) -> int:
         action="append",
         default=[],
         metavar="NAME",
-        help=f"one more user, such as tenant.acme; always there: {', '.join(DEFAULT_USERS)}",
+        help=f"another user to create, such as tenant.acme; always created: "
+        f"{', '.join(DEFAULT_USERS)}",
     )
-    parser.add_argument("--owner", type=int, metavar="UID", help="who may read what is secret")
+    parser.add_argument("--owner", type=int, metavar="UID", help="group that may read secret files")
     args = parser.parse_args(argv)
     try:
         made = make_keys(args.folder, [*DEFAULT_USERS, *args.user], owner_uid=args.owner)

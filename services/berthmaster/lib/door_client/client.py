@@ -365,7 +365,7 @@ class DoorClient:
                 except BusError as error:
                     failures += 1
                     if failures == 1:
-                        self.log.warning("the door does not answer", why=str(error))
+                        self.log.warning("door does not answer", why=str(error))
                     await asyncio.sleep(_PAUSES.delay_s(failures, self._chance))
         finally:
             forget()
@@ -440,7 +440,7 @@ class DoorClient:
             try:
                 event = _HINT_EVENTS.decode(hint.event)
             except UNREADABLE as error:
-                self.log.error("a hint cannot be read", sequence=hint.sequence, why=str(error))
+                self.log.error("hint unreadable", sequence=hint.sequence, why=str(error))
                 continue
             found.append(Taken(event, hint.sequence, hint.held, hint.receipt))
         return found
@@ -479,7 +479,7 @@ class DoorClient:
             )
             await self.ask("dead", letter)
         except (BusError, msgspec.ValidationError) as error:
-            self.log.error("a dead letter could not be kept", why=str(error))
+            self.log.error("dead letter not stored", why=str(error))
             return False
         return True
 

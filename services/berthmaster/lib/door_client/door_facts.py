@@ -141,7 +141,7 @@ def _seen(door: DoorClient, page: RawFacts) -> list[Seen]:
         try:
             fact = FLEET_FACTS.decode(one.fact)
         except UNREADABLE as error:
-            door.log.warning("a fact cannot be read", sequence=one.sequence, why=str(error))
+            door.log.warning("fact unreadable", sequence=one.sequence, why=str(error))
             continue
         found.append(Seen(fact_subject(fact), one.sequence, one.stored_at_s, fact))
     return found
@@ -183,7 +183,7 @@ class DoorMirror:
             except BusError as error:
                 failures += 1
                 if failures == 1:
-                    self._door.log.warning("cannot read the cluster's facts", why=str(error))
+                    self._door.log.warning("cluster facts unreadable", why=str(error))
                 await asyncio.sleep(_PAUSES.delay_s(failures, self._chance))
                 continue
             failures = 0

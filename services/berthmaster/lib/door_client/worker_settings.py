@@ -19,4 +19,4 @@ def cluster_problem(text: str) -> str:
 class WorkerSettings(CommonSettings):
     """Settings of a service of one worker cluster."""
 
-    cluster: str = required(check=cluster_problem, help="the worker cluster's name in the fleet")
+    cluster: str = required(check=cluster_problem, help="name of the worker cluster in the fleet")

@@ -70,8 +70,8 @@ class DeciderInput:
         self._core = core
         self._wake = wake
         self._dead_letters: set[asyncio.Task[bool]] = set()
-        self._void = ctx.metrics.counter("void_events", "Events without effect", ["verdict"])
-        self._unreadable = ctx.metrics.counter("unreadable", "Messages that could not be decoded")
+        self._void = ctx.metrics.counter("void_events", "Ignored void events", ["verdict"])
+        self._unreadable = ctx.metrics.counter("unreadable", "Unreadable messages")
 
     def on_recorded(self, recorded: Recorded) -> None:
         if subjects.is_decision(recorded.subject):
@@ -129,7 +129,7 @@ class DeciderInput:
         self._unreadable.inc()
         if self.conn is None or len(self._dead_letters) >= MAX_DEAD_LETTERS:
             self._ctx.log.error(
-                "a dead letter too many at once",
+                "too many dead letters",
                 subject=recorded.subject,
                 sequence=recorded.sequence,
                 reason=reason,

@@ -66,7 +66,7 @@ class LogGuard:
         self._reported: str | None = None
         self._begun = False
         conn.when_stored(self._on_stored)
-        self._gauge = ctx.metrics.gauge("log_damaged", "1 while a log is not what it was")
+        self._gauge = ctx.metrics.gauge("log_damaged", "1 while a log is damaged or replaced")
 
     @property
     def sound(self) -> bool:
@@ -132,7 +132,7 @@ class LogGuard:
                 except StreamReplaced:
                     raise
                 except (BusError, OSError) as error:
-                    self._conn.log.info("the logs cannot be compared", why=str(error))
+                    self._conn.log.info("log comparison failed", why=str(error))
         finally:
             forget()
 
@@ -221,7 +221,7 @@ class LogGuard:
         self._reported = why
         self._gauge.set(1 if self._reason else 0)
         if self._reason:
-            self._ctx.log.error("a log is damaged", why=self._reason, remedy=REMEDY)
+            self._ctx.log.error("log damaged", why=self._reason, remedy=REMEDY)
         if self._reason or not why:
             self._ctx.health.ready(PART, not why, f"nothing is decided: {why}; {REMEDY}")
         self._on_change(f"nothing is decided: {why}" if why else "")

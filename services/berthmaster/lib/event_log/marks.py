@@ -98,7 +98,7 @@ def _take(found: list[LogMark], log: LogLike, raw: bytes) -> None:
     try:
         found.append(LOG_MARKS.decode(raw))
     except UNREADABLE as error:
-        log.warning("a mark of the logs cannot be read", why=str(error))
+        log.warning("log mark unreadable", why=str(error))
 
 
 async def store_mark(conn: Connection, mark: LogMark, folder: Path | None) -> None:

@@ -36,8 +36,6 @@ class DeciderSettings(CommonSettings):
     """Settings of a service that places jobs."""
 
     stale_after_s: float = setting(
-        10.0, least=1, help="seconds of silence after which a cluster gets no new placements"
+        10.0, least=1, help="seconds without a heartbeat until a cluster gets no new placements"
     )
-    evictions_per_hour: int = setting(
-        120, least=0, help="jobs that may be ended in an hour to make room for others; 0 = none"
-    )
+    evictions_per_hour: int = setting(120, least=0, help="preemptions per hour; 0 = none")

@@ -120,7 +120,7 @@ async def load(conn: Connection, name: str) -> bytes | None:
         data = await _read(conn, slot.found)
         if data is not None:
             return data
-        conn.log.error("a snapshot is damaged", name=slot.found.name, size=slot.found.size)
+        conn.log.error("snapshot damaged", name=slot.found.name, size=slot.found.size)
     return None
 
 
@@ -133,7 +133,7 @@ async def _slots(conn: Connection, name: str) -> list[_Slot]:
             try:
                 found = _OBJECT.decode(message.data)
             except UNREADABLE as error:
-                conn.log.error("a snapshot's name cannot be read", name=name, why=str(error))
+                conn.log.error("snapshot name unreadable", name=name, why=str(error))
             if found is not None and found.deleted:
                 found = None
         slots.append(_Slot(number, message.sequence if message is not None else 0, found))
@@ -202,4 +202,4 @@ async def _clear_away(
         for nuid in stale:
             await conn.api(f"STREAM.PURGE.{SNAPSHOTS}", {"filter": _chunk_subject(nuid)})
     except BusError as error:  # they only take room, until the next save
-        conn.log.warning("old snapshots could not be cleared away", name=name, why=str(error))
+        conn.log.warning("old snapshots not deleted", name=name, why=str(error))

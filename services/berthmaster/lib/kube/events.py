@@ -104,7 +104,7 @@ class Recorder:
             raise error
         if left := len(self._waiting):
             self.dropped += left
-            self._log.info("events not written, as the service stops", events=left)
+            self._log.info("kubernetes events dropped at stop", events=left)
 
     async def _write_all(self, stopping: asyncio.Event) -> None:
         while True:
@@ -129,7 +129,7 @@ class Recorder:
             if kind not in self._complained:  # once for each kind of failure, until one is written
                 self._complained.add(kind)
                 self._log.warning(
-                    "cannot write events on objects", why=str(error), dropped=self.dropped
+                    "kubernetes events not written", why=str(error), dropped=self.dropped
                 )
             return
         self._counts.pop(name, None)

@@ -65,7 +65,7 @@ class MirrorFaults:
         # A first failure is mostly over before an operator could look. Each kind is logged once.
         if self.count > 1 and type(error) not in self._logged:
             self._logged.add(type(error))
-            self._log.warning("cannot mirror", resource=self._resource.plural, why=self.reason)
+            self._log.warning("mirroring failed", resource=self._resource.plural, why=self.reason)
 
     def clear(self) -> None:
         """A list or a watch succeeded. ``count`` stays: only a watch that lasts resets it."""
@@ -74,7 +74,7 @@ class MirrorFaults:
         self._absent_since_s = self._denied_since_s = None
         if self._logged:
             self._logged.clear()
-            self._log.info("mirroring again", resource=self._resource.plural)
+            self._log.info("mirroring resumed", resource=self._resource.plural)
 
     def _reason(self, error: KubernetesError) -> str:
         resource = self._resource

@@ -24,8 +24,10 @@ class ClusterSettings(CommonSettings):
 
     kubeconfig: Path | None = setting(
         None,
-        help="how to reach the cluster; none = the pod's own service account inside a cluster, "
-        "$KUBECONFIG or ~/.kube/config elsewhere",
+        help=(
+            "kubeconfig file; none = the pod's own service account inside a cluster, else "
+            "$KUBECONFIG or ~/.kube/config"
+        ),
     )
     context: str = setting("", help="context of the kubeconfig; empty = its current one")
 
@@ -35,7 +37,7 @@ class ProfileSettings(ClusterSettings):
     """Settings of a service that reads the hub's ClusterProfiles."""
 
     profile_namespace: str = setting(
-        "", help="namespace whose ClusterProfiles count; empty = all (one of a name counts)"
+        "", help="namespace of ClusterProfiles; empty = all (one of a name is used)"
     )
 
 
@@ -45,8 +47,7 @@ class NamespaceSettings(ClusterSettings):
 
     namespace: str = setting(
         "",
-        help="namespace of the service's lease and of its own objects; empty = the pod's, or the "
-        "context's",
+        help="namespace of the service's lease and objects; empty = the pod's, or the context's",
     )
 
 
@@ -55,7 +56,7 @@ class KueueSettings(ClusterSettings):
     """Settings of a service that works with the hub's Kueue."""
 
     kueue_namespace: str = setting(
-        "kueue-system", help="where Kueue runs and reads kubeconfig Secrets multikueue-CLUSTER"
+        "kueue-system", help="namespace of Kueue and of its kubeconfig Secrets multikueue-CLUSTER"
     )
 
 
@@ -65,9 +66,11 @@ class JobSettings(ClusterSettings):
 
     jobs: Literal["kubernetes", "volcano"] = setting(
         "kubernetes",
-        help="what a request becomes: kubernetes = a Job or a JobSet; volcano = a Job of Volcano's "
-        "(batch.volcano.sh) where it is served and we may make it. What Kueue starts, what may "
-        "grow and shrink, and parts of GPUs are Jobs in any case",
+        help=(
+            "job objects for requests: kubernetes = Job or JobSet; volcano = Volcano's Job "
+            "(batch.volcano.sh) where served and permitted. Jobs in Kueue queues, elastic jobs "
+            "and GPU fractions are always Jobs or JobSets"
+        ),
     )
 
 
@@ -112,7 +115,9 @@ class TenantSettings(ClusterSettings):
     """Of a service beside a control plane whose namespaces are tenants'."""
 
     tenant_of_namespace: tuple[str, ...] = setting(
-        (), check=_pairs, help="whose a namespace is, NAMESPACE=TENANT; others are their own tenant"
+        (),
+        check=_pairs,
+        help="tenants of namespaces, NAMESPACE=TENANT; other namespaces are their own tenant",
     )
 
     @property

@@ -390,7 +390,7 @@ class Connection:
             elif unsent := self.nc.pending_data_size:
                 self.log.warning("closing with unsent messages", bytes=unsent)
         except BusError:
-            self.log.warning("closing, though NATS may not have taken all")
+            self.log.warning("closing with unconfirmed messages")
         try:
             async with asyncio.timeout(CLOSE_TIMEOUT_S):
                 await self.nc.close()

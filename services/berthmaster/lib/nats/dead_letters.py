@@ -46,6 +46,6 @@ async def store_dead_letter(
     try:
         await conn.store(subjects.dead(service), encode(letter), timeout_s=2.0)
     except BusError as error:
-        conn.log.error("a dead letter could not be kept", why=str(error))
+        conn.log.error("dead letter not stored", why=str(error))
         return False
     return True

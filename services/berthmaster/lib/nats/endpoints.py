@@ -116,10 +116,10 @@ class _Answers:
             try:
                 await conn.publish(to, reply)
             except TooLarge as error:
-                conn.log.error("an answer is too large", subject=question.subject, why=str(error))
+                conn.log.error("reply too large", subject=question.subject, why=str(error))
                 await conn.publish(to, self._failed(question.subject, error))
         except BusError as error:
-            conn.log.error("an answer was not sent", subject=question.subject, why=str(error))
+            conn.log.error("reply not sent", subject=question.subject, why=str(error))
 
     def _reconnects(self) -> int:
         return int(self._conn.nc.stats["reconnects"])

@@ -38,9 +38,9 @@ class FactPublisher:
     ) -> None:
         """``lease``: makes one of a holder's name and what to call when it comes and goes."""
         self._ctx = ctx
-        self._reports = ctx.metrics.counter("reports", "Facts stored, by kind", ["fact"])
+        self._reports = ctx.metrics.counter("reports", "Stored facts by kind", ["fact"])
         self._waited_s = ctx.metrics.histogram(
-            "report_seconds", "From the watch's event to its fact stored on the bus"
+            "report_seconds", "Seconds from a watch event to the stored fact"
         )
         self._over = asyncio.Event()
         self._over.set()

@@ -223,7 +223,7 @@ class FactMirror:
         if now_s >= self._next_line_s:
             self._next_line_s = now_s + IGNORED_EVERY_S
             self._conn.log.error(
-                "too many facts of a cluster, new ones are ignored",
+                "too many facts, new ignored",
                 cluster=cluster,
                 most=MAX_OF_CLUSTER,
                 so_far=self.ignored,
@@ -237,7 +237,7 @@ class FactMirror:
         self.undecodable += 1
         if len(self._letters) >= MAX_LETTERS:
             self._conn.log.error(
-                "undecodable fact, and too many wait", subject=recorded.subject, reason=reason
+                "undecodable fact, queue full", subject=recorded.subject, reason=reason
             )
             return
         self._letters.append((recorded, reason))

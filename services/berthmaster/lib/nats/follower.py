@@ -113,7 +113,7 @@ class Follower:
                 raise
             except (BusError, nats_errors.Error, OSError) as error:
                 self._conn.log.warning(
-                    "cannot follow the stream", stream=self._stream, why=str(error)
+                    "stream cannot be followed", stream=self._stream, why=str(error)
                 )
                 if isinstance(error, NoAnswer):
                     self._answer_s = min(2 * self._answer_s, LONGEST_ANSWER_S)
@@ -141,7 +141,7 @@ class Follower:
             return False
         if not isinstance(self._start, str):
             raise StreamReplaced(f"stream {self._stream} is not the one that was followed")
-        self._conn.log.warning("the stream was replaced; listing it anew", stream=self._stream)
+        self._conn.log.warning("stream replaced, listing again", stream=self._stream)
         self.sequence = 0
         return True
 
@@ -222,7 +222,7 @@ class _Session:
             self._has_received = False
         if self._why_ended:
             stream = self._follower._stream
-            self._conn.log.info("following anew", stream=stream, why=self._why_ended)
+            self._conn.log.info("following again", stream=stream, why=self._why_ended)
         return False
 
     async def _verify(self) -> None:

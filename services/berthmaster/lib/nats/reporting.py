@@ -183,7 +183,7 @@ class FactReporter:
             try:
                 earlier = await self._writer.begin()
             except BusError as error:
-                self._conn.log.warning("cannot report", why=str(error))
+                self._conn.log.warning("facts not reported", why=str(error))
                 await stopped_within(RETRY_S, until)
                 continue
             self._telling = True
@@ -263,4 +263,4 @@ class FactReporter:
             try:
                 await self._writer.put(subject, fact)
             except BusError as error:
-                self._conn.log.warning("no sign of life", cluster=fact.cluster, why=str(error))
+                self._conn.log.warning("heartbeat not sent", cluster=fact.cluster, why=str(error))

@@ -53,8 +53,8 @@ def ready_soon(ctx: Context[S], part: str) -> None:
 
 async def _report_writes(ctx: Context[S], conn: Connection) -> None:
     """Not ready while the bus stores nothing of what this service writes."""
-    failing = ctx.metrics.gauge("bus_not_storing", "1 while the bus stores no write of ours")
-    failures = ctx.metrics.counter("bus_write_failures", "Writes that the bus did not store")
+    failing = ctx.metrics.gauge("bus_not_storing", "1 while NATS stores no writes of this service")
+    failures = ctx.metrics.counter("bus_write_failures", "Writes not stored by NATS")
     reported = 0
     async for _ in beats(WRITE_CHECK_S, ctx.stopping):
         trouble = conn.write_health.trouble()

@@ -26,13 +26,13 @@ class SetupSettings(CommonSettings):
     """How the streams are to be."""
 
     replicas: int = setting(
-        1, least=1, most=5, help="servers that hold each stream; 3 where there are three of them"
+        1, least=1, most=5, help="replicas of each stream; 3 with three or more servers"
     )
     workloads_max_gib: int = setting(
         16,
         least=1,
         most=10_000,
-        help="GiB of the workloads' stream; near it new submits are refused, events never",
+        help="GiB of the stream WORKLOADS; near the limit new submits are refused, never events",
     )
 
 

@@ -137,7 +137,7 @@ class Worker:
                     await self._pull_until_broken(stopping)
                 except (BusError, nats_errors.Error) as error:
                     self._conn.log.warning(
-                        "cannot consume",
+                        "consuming failed",
                         stream=self._stream,
                         consumer=self._durable,
                         why=str(error),
@@ -195,7 +195,7 @@ class Worker:
                     self._received_s = loop.time()
                 silent_s = loop.time() - self._received_s
                 if self._expected and silent_s > 3 * PULL_HEARTBEAT_S:
-                    self._conn.log.info("pulling anew", consumer=self._durable)
+                    self._conn.log.info("pulling again", consumer=self._durable)
                     return
         finally:
             forget()
@@ -235,7 +235,7 @@ class Worker:
         left = headers.get("Nats-Pending-Messages")
         if left is None:  # the consumer is gone, or moved: which pulls still count is unknown
             self._conn.log.info(
-                "consuming anew",
+                "consuming again",
                 consumer=self._durable,
                 why=headers.get("Description", headers["Status"]),
             )

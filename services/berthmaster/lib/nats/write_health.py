@@ -53,7 +53,7 @@ class WriteHealth:
         stream = stream_of(subject)
         if self._failing.pop(stream, None) is not None and stream in self._next_line_s:
             del self._next_line_s[stream]
-            self._log.info("the bus stores again", stream=stream)
+            self._log.info("NATS stores writes again", stream=stream)
 
     def failed(self, subject: str, error: BusError, began_s: float) -> None:
         """Note a write that was not stored, or not acknowledged."""
@@ -72,7 +72,7 @@ class WriteHealth:
             self._next_line_s[stream] = now_s + LOG_EVERY_S
             for_s = round(now_s - failing.since_s, 1)
             self._log.warning(
-                "the bus does not store",
+                "NATS does not store writes",
                 stream=stream,
                 why=failing.why,
                 tries=failing.tries,

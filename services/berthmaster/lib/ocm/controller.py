@@ -67,8 +67,10 @@ class ScoreController(Controller[W]):
         super().__init__(ctx, client, core, writer, name=ctx.name)
         self.watches(watched, absent_s=ABSENT_S)
         self._scores = core
-        self._kept = ctx.metrics.gauge("objects_kept", "Objects that are kept as they should be")
-        self._troubled = ctx.metrics.gauge("objects_troubled", "Those of them that are not")
+        self._kept = ctx.metrics.gauge("objects_kept", "Maintained objects")
+        self._troubled = ctx.metrics.gauge(
+            "objects_troubled", "Maintained objects with a failing write"
+        )
         self._fleet = FleetFacts(
             ctx,
             silent_s=BUS_SILENT_S,

@@ -92,9 +92,7 @@ class Lease:
                 except StoreAway as error:
                     if str(error) != self.trouble:
                         self.trouble = str(error)
-                        self._log.warning(
-                            "cannot see the lease", lease=self._name, why=self.trouble
-                        )
+                        self._log.warning("lease unreadable", lease=self._name, why=self.trouble)
                 await asyncio.sleep(self._ttl_s * share)
         finally:
             await self._release()

@@ -310,7 +310,7 @@ class _Process(Generic[S]):
 
     async def _beat(self) -> None:
         """Tell Health that the loop turns, and measure how late it does."""
-        lag = self._metrics.gauge("loop_lag_seconds", "How late the event loop woke the last beat")
+        lag = self._metrics.gauge("loop_lag_seconds", "Lag of the event loop in seconds")
         loop = asyncio.get_running_loop()
         while True:
             due_s = loop.time() + BEAT_S

@@ -83,40 +83,46 @@ class CommonSettings:
     nats_url: str = setting(
         "nats://127.0.0.1:4222",
         check=_nats_urls,
-        help="NATS servers, with commas between them; the default is where `berth up` puts one",
+        help="NATS servers, comma-separated; the default is that of `berth up`",
     )
     nats_creds_file: Path | None = setting(
         None,
         secret=True,
-        help="file with this service's JWT and seed, read anew at each connection; none = no "
-        "authentication",
+        help=(
+            "file with this service's JWT and seed, read again at each connection; none = no "
+            "authentication"
+        ),
     )
     nats_ca_file: Path | None = setting(
         None,
-        help="file with the authority (PEM) that a tls:// server's certificate must be from; "
-        "none = those that the system trusts",
+        help="certificate authority (PEM) of a tls:// server; none = the system's authorities",
     )
     nats_plaintext: bool = setting(
         False,
-        help="true: a NATS server of another machine may be without TLS, so that whoever is in "
-        "between can read all and say anything; for networks that nobody else is in",
+        help=(
+            "true: allow a NATS server on another machine without TLS, where any host on the "
+            "path can read and forge messages; for isolated networks only"
+        ),
     )
     inbox_prefix: str = setting(
         "_INBOX",
-        help="first token of reply subjects; each user of a NATS with permissions has its own",
+        help="first token of reply subjects, different for each NATS user with permissions",
     )
     http_host: str = setting(
-        "127.0.0.1", help="where health and metrics listen; 0.0.0.0 only inside a container"
+        "127.0.0.1", help="address of health and metrics; 0.0.0.0 only inside a container"
     )
     http_port: int = setting(
         0,
         least=-1,
         most=65535,
-        help="port of /healthz, /readyz and /metrics; 0 = any free one (the log says which), "
-        "-1 = none",
+        help="port of /healthz, /readyz and /metrics; 0 = any free one (see the log), -1 = none",
     )
-    log_level: Level = setting("info", help="minimum level of log lines")
-    log_format: Format = setting("json", help="json: a line an event; text: for people")
+    log_level: Level = setting(
+        "info", help="minimum level of log lines: debug, info, warning or error"
+    )
+    log_format: Format = setting(
+        "json", help="json: a JSON line per event; text: human-readable lines"
+    )
 
 
 class _Number(click.FloatRange):

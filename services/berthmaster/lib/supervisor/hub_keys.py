@@ -52,22 +52,24 @@ class HubKeysSettings(CommonSettings):
 
     data: Path = setting(Path("/data"), help="folder of keys and certificates")
     names: tuple[str, ...] = required(
-        help="names of the bus's servers in this cluster; their certificate names them"
+        help="names of the NATS servers in this cluster, for their certificate"
     )
     external: tuple[str, ...] = setting(
         (),
-        help="host names and addresses under which agents in other clusters reach the bus; its "
-        "certificate names them",
+        help="host names and addresses of the bus for agents in other clusters, for its "
+        "certificate",
     )
     monitors: tuple[str, ...] = setting(
-        (), help="http://HOST:PORT of each server, where `berth cluster list` asks who is connected"
+        (), help="http://HOST:PORT of each server, where `berth cluster list` reads connections"
     )
-    tenants: tuple[str, ...] = setting((DEFAULT_TENANT,), help="tenants that get a key")
-    login: bool = setting(False, help="make the keys of the login service, too")
+    tenants: tuple[str, ...] = setting((DEFAULT_TENANT,), help="tenants that get keys")
+    login: bool = setting(False, help="also create the keys of the login service")
     certificates: CertificateSource = setting(
         "own",
-        help="own: an authority of our own signs the servers' certificate; given: cert-manager's "
-        "is in the folder",
+        help=(
+            "own: Berthmaster's own authority signs the servers' certificate; given: "
+            "cert-manager's certificate is in the folder"
+        ),
     )
 
 
@@ -162,7 +164,7 @@ async def main(ctx: Context[HubKeysSettings]) -> None:
     except (*FAULTS, CertificatesError) as error:
         raise CannotStart(f"{settings.data} cannot be prepared: {fault_text(error)}") from error
     publisher = Publisher(ApiServer.of_pod().write)
-    failing = ctx.metrics.gauge("keys_failing", "1 while the Secrets of the pods cannot be written")
+    failing = ctx.metrics.gauge("keys_failing", "1 while writes of the pods' Secrets fail")
     loop = asyncio.get_running_loop()
 
     def compare() -> list[str]:

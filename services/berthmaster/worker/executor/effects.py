@@ -90,7 +90,7 @@ class AttemptEffects:
         if task.cancelled():
             return
         if (error := task.exception()) is not None:
-            self._log.error("an order was not carried out", error=error, attempt=held.text)
+            self._log.error("order not carried out", error=error, attempt=held.text)
             self.broken = f"an order for {held.text} was not carried out: {error}"
         elif held.ordered.is_set():  # ordered after its last check
             self._drive(held)
@@ -192,4 +192,4 @@ class AttemptEffects:
             self._note(held, error.__cause__)
         held.refused, held.hopeless = str(error), error.of_request
         held.known = True
-        self._log.warning("the cluster refuses", attempt=held.text, why=held.refused)
+        self._log.warning("order refused by cluster", attempt=held.text, why=held.refused)

@@ -45,7 +45,7 @@ class ElasticLooks:
         if task.cancelled():
             return
         if (error := task.exception()) is not None:
-            self._log.error("no look at what Kueue makes of it", error=error, attempt=held.text)
+            self._log.error("Kueue Workloads not checked", error=error, attempt=held.text)
         else:
             self.follow(held)  # a change may have come after its last check
 
@@ -65,7 +65,7 @@ class ElasticLooks:
             except KubernetesError as error:
                 if not told:
                     self._log.warning(
-                        "cannot see what Kueue makes of it", attempt=held.text, why=str(error)
+                        "Kueue Workloads unreadable", attempt=held.text, why=str(error)
                     )
                 pause_s, told = AFTER_ERROR_S, True
                 continue

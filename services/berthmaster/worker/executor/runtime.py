@@ -185,7 +185,7 @@ class ClusterRuntime:
                 try:
                     await self.writer.release(held)
                 except KubernetesError as error:
-                    self._log.warning("object not released", attempt=held.text, why=str(error))
+                    self._log.warning("finalizer not removed", attempt=held.text, why=str(error))
 
     # ---- Runtime
 
@@ -248,7 +248,7 @@ class ClusterRuntime:
             case Deleted(job):
                 self._lose(job)
             case Unreadable(bad):
-                self._log.error("cannot read an object", object=bad.name, why=bad.why)
+                self._log.error("job object unreadable", object=bad.name, why=bad.why)
             case Listed(version):
                 self._compare(kind, namespace, version)
                 self._listed.set()
@@ -256,7 +256,7 @@ class ClusterRuntime:
     def _see(self, kind: JobKind, job: JobObject) -> None:
         mine = attempt_of(job)
         if mine is None or mine[1] != self._executor:
-            self._log.warning("an object has our label and is not ours", object=job.metadata.name)
+            self._log.warning("foreign object with Berthmaster label", object=job.metadata.name)
             return
         held = self._held.get(mine[0])
         new = held is None or not (held.known or held.order)
@@ -308,7 +308,7 @@ class ClusterRuntime:
                     held.scene.pods[pod.metadata.name] = pod
                 self._judge_soon(held)
             case Unreadable(bad):
-                self._log.error("cannot read a pod", pod=bad.name, why=bad.why)
+                self._log.error("pod unreadable", pod=bad.name, why=bad.why)
             case Listed():
                 self._listed.set()
 
@@ -326,7 +326,7 @@ class ClusterRuntime:
                     self._see_groups(held)
                     self._judge(held)
             case Unreadable(bad):
-                self._log.error("cannot read a PodGroup", group=bad.name, why=bad.why)
+                self._log.error("PodGroup unreadable", group=bad.name, why=bad.why)
             case Listed():
                 pass
 
@@ -366,7 +366,7 @@ class ClusterRuntime:
         self._looks.follow(held)
         for event in self._news(held):
             if isinstance(event, PodsWaiting) and held.goal is Goal.STOP:
-                self._log.info("still there", attempt=held.text, why=event.reason)
+                self._log.info("object still exists", attempt=held.text, why=event.reason)
             self._say(event)
 
     def _news(self, held: Held) -> list[PodEvent]:
@@ -412,7 +412,7 @@ class ClusterRuntime:
             and self._clock() >= expires_s + DEADLINE_GRACE_S
             and not any(isinstance(event, _OVER) for event in held.told.values())
         ):
-            self._log.warning("its cluster did not end it in time", attempt=held.text)
+            self._log.warning("deadline not enforced by cluster", attempt=held.text)
             held.stop_reason = DEADLINE
             self._effects.want(held, Goal.STOP)
         self._judge(held)

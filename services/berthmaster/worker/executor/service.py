@@ -80,13 +80,15 @@ _COUNTERS: Final[tuple[tuple[str, str, _Value], ...]] = (  # name, help, and whe
 class ExecutorMetrics:
     def __init__(self, ctx: Context[ExecutorSettings]) -> None:
         metrics = ctx.metrics
-        self._attempts = metrics.gauge("attempts", "Attempts in hand")
-        self._aside = metrics.gauge("set_aside", "Objects that cannot be handled")
-        self._objects = metrics.gauge("objects", "Job objects in the cluster that are ours")
+        self._attempts = metrics.gauge("attempts", "Attempts of this executor")
+        self._aside = metrics.gauge("set_aside", "Objects skipped because of errors")
+        self._objects = metrics.gauge("objects", "Managed job objects in the cluster")
         self._calls = metrics.counter("api_calls", "Calls to the API server", ("verb", "resource"))
-        self._away = metrics.gauge("claims_held_back", "1 while its API server does not answer")
+        self._away = metrics.gauge(
+            "claims_held_back", "1 while claims wait because the API server does not answer"
+        )
         self._lacking = metrics.gauge(
-            "namespace_closed", "1 where rights are missing for jobs to be made", ("namespace",)
+            "namespace_closed", "1 for a namespace with missing rights", ("namespace",)
         )
         self._counters = {what: metrics.counter(what, text) for what, text, _ in _COUNTERS}
         self._shown: dict[object, int] = {}
@@ -173,7 +175,7 @@ async def _gangs(ctx: Context[ExecutorSettings], client: Client) -> Gangs:
         if not lacking:
             return gangs
         ctx.log.warning(
-            "gang scheduling is served, and we may not use it",
+            "gang scheduling lacks rights",
             kind=f"{resource.kind} of {resource.group}",
             namespaces=",".join(lacking),
         )
@@ -331,22 +333,22 @@ class _Serving:
             away = runtime.away()
             if bool(away) != bool(shell.core.away):
                 if away:
-                    self._ctx.log.warning("nothing is claimed: no answer", why=away)
+                    self._ctx.log.warning("claiming paused, API server silent", why=away)
                 else:
-                    self._ctx.log.info("claiming again: the API server answers")
+                    self._ctx.log.info("claiming resumed")
                 shell.feed(ClusterReached(away))
 
     async def _watch_gangs(self) -> None:
         """Update the gang scheduling of later jobs."""
         ctx, writer = self._ctx, self._runtime.writer
-        ctx.log.info("gangs start together", by=writer.style.gangs.value)
+        ctx.log.info("gang scheduling selected", by=writer.style.gangs.value)
         if ctx.settings.jobs == "volcano":
             what = (
                 "Volcano's"
                 if VOLCANO_JOB in writer.style.kinds
                 else "Kubernetes', as it has no other"
             )
-            ctx.log.info("jobs are made", of=what)
+            ctx.log.info("job kinds selected", of=what)
         while not await stopped_within(GANGS_S, ctx.stopping):
             try:
                 gangs = await _gangs(ctx, self._client)
@@ -354,7 +356,7 @@ class _Serving:
                 continue  # reported by the mirrors
             if gangs is not writer.style.gangs:
                 writer.style = writer.style._replace(gangs=gangs)
-                ctx.log.info("gangs start together", by=gangs.value)
+                ctx.log.info("gang scheduling selected", by=gangs.value)
 
     def _tell_lacking(self, figures: ExecutorMetrics) -> None:
         """Report namespaces without a Role. Other namespaces continue."""
@@ -365,10 +367,10 @@ class _Serving:
         figures.closed(names, lacking)
         for name, why in lacking.items():
             if name not in self._told:
-                ctx.log.warning("a namespace is not served", namespace=name, why=why)
+                ctx.log.warning("namespace not served", namespace=name, why=why)
         for name in self._told:
             if name not in lacking:
-                ctx.log.info("a namespace is served again", namespace=name)
+                ctx.log.info("namespace served again", namespace=name)
         self._told = lacking
 
     def _serves(self, placed: Placed) -> bool:
@@ -382,7 +384,7 @@ class _Serving:
         self._ctx.health.ready("namespaces", False, f"{why}, which is not served any more")
         if attempt not in self._untold:
             self._untold.add(attempt)
-            self._ctx.log.error("cannot tell what became of a claim", why=why)
+            self._ctx.log.error("claim in unserved namespace", why=why)
         return False
 
 

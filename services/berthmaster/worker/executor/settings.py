@@ -32,61 +32,77 @@ def _scheduler(name: str) -> str:
 class ExecutorSettings(WorkerSettings, JobSettings):
     namespaces: tuple[str, ...] = required(
         check=_namespaces,
-        help="where jobs may be made, with commas between them; the executor's Role must be bound "
-        "in each, and it touches nothing anywhere else",
+        help=(
+            "namespaces for jobs, comma-separated; the executor's Role must be bound in each, "
+            "and it uses no other namespace"
+        ),
     )
     start_limit_s: float = setting(
         300.0,
         least=1,
         most=86_400,
-        help="seconds in which all pods of an attempt must run, images and all, before it is "
-        "given back; from its admission on where the cluster has a queue",
+        help=(
+            "seconds until all pods of an attempt must run, image pulls included; counted from "
+            "the admission where the cluster has a queue"
+        ),
     )
     queue_limit_s: float = setting(
         600.0,
         least=1,
         most=604_800,
-        help="seconds that an attempt may wait in the cluster's own queue before it is given back",
+        help="seconds that an attempt may wait in the cluster's own queue",
     )
     gang_limit_s: float = setting(
         30.0,
         least=1,
         most=86_400,
-        help="seconds that two gangs may hold nodes which each other waits for before the younger "
-        "gives way, blamed for nothing; where gang scheduling is served that never happens. Three "
-        "times the longest pause of kube-scheduler between two tries of a pod; where an autoscaler "
-        "makes nodes, longer than that takes",
+        help=(
+            "seconds that two gangs may block each other on half of their nodes before the "
+            "younger is evicted, without blame; gang scheduling avoids this. Three times the "
+            "longest pause of kube-scheduler between two tries of a pod; set it above the time "
+            "of an autoscaler"
+        ),
     )
     gangs: str = setting(
         "auto",
         check=_gangs,
-        help="what starts all pods of a gang or none: kubernetes (its PodGroup, or in 1.35 its "
-        "Workload), coscheduling (scheduler-plugins' PodGroup), volcano (its PodGroup, and "
-        "its scheduler for all pods), none; auto = the first of these "
-        "that the cluster serves and we may make. Pods for KAI's scheduler are gangs of KAI's",
+        help=(
+            "gang scheduling: kubernetes (PodGroup, or in 1.35 Workload), coscheduling "
+            "(PodGroup of scheduler-plugins), volcano (its PodGroup and scheduler for all "
+            "pods), none; auto = the first one that is served and permitted. Pods of KAI's "
+            "scheduler are KAI's gangs"
+        ),
     )
     volcano_scheduler: str = setting(
-        "volcano", check=_scheduler, help="scheduler of all pods where Volcano runs or starts them"
+        "volcano", check=_scheduler, help="scheduler of all pods if Volcano runs or starts them"
     )
-    volcano_queue: str = setting("default", help="Volcano's queue for them")
+    volcano_queue: str = setting("default", help="Volcano's queue for these pods")
     kai_scheduler: str = setting(
         "kai-scheduler",
-        help="scheduler of pods with a part of a GPU where KAI shares them; with it as the "
-        "scheduler (--scheduler) of all pods whole GPUs are KAI's too",
+        help=(
+            "scheduler of pods with a GPU fraction where KAI shares GPUs; if it is also the "
+            "scheduler (--scheduler) of all pods, KAI allocates whole GPUs too"
+        ),
     )
     kai_queue: str = setting(
         "default-queue",
-        help="KAI's queue for such pods. Of a job that may not be preempted KAI starts what is "
-        "within the queue's quota, and ends none of it",
+        help=(
+            "KAI's queue for such pods. For non-preemptible jobs KAI uses only the queue's "
+            "quota and preempts none of them"
+        ),
     )
     run_as_non_root: bool = setting(
         False,
-        help="pods may not start as root, as namespaces of Pod Security's level `restricted` ask; "
-        "an image of a root user is refused by the kubelet then, and the job says so",
+        help=(
+            "pods must not run as root, as in namespaces of Pod Security level `restricted`; "
+            "the kubelet refuses images with a root user, and the job reports that"
+        ),
     )
     scheduler: str = setting(
         "",
         check=_scheduler,
-        help="schedulerName of the pods, such as a profile of kube-scheduler that scores every "
-        "node, so that pods run where they were placed; none = the cluster's own choice",
+        help=(
+            "schedulerName of pods, such as a kube-scheduler profile that scores every node, so"
+            " that pods run where placed; none = the cluster's default"
+        ),
     )

@@ -317,7 +317,7 @@ class Shell:
             case Unknown(why):
                 self.counts.unknown += 1
                 if not failures:
-                    self._door.log.warning("write of unknown outcome", workload=name, why=why)
+                    self._door.log.warning("write result unknown", workload=name, why=why)
                 failures = self._failures[name] = failures + 1
                 await asyncio.sleep(_PAUSES.delay_s(failures, self._chance))
             case _:
@@ -350,7 +350,7 @@ class Shell:
                 failures += 1
                 if failures == 1:
                     self._door.log.warning(
-                        "cannot read a workload",
+                        "workload unreadable",
                         workload=f"{order.tenant}/{order.id}",
                         why=str(error),
                     )

@@ -89,7 +89,7 @@ class JobMirrors:
             hear()
         for odd in self.aside.take_unreported():
             self._log.error(
-                "an object is set aside",
+                "object skipped",
                 error=odd.error,
                 object=f"{odd.metadata.namespace}/{odd.metadata.name}",
                 why=odd.why,

@@ -143,7 +143,7 @@ class WorkerInventory:
             writer=DoorFacts(door),
         )
         self._identified = False
-        self._holding = ctx.metrics.gauge("pods_holding", "Pods that hold something on a node")
+        self._holding = ctx.metrics.gauge("pods_holding", "Pods with resources on a node")
 
     async def run(self) -> None:
         """Until the service is asked to stop; the lease is given back at the end."""

@@ -38,20 +38,24 @@ class InventorySettings(WorkerSettings, JobSettings):
     """Settings of the inventory of one worker cluster."""
 
     labels: tuple[str, ...] = setting(
-        (), check=_labels, help="labels of the cluster that requests can be matched by, KEY=VALUE"
+        (), check=_labels, help="labels of the cluster for requests to match, KEY=VALUE"
     )
     kueue_config: str = setting(
         f"{NAMESPACE}/{CONFIG_MAP}",
         check=_config,
-        help="ConfigMap with the configuration of the cluster's Kueue, NAMESPACE/NAME: its "
-        "deviceClassMappings are read; none = it is not looked at. Another name needs a rule in "
-        "the ClusterRole berthmaster-inventory",
+        help=(
+            "ConfigMap with the configuration of the cluster's Kueue, NAMESPACE/NAME, read for "
+            "deviceClassMappings; none = not read. Another name needs a rule in the ClusterRole"
+            " berthmaster-inventory"
+        ),
     )
     device_class_mapping: tuple[str, ...] = setting(
         (),
         check=_mappings,
-        help="as which resource the cluster's Kueue counts claimed devices of a DeviceClass, "
-        "DEVICECLASS=RESOURCE; counts over what its configuration says",
+        help=(
+            "Kueue's resource name for claimed devices of a DeviceClass, DEVICECLASS=RESOURCE; "
+            "overrides its configuration"
+        ),
     )
 
     @property

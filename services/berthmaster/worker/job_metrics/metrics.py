@@ -36,21 +36,25 @@ class FiguresMetrics:
 
     def __init__(self, metrics: Metrics, shown: int) -> None:
         self._shown_jobs = shown
-        self.sent = metrics.counter("messages", "Figures of jobs given to NATS")
-        self.dropped = metrics.counter("messages_dropped", "Figures of jobs not sent", ["why"])
-        self.unread = metrics.counter("telemetry_unread", "Telemetry that does not count", ["why"])
-        self._jobs = metrics.gauge("jobs", "Jobs that have figures")
-        self._idle = metrics.gauge("jobs_idle", "Jobs that have left all their GPUs idle for long")
+        self.sent = metrics.counter("messages", "Published usage messages of jobs")
+        self.dropped = metrics.counter(
+            "messages_dropped", "Usage messages of jobs not sent", ["why"]
+        )
+        self.unread = metrics.counter("telemetry_unread", "Ignored telemetry messages", ["why"])
+        self._jobs = metrics.gauge("jobs", "Jobs with usage metrics")
+        self._idle = metrics.gauge("jobs_idle", "Jobs with all GPUs idle for long")
         self._wrong = metrics.gauge(
-            "disagreements", "Contradictions on whose a GPU is that last, by kind", ["kind"]
+            "disagreements", "Lasting contradictions about the owner of a GPU by kind", ["kind"]
         )
         self._gauges = {
-            "gpus": metrics.gauge("job_gpus", "GPUs, or parts of them, that a job has", LABELS),
+            "gpus": metrics.gauge("job_gpus", "Allocated GPUs or fractions of the job", LABELS),
             "utilization_percent": metrics.gauge(
-                "job_utilization_percent", "Mean over the job's GPUs and half a minute", LABELS
+                "job_utilization_percent",
+                "Mean utilization of the job's GPUs over half a minute",
+                LABELS,
             ),
             "sm_active_percent": metrics.gauge(
-                "job_sm_active_percent", "Mean share of its GPUs' SMs that had work", LABELS
+                "job_sm_active_percent", "Mean share of SMs with work on the job's GPUs", LABELS
             ),
             "tensor_active_percent": metrics.gauge(
                 "job_tensor_active_percent",
@@ -67,9 +71,9 @@ class FiguresMetrics:
                 "job_pcie_bytes_per_second", "Over PCIe, both directions, of its GPUs", LABELS
             ),
             "memory_used_mib": metrics.gauge(
-                "job_memory_used_mib", "Memory of its GPUs that is used", LABELS
+                "job_memory_used_mib", "Used memory of the job's GPUs in MiB", LABELS
             ),
-            "power_w": metrics.gauge("job_power_watts", "Of its GPUs together", LABELS),
+            "power_w": metrics.gauge("job_power_watts", "Power of the job's GPUs in watts", LABELS),
         }
         self._pod_gauges = {
             field: metrics.gauge(name, text, LABELS) for field, (name, text) in OF_PODS.items()
@@ -82,7 +86,7 @@ class FiguresMetrics:
         }
         self._owners: set[tuple[str, str]] = set()
         self._idle_jobs = metrics.gauge(
-            "job_idle_seconds", "For how long all of a job's GPUs have done nothing", LABELS
+            "job_idle_seconds", "Seconds for which all GPUs of the job are idle", LABELS
         )
         self._series: set[tuple[str, str]] = set()
         self._before: dict[str, int] = {}

@@ -11,12 +11,15 @@ from berthmaster.lib.runtime.settings import setting
 class FiguresSettings(WorkerSettings, ClusterSettings):
     namespaces: tuple[str, ...] = setting(
         (),
-        help="where figures are written on Jobs and told as Events, with commas between them; the "
-        "Role berthmaster-figures must be bound in each. Others are read and told on the bus",
+        help=(
+            "namespaces in which usage is written to Jobs and Events, comma-separated; the Role"
+            " berthmaster-figures must be bound in each. Jobs elsewhere are only published on "
+            "the bus"
+        ),
     )
     idle_limit_s: float = setting(
         1800.0,
         least=0,
         most=30 * 86_400,
-        help="seconds after which a job is told that leaves all its GPUs idle; 0 = never",
+        help="seconds after which a job with idle GPUs gets an Event; 0 = never",
     )

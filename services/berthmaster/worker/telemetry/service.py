@@ -73,10 +73,10 @@ class Shell:
         self._outbox: asyncio.Queue[NodeTelemetry] = asyncio.Queue(MAX_OUTBOX)
         self._gpus: dict[str, dict[str, int]] = {}
         metrics = ctx.metrics
-        self._sent = metrics.counter("messages", "Messages given to NATS")
-        self._sent_bytes = metrics.counter("messages_bytes", "Their size")
-        self._dropped = metrics.counter("messages_dropped", "Messages not sent, by why", ["why"])
-        self._read_s = metrics.histogram("read_seconds", "How long the source took to be read")
+        self._sent = metrics.counter("messages", "Published messages")
+        self._sent_bytes = metrics.counter("messages_bytes", "Bytes of published messages")
+        self._dropped = metrics.counter("messages_dropped", "Messages not sent, by reason", ["why"])
+        self._read_s = metrics.histogram("read_seconds", "Seconds for one read of the source")
         self._health = metrics.gauge("gpus", "GPUs by node and health", ["node", "health"])
         self._counts = {what: metrics.counter(what.value, _HELP[what]) for what in What}
 

@@ -27,25 +27,30 @@ class TelemetrySettings(WorkerSettings):
     node: str = setting(
         "",
         check=lambda text: cluster_problem(text) if text else "",
-        help="this node's name in its cluster; empty = the host's name, and with source dcgm "
-        "each Hostname label is a node of its own",
+        help=(
+            "name of this node in its cluster; empty = the host name; with source dcgm each "
+            "Hostname label is a node of its own"
+        ),
     )
     source: Literal["auto", "nvml", "dcgm", "emulated"] = setting(
         "auto",
-        help="auto: the NVIDIA driver, else a dcgm-exporter, else exit code 3; nvml: the driver; "
-        "dcgm: a dcgm-exporter, waited for; emulated: made-up GPUs",
+        help=(
+            "auto: the NVIDIA driver, else a dcgm-exporter, else exit code 3; nvml: the driver;"
+            " dcgm: a dcgm-exporter, also if not up yet; emulated: emulated GPUs"
+        ),
     )
     interval_s: float = setting(
         1.0,
         least=0.1,
         most=300,
-        help="seconds from one message to the next; 1 is as often as the driver's own samples of "
-        "utilization change",
+        help="seconds between two messages; the driver updates utilization about once a second",
     )
     proc: Path = setting(
         Path("/proc"),
-        help="where processes are looked up to find their pods; in a container the host's "
-        "/proc, mounted, or share the host's process ids",
+        help=(
+            "folder of processes, to find their pods; in a container, the host's /proc, "
+            "mounted, or shared process ids"
+        ),
     )
     cgroup: Path = setting(
         Path("/sys/fs/cgroup"),
@@ -54,21 +59,21 @@ class TelemetrySettings(WorkerSettings):
     )
     kubelet: Path = setting(
         Path("/var/lib/kubelet/pod-resources/kubelet.sock"),
-        help="the kubelet's socket that tells which containers have which GPUs; it belongs to root",
+        help="the kubelet's PodResources socket with the GPUs of containers, owned by root",
     )
     dcgm_url: str = setting(
         "http://127.0.0.1:9400/metrics",
         check=_page,
-        help="page of the dcgm-exporter; the default is its default port on this node",
+        help="URL of the dcgm-exporter; the default is its default port on this node",
     )
     dcgm_fleet: bool = setting(
         False,
-        help="the name in dcgm-url is that of a headless Service: read every exporter behind it, "
-        "each telling of its own nodes; one such agent is enough for a cluster",
+        help=(
+            "dcgm-url names a headless Service: read every exporter behind it; one such agent "
+            "serves a cluster"
+        ),
     )
-    emulated_gpus: int = setting(
-        8, least=0, most=64, help="A100 GPUs that source emulated makes up"
-    )
+    emulated_gpus: int = setting(8, least=0, most=64, help="number of emulated A100 GPUs")
 
     @property
     def node_name(self) -> str:

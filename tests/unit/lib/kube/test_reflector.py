@@ -226,16 +226,16 @@ def test_a_server_that_is_away_leaves_the_mirror_as_it_was_and_says_so_once() ->
             async with watching(stage) as watcher:
                 await stage.until_watched()
                 await stage.stop()
-                await until(lambda: "cannot mirror" in watcher.log.events())
+                await until(lambda: "mirroring failed" in watcher.log.events())
                 await asyncio.sleep(0.5)
                 assert watcher.sizes() == {"a": 1}
                 assert "no connection" in watcher.mirror.faults.reason
-                assert watcher.log.events() == ["cannot mirror"]
+                assert watcher.log.events() == ["mirroring failed"]
                 await stage.put("b", spec={"size": 2})
                 await stage.start()
                 await until(lambda: watcher.sizes() == {"a": 1, "b": 2})
                 assert watcher.mirror.faults.reason == ""
-                assert watcher.log.events() == ["cannot mirror", "mirroring again"]
+                assert watcher.log.events() == ["mirroring failed", "mirroring resumed"]
                 assert watcher.mirror.lists == 1
 
     asyncio.run(story())
@@ -251,7 +251,7 @@ def test_a_kind_that_is_not_served_is_told_once_and_mirrored_when_it_comes() -> 
                 why = "widgets of toys.example/v1 are not served here"
                 assert watcher.mirror.faults.reason == why
                 assert watcher.log.lines == [
-                    ("warning", "cannot mirror", {"resource": "widgets", "why": why})
+                    ("warning", "mirroring failed", {"resource": "widgets", "why": why})
                 ]
                 assert not watcher.mirror.caught_up
                 assert watcher.mirror.age_s(99.0) == float("inf")
@@ -292,7 +292,7 @@ def test_what_is_not_allowed_is_told_in_the_servers_words() -> None:
                 await until(lambda: watcher.log.lines)
                 assert watcher.log.lines[0][2]["why"] == f"not allowed: {words} (widgets)"
                 await until(lambda: watcher.mirror.caught_up)
-                assert watcher.log.events() == ["cannot mirror", "mirroring again"]
+                assert watcher.log.events() == ["mirroring failed", "mirroring resumed"]
 
     asyncio.run(story())
 
@@ -473,10 +473,10 @@ def test_a_server_that_accepts_and_ends_every_watch_is_not_asked_in_a_circle() -
                 # Pauses of 0.1 s, doubled each time, less a quarter by this test's chance.
                 assert asyncio.get_running_loop().time() - before_s >= 0.75 * 1.5
                 await stage.until_watched()
-                assert watcher.log.events() == ["cannot mirror"]  # though it accepted each
+                assert watcher.log.events() == ["mirroring failed"]  # though it accepted each
                 assert watcher.mirror.faults.reason == "a watch that ended as soon as it began"
                 await until(lambda: not watcher.mirror.faults.reason)
-                assert watcher.log.events() == ["cannot mirror", "mirroring again"]
+                assert watcher.log.events() == ["mirroring failed", "mirroring resumed"]
                 assert watcher.mirror.lists == 1
 
     asyncio.run(story())

@@ -39,8 +39,8 @@ def test_writes_that_keep_failing_are_trouble_until_one_is_stored() -> None:
     assert bus.fail(SILENT) == ""  # counted anew
     assert bus.write_health.failures == 3
     assert [(level, event) for level, event, _ in bus.log.seen] == [
-        ("warning", "the bus does not store"),
-        ("info", "the bus stores again"),
+        ("warning", "NATS does not store writes"),
+        ("info", "NATS stores writes again"),
     ]
 
 
@@ -48,7 +48,7 @@ def test_it_is_told_at_a_bounded_rate() -> None:
     bus = Bus()
     for _ in range(60):
         bus.fail(SILENT, took_s=0.5)
-    lines = bus.log.fields("the bus does not store")
+    lines = bus.log.fields("NATS does not store writes")
     assert [line["for_s"] for line in lines] == [3.0, 13.0, 23.0]
     assert lines[0] == {
         "stream": "WORKLOADS",

@@ -22,13 +22,11 @@ class CallMetrics:
 
 class ControllerMetrics:
     def __init__(self, metrics: Metrics) -> None:
-        self._acting = metrics.gauge("acting", "1 where this replica acts")
-        self._writes = metrics.counter(
-            "writes", "Writes by what became of them", ["kind", "outcome"]
-        )
+        self._acting = metrics.gauge("acting", "1 on the acting replica")
+        self._writes = metrics.counter("writes", "Writes by result", ["kind", "outcome"])
         self._dropped = metrics.gauge("events_dropped", "Kubernetes events not written")
-        self._aside = metrics.gauge("set_aside", "Objects that cannot be handled", ["resource"])
-        self._faults = metrics.counter("faults", "Times the core raised on an answer or a fact")
+        self._aside = metrics.gauge("set_aside", "Objects skipped because of errors", ["resource"])
+        self._faults = metrics.counter("faults", "Exceptions of the core on an answer or a fact")
         self._shown: set[str] = set()
 
     def acting(self, acting: bool) -> None:

@@ -39,8 +39,8 @@ class FactWatch(Watch):
         self._own_kinds = own_kinds
         super().__init__(ctx, client, watched, SetAside(), absent_s=ABSENT_S)
         metrics = ctx.metrics
-        self._problems = metrics.gauge("problems", "Objects that cannot be right", ["kind"])
-        self._odd = metrics.gauge("set_aside", "Objects that cannot be handled")
+        self._problems = metrics.gauge("problems", "Objects with impossible values", ["kind"])
+        self._odd = metrics.gauge("set_aside", "Objects skipped because of errors")
         self._problem_kinds: set[str] = set()
 
     def apply(self, one: Watched, change: Change[Any]) -> None:
@@ -140,9 +140,7 @@ class FactWatch(Watch):
         self._odd.set(len(self.aside))
         for odd in self.aside.take_unreported():
             about = f"{odd.metadata.namespace}/{odd.metadata.name}"
-            self.log.error(
-                "an object is set aside", error=odd.error, kind=odd.resource.kind, about=about
-            )
+            self.log.error("object skipped", error=odd.error, kind=odd.resource.kind, about=about)
 
 
 def shown(one: Watched) -> str:

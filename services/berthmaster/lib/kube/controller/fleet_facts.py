@@ -84,7 +84,7 @@ class FleetFacts:
             handle()
         except Exception as error:  # noqa: BLE001 - see above
             self._on_fault()
-            self._ctx.log.error("a fact is not understood", error=error, subject=subject)
+            self._ctx.log.error("fact not understood", error=error, subject=subject)
         self._on_change()
 
     def _is_caught_up(self) -> None:

@@ -49,7 +49,7 @@ class KubeEvents:
             self._recorder.tell(about, kind, event.reason, event.note)
         name, namespace = event.metadata.name, event.metadata.namespace
         self._ctx.log.info(
-            "told",
+            "kubernetes event queued",
             kind=kind,
             about=f"{event.resource.kind} {namespace}/{name}"
             if namespace

@@ -237,7 +237,7 @@ class Controller(Generic[W]):
                 self.carry_out(instruction)
         except Exception as error:  # noqa: BLE001 - one odd object must not end the rest
             self.metrics.fault()
-            self.ctx.log.error("an answer cannot be handled", error=error, write=self.about(write))
+            self.ctx.log.error("answer not handled", error=error, write=self.about(write))
         self.wrote(write, answer)
         self.wake()
 
@@ -245,7 +245,7 @@ class Controller(Generic[W]):
         for odd in self._core.aside.take_unreported():
             if odd.phase is not Phase.READING:  # the watch has told the log
                 self.ctx.log.error(
-                    "an object is set aside",
+                    "object skipped",
                     error=odd.error,
                     about=f"{odd.resource.kind} {odd.metadata.namespace}/{odd.metadata.name}",
                     why=odd.why,

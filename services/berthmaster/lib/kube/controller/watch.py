@@ -86,10 +86,12 @@ class Watch:
         self._sure_s = sure_s
         self.now = asyncio.get_running_loop().time
         metrics = ctx.metrics
-        self._objects = metrics.gauge("objects", "Objects mirrored", ["resource"])
-        self._bad = metrics.gauge("unreadable_objects", "Objects of a wrong form", ["resource"])
-        self._lists = metrics.gauge("mirror_lists", "Times a kind was listed", ["resource"])
-        self._age_s = metrics.gauge("mirror_age_seconds", "Since a watch was heard", ["resource"])
+        self._objects = metrics.gauge("objects", "Mirrored objects", ["resource"])
+        self._bad = metrics.gauge("unreadable_objects", "Malformed objects", ["resource"])
+        self._lists = metrics.gauge("mirror_lists", "Lists of a kind", ["resource"])
+        self._age_s = metrics.gauge(
+            "mirror_age_seconds", "Seconds since the last news of a watch", ["resource"]
+        )
         self._calls = CallMetrics(metrics, client, "Calls of the API")
         self.watched = {one.name: one for one in watched}
         self.reflectors: dict[str, Reflector[Any]] = {
@@ -218,7 +220,7 @@ class Watch:
     def _set_aside(self, one: Watched, change: Unreadable[Any]) -> None:
         bad = change.object
         name = f"{bad.namespace}/{bad.name}" if bad.namespace else bad.name
-        self.log.warning("an object has a wrong form", resource=one.name, name=name, why=bad.why)
+        self.log.warning("malformed object", resource=one.name, name=name, why=bad.why)
         about = Metadata(name=bad.name, namespace=bad.namespace)
         if change.previous is not None:
             about = change.previous.metadata

@@ -209,8 +209,8 @@ async def test_what_is_asked_for_is_written_and_its_answer_comes_back() -> None:
             ((name, answer),) = room.keeper.answers
             assert (name, answer.outcome) == ("a", Outcome.DONE)
             assert isinstance(answer.found, Widget)
-            await until(lambda: room.logged("told"))
-            assert room.logged("told")[0]["about"] == "Widget toys/a"
+            await until(lambda: room.logged("kubernetes event queued"))
+            assert room.logged("kubernetes event queued")[0]["about"] == "Widget toys/a"
             await stage.put("b")
             await until(lambda: size(stage, "b") == WISH)
             assert (room.keeper.begun, room.figure("acting")) == (1, 1)
@@ -262,15 +262,17 @@ async def test_odd_objects_of_every_kind_are_set_aside_and_the_rest_goes_on() ->
         await stage.put("good")
         async with controlling(stage) as room:
             await until(lambda: size(stage, "good") == size(stage, "sulky") == WISH)
-            await until(lambda: len(room.logged("told")) == 4)
-            told = {line["about"]: line["reason"] for line in room.logged("told")}
+            await until(lambda: len(room.logged("kubernetes event queued")) == 4)
+            told = {
+                line["about"]: line["reason"] for line in room.logged("kubernetes event queued")
+            }
             assert told == {
                 "Widget toys/unreadable": "Unreadable",
                 "Widget toys/poison": "NotUnderstood",
                 "Widget toys/odd": "CannotBeHandled",
                 "Widget toys/good": "Resized",
             }
-            assert len(room.logged("an answer cannot be handled")) == 1
+            assert len(room.logged("answer not handled")) == 1
             await until(lambda: room.figure("set_aside", resource="widgets") == 3)
             parts: Any = room.widgets.ctx.health.readiness()[1]["parts"]
             assert parts["odd objects"] == {"ok": True, "why": "3 cannot be handled"}
@@ -292,7 +294,7 @@ async def test_who_is_quiet_tells_its_log_only() -> None:
         async with Stage() as stage:
             await stage.put("a")
             async with controlling(stage, quiet=quiet) as room:
-                await until(lambda room=room: room.logged("told"))  # type: ignore[misc]
+                await until(lambda room=room: room.logged("kubernetes event queued"))  # type: ignore[misc]
             # What was told has been written, or will not be, when it has stopped.
             posted[quiet] = [path for verb, path, _ in stage.requests if verb == "POST"]
     assert posted[True] == []

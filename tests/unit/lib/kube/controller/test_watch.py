@@ -170,7 +170,7 @@ def test_an_object_that_cannot_be_read_is_logged_once_counted_and_told() -> None
                 assert (oddity.phase, oddity.metadata.name) == (Phase.READING, "odd")
                 assert oddity.why.startswith("Expected `int`, got `str`")
                 (line,) = service.lines()
-                assert line["event"] == "an object has a wrong form"
+                assert line["event"] == "malformed object"
                 assert (line["resource"], line["name"]) == ("widgets", "toys/odd")
                 assert line["why"].startswith("Expected `int`, got `str`")
 

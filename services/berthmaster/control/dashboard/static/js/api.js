@@ -2,7 +2,7 @@
 
 export class Failed extends Error {
   constructor(status, said) {
-    super(said.error || `the page answered ${status}`);
+    super(said.error || `the server answered ${status}`);
     this.status = status;
     this.field = said.field || "";
   }
@@ -13,7 +13,7 @@ async function answer(reply) {
   try {
     said = await reply.json();
   } catch {
-    said = { error: `the page answered ${reply.status} and no JSON` };
+    said = { error: `the server answered ${reply.status} without JSON` };
   }
   if (!reply.ok) throw new Failed(reply.status, said);
   return said;

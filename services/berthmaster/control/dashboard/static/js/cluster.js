@@ -20,19 +20,19 @@ function scores(cluster) {
       { head: "whole cluster", num: true, cell: ([key]) => cluster.scores[`${key}ClusterAvailable`] },
       { head: "best node", num: true, cell: ([key]) => cluster.scores[`${key}NodeAvailable`] ?? "?" },
     ], rows, "No scores yet."),
-    h("p", { class: "soft small" }, `-100 to 100, as Open Cluster Management reads them; ${cluster.freshness}. `, cluster.note));
+    h("p", { class: "soft small" }, `Scores for Open Cluster Management: -100 = no capacity, 100 = most. Freshness: ${cluster.freshness}. `, cluster.note));
 }
 
 function about(cluster) {
   const [seen, scored] = get("seen")?.[cluster.cluster] || [];
   return h("section", { class: "card" }, h("h2", {}, "Cluster"), pairs([
-    ["Sign of life", seen ? `${ago(seen)} ago` : "none yet"],
-    ["Score told", scored ? `${ago(scored)} ago` : "not yet"],
+    ["Last heartbeat", seen ? `${ago(seen)} ago` : "never"],
+    ["Last score", scored ? `${ago(scored)} ago` : "never"],
     ["Nodes", count(cluster.nodes)],
     ["GPUs", Object.entries(cluster.models).map(([model, number]) => `${count(number)} ${model}`).join(", ")],
     ["Free", `${count(cluster.free_gpus)} GPUs`],
     ["Measured idle", percent(cluster.idle_gpu_percent)],
-    ["Fragmented", cluster.fragmentation_percent === null ? "?" : `${percent(cluster.fragmentation_percent)} of what is free`],
+    ["Fragmented", cluster.fragmentation_percent === null ? "?" : `${percent(cluster.fragmentation_percent)} of free capacity`],
     ["Largest gang", Object.entries(cluster.largest_gang).map(([model, number]) => `${count(number)} ${model}`).join(", ")],
     [cluster.draining ? "Drained" : "Cordoned", cluster.cordoned], ["Lost", cluster.lost],
   ]));
@@ -42,7 +42,7 @@ function gpuLine(gpu, cluster, node) {
   return h("div", { class: "gpu row spread" },
     h("a", { href: link("cluster", [cluster, node, String(gpu.index)]) }, `GPU ${gpu.index}`),
     h("span", { class: "soft small" }, gpu.utilization_percent === undefined ? "not measured" : `${percent(gpu.utilization_percent)} busy`,
-      `, ${gpu.held_milli / 10} % held`, gpu.health === "lost" || !gpu.offered ? ", lost" : ""),
+      `, ${gpu.held_milli / 10} % allocated`, gpu.health === "lost" || !gpu.offered ? ", lost" : ""),
     spark(gpu.busy, { width: 80, height: 20 }));
 }
 
@@ -57,12 +57,12 @@ function gpuBlock(gpu, chosen) {
       spark(gpu.busy)),
     pairs([
       ["Busy", gpu.utilization_percent === undefined ? "not measured" : `${percent(gpu.utilization_percent)}${typeof gpu.sm_active_percent === "number" ? `, ${percent(gpu.sm_active_percent)} of its SMs` : ""}`],
-      ["Held", `${gpu.held_milli / 10} %${gpu.foreign_milli ? ` (others ${gpu.foreign_milli / 10} %)` : ""}`],
+      ["Allocated", `${gpu.held_milli / 10} %${gpu.foreign_milli ? ` (unmanaged ${gpu.foreign_milli / 10} %)` : ""}`],
       ["Memory", gpu.memory_used_mib === undefined ? mib(gpu.memory_mib) : `${mib(gpu.memory_used_mib)} of ${mib(gpu.memory_total_mib)}`],
-      ["Heat, power", gpu.temperature_c === undefined || gpu.temperature_c === null ? null : `${Math.round(gpu.temperature_c)} °C, ${Math.round(gpu.power_w)} of ${Math.round(gpu.power_limit_w)} W`],
+      ["Temperature, power", gpu.temperature_c === undefined || gpu.temperature_c === null ? null : `${Math.round(gpu.temperature_c)} °C, ${Math.round(gpu.power_w)} of ${Math.round(gpu.power_limit_w)} W`],
       ["Jobs", holders.length ? holders : null],
       ["MIG", gpu.mig?.length ? gpu.mig.map((slice) => slice.profile).join(", ") : null],
-      ["Slowed", gpu.throttle_reasons?.join(", ")],
+      ["Throttled", gpu.throttle_reasons?.join(", ")],
       ["XID", gpu.xid ?? null],
       ["Id", chosen ? h("code", {}, gpu.uuid) : null],
     ]));
@@ -73,10 +73,10 @@ function nodeCard(node, chosen) {
     h("div", { class: "row spread" }, h("h2", {}, node.node), acts.place(node.cluster, node.node, node.schedulable, node.draining)),
     h("p", {}, h("span", { class: `chip ${node.ready ? "good" : "bad"}` }, node.ready ? "ready" : "not ready"), " ",
       node.schedulable ? null : h("span", { class: "chip warn" }, node.draining ? "drained" : "cordoned"), " ",
-      h("span", { class: "soft" }, node.heard_at_s ? `readings ${span(now() - node.heard_at_s)} old` : "no readings")),
+      h("span", { class: "soft" }, node.heard_at_s ? `readings ${span(now() - node.heard_at_s)} old` : "no samples")),
     node.gpus.map((gpu) => (gpu.index === chosen ? gpuBlock(gpu, true) : gpuLine(gpu, node.cluster, node.node))),
     node.shares.length ? pairs(node.shares.map((share) => [share.resource, `${share.count} of ${share.milli / 10} %`])) : null,
-    h("h3", {}, "Pods of ours"),
+    h("h3", {}, "Managed pods"),
     table([
       { head: "job", cell: (pod) => h("a", { href: link("job", [pod.tenant, pod.id]) }, pod.id) },
       { head: "tenant", cell: (pod) => pod.tenant },
@@ -95,7 +95,7 @@ export function cluster(root) {
     const told = get(`cluster/${name}`);
     if (!told) {
       fill(crumbs, h("a", { href: link("fleet") }, "Fleet"), "/", h("h1", {}, name));
-      fill(facts, h("p", { class: "note" }, "Nothing is known of a cluster of this name."));
+      fill(facts, h("p", { class: "note" }, "No cluster has this name."));
       return;
     }
     const [state, words] = freshness(told);
@@ -107,7 +107,7 @@ export function cluster(root) {
   function draw(anew = false) {
     const grid = grids.get(name);
     if (!grid) {
-      fill(holder, h("p", { class: "note" }, "Its GPUs are not shown: there are none, or they are not yours to see."));
+      fill(holder, h("p", { class: "note" }, "No GPUs to show: the cluster has none, or you may not see them."));
       return;
     }
     if (!canvas || canvas.grid.cluster !== name) {
@@ -124,7 +124,7 @@ export function cluster(root) {
     gone = new AbortController();
     const [, wanted, index] = parse().parts, mine = gone;
     if (!wanted) {
-      fill(side, h("section", { class: "card" }, h("p", { class: "note" }, "Choose a GPU to see its node, who is on it, and what it does.")));
+      fill(side, h("section", { class: "card" }, h("p", { class: "note" }, "Select a GPU to see its node, its jobs and its usage.")));
       return;
     }
     try {

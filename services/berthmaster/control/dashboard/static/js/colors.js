@@ -1,9 +1,9 @@
-// From numbers to colours. The scales rise in lightness alone, so that they can be read without
-// telling hues apart; what is broken has a shape of its own as well.
+// Colours of values. Scales rise in lightness alone, readable without distinguishing hues. Faults have
+// a shape of their own.
 import { BUSY, HELD, HEAT, LOST, DEGRADED, MARKS, MEMORY, UNKNOWN } from "./store.js";
 
 export const MODES = [
-  ["busy", "Busy", "1"], ["held", "Held", "2"], ["memory", "Memory", "3"], ["heat", "Heat", "4"], ["health", "Health", "5"],
+  ["busy", "Busy", "1"], ["held", "Allocated", "2"], ["memory", "Memory", "3"], ["heat", "Temperature", "4"], ["health", "Health", "5"],
 ];
 const COLUMN = { busy: BUSY, held: HELD, memory: MEMORY, heat: HEAT, health: MARKS };
 const COLDEST = 25, HOTTEST = 95; // degrees Celsius

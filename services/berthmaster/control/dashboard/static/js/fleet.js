@@ -39,7 +39,7 @@ function facts(cluster) {
     h("span", {}, models || "no GPUs"),
     h("span", {}, h("b", {}, count(cluster.free_gpus)), " free"),
     h("span", {}, h("b", {}, percent(cluster.busy_percent)), " busy"),
-    h("span", { title: "Score of the cluster and of its best node for GPUs, -100 to 100" }, "score ",
+    h("span", { title: "GPU score of the whole cluster / of its best node: -100 = no capacity, 100 = most" }, "score ",
       h("b", {}, cluster.scores.gpuClusterAvailable ?? "?"), " / ", h("b", {}, cluster.scores.gpuNodeAvailable ?? "?")));
 }
 

@@ -207,11 +207,11 @@ export function describe(grid, row) {
   if (marks & NOT_READY) words.push("node not ready");
   if (marks & CLOSED) words.push("cordoned");
   if (marks & MIG) words.push("MIG");
-  else if (marks & PARTS) words.push("shared in parts");
-  if (marks & 16) words.push("others' pods");
-  if (marks & SILENT) words.push("no readings");
+  else if (marks & PARTS) words.push("shared");
+  if (marks & 16) words.push("unmanaged pods");
+  if (marks & SILENT) words.push("no samples");
   return {
     name: `${node.name} GPU ${row - node.first}`, model: grid.models[node.model], words,
-    figures: `busy ${known(busy, " %")} · held ${held === 255 ? "?" : `${held} %`} · memory ${known(memory, " %")} · ${known(heat, " °C")}`,
+    figures: `busy ${known(busy, " %")} · allocated ${held === 255 ? "?" : `${held} %`} · memory ${known(memory, " %")} · ${known(heat, " °C")}`,
   };
 }

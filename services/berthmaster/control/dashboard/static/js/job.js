@@ -21,7 +21,7 @@ function progress(row) {
   if (!told && !saved) return null;
   const left = told?.ends_at_s ? told.ends_at_s - now() : null;
   return pairs([
-    ["Progress", told ? `${far({ ...told, eta_s: left === null ? null : Math.max(0, left) })}, as told ${ago(told.at_s)} ago` : null],
+    ["Progress", told ? `${far({ ...told, eta_s: left === null ? null : Math.max(0, left) })}, reported ${ago(told.at_s)} ago` : null],
     ["Checkpoint", saved ? `step ${saved.step}, ${saved.uri}` : null],
   ]);
 }
@@ -37,13 +37,13 @@ function line(one) {
   if (event.checkpoint && kind === "checkpointed") said.push(`step ${event.checkpoint.step}, ${event.checkpoint.uri}`);
   if (event.exit_code !== undefined && event.exit_code !== null) said.push(`exit code ${event.exit_code}`);
   return h("li", { class: BAD.includes(kind) ? "bad" : GOOD.includes(kind) ? "good" : "" },
-    h("time", {}, clock(one.stored_at_s)), h("b", {}, words(kind)), one.void ? h("span", { class: "chip" }, "without effect") : null, " ",
+    h("time", {}, clock(one.stored_at_s)), h("b", {}, words(kind)), one.void ? h("span", { class: "chip" }, "ignored") : null, " ",
     said.map((part, at) => [at ? ", " : "", part]), event.reason ? h("div", { class: "soft small" }, event.reason) : null,
     h("div", { class: "faint small" }, `by ${event.by}`));
 }
 
 function asked(request) {
-  if (!request) return h("p", { class: "note" }, "What it asked for is in the archive.");
+  if (!request) return h("p", { class: "note" }, "The request is in the archive.");
   return [table([
     { head: "pods", cell: (pods) => `${count(pods.count ?? 1)} × ${pods.name || "main"}` },
     { head: "GPUs each", cell: (pods) => `${count(pods.gpus ?? 0)}${pods.gpu_milli && pods.gpu_milli < 1000 ? ` × ${pods.gpu_milli / 10} %` : ""} ${(pods.gpu_models || []).join(" or ")} ${pods.mig_profile || ""}` },
@@ -70,20 +70,20 @@ function gpuTable(gpus, cluster) {
   return table([
     { head: "node", cell: (gpu) => h("a", { href: link("cluster", [cluster, gpu.node, String(gpu.index)]) }, gpu.node) },
     { head: "GPU", num: true, cell: (gpu) => gpu.index }, { head: "busy", num: true, cell: (gpu) => known(gpu.busy, " %") },
-    { head: "memory", num: true, cell: (gpu) => known(gpu.memory, " %") }, { head: "heat", num: true, cell: (gpu) => known(gpu.heat, " °C") },
-  ], gpus.slice(0, 64), "It holds no GPU now.");
+    { head: "memory", num: true, cell: (gpu) => known(gpu.memory, " %") }, { head: "temperature", num: true, cell: (gpu) => known(gpu.heat, " °C") },
+  ], gpus.slice(0, 64), "No GPU is allocated now.");
 }
 
 export function job(root) {
   const crumbs = h("div", { class: "crumbs" }), whyCard = h("section", { class: "card", "aria-label": "Why" }), use = h("section", { class: "card" });
   const plotted = h("div", { class: "plot" }), gpus = h("div", {}), story = h("section", { class: "card" }), request = h("section", { class: "card" });
   const profiled = h("section", { class: "card", "aria-label": "Profile" });
-  use.append(h("h2", {}, "Its GPUs"), plotted, gpus);
+  use.append(h("h2", {}, "GPUs"), plotted, gpus);
   root.append(crumbs, h("div", { class: "columns" }, h("div", { class: "stack" }, whyCard, use, profiled), h("div", { class: "stack" }, story, request)));
   let timer = 0, gone = new AbortController(), told = null, profiledAt = 0;
 
   async function showProfile(tenant, id) {
-    if (Date.now() - profiledAt < 10_000) return; // it grows twice a minute
+    if (Date.now() - profiledAt < 10_000) return; // new samples come twice a minute
     profiledAt = Date.now();
     const reply = await post("profile", { tenant, id }).catch(() => null);
     const [shownTenant, shownId] = parse().parts;
@@ -95,18 +95,18 @@ export function job(root) {
     const row = page?.job || (view && { tenant, id, state: view.state, cluster: view.cluster || "", priority: view.priority || 0, queue: view.queue || "", submitted_at_s: view.submitted_at_s });
     fill(crumbs, h("a", { href: link("jobs") }, "Jobs"), "/", h("h1", { class: "mono" }, id), row ? [chip(row.state),
       h("span", {}, `${tenant}${row.queue ? `, queue ${row.queue}` : ""}, priority ${row.priority}, submitted ${ago(row.submitted_at_s)} ago`),
-      row.origin ? h("span", { class: "chip" }, `made with kubectl: ${row.namespace}/${row.origin}`) : null, row.part_of ? h("a", { href: link("job", [tenant, row.part_of]) }, `a part of ${row.part_of}`) : null, acts.job(row)] : null);
-    fill(whyCard, h("h2", {}, "Why"), page?.unreadable ? h("p", { class: "error" }, `An event of it cannot be read: ${page.unreadable}`) : null, progress(row), why(told.why), parts(tenant, row?.parts));
+      row.origin ? h("span", { class: "chip" }, `created with kubectl: ${row.namespace}/${row.origin}`) : null, row.part_of ? h("a", { href: link("job", [tenant, row.part_of]) }, `part of ${row.part_of}`) : null, acts.job(row)] : null);
+    fill(whyCard, h("h2", {}, "Why"), page?.unreadable ? h("p", { class: "error" }, `Unreadable event: ${page.unreadable}`) : null, progress(row), why(told.why), parts(tenant, row?.parts));
     const series = page?.series;
     if (series?.at_s?.length > 1) {
       plot(plotted, series.at_s, [
         ["busiest", series.high, "soft"], ["mean busy", series.mean, "accent", { width: 2 }], ["idlest", series.low, "soft"], ["memory", series.memory, "degraded", { dash: [4, 3] }],
       ], { most: 100, height: 190 });
-    } else fill(plotted, h("p", { class: "note" }, row?.state === "running" ? "Measured from the first readings on." : row?.state === "queued" ? "It has no place yet." : "Nothing was measured here while it ran."));
+    } else fill(plotted, h("p", { class: "note" }, row?.state === "running" ? "No samples yet." : row?.state === "queued" ? "Not placed yet." : "No samples of its run."));
     fill(gpus, page?.gpus?.length ? gpuTable(page.gpus, row.cluster) : null);
     const wrong = problem(get);
-    fill(story, h("h2", {}, "Story"), wrong ? h("p", { class: "error" }, wrong) : h("ol", { class: "timeline" }, [...(get.story || [])].reverse().map(line)));
-    fill(request, h("h2", {}, "Asked for"), asked(get?.request));
+    fill(story, h("h2", {}, "Events"), wrong ? h("p", { class: "error" }, wrong) : h("ol", { class: "timeline" }, [...(get.story || [])].reverse().map(line)));
+    fill(request, h("h2", {}, "Requested"), asked(get?.request));
   }
 
   async function load() {

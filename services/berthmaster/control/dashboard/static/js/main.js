@@ -41,7 +41,7 @@ function route() {
   shown = { name, view: null };
   document.title = `Berthmaster: ${name || "not found"}`;
   if (!name) {
-    root.append(h("h1", {}, "There is no such view"), h("p", {}, h("a", { href: link("fleet") }, "To the fleet")));
+    root.append(h("h1", {}, "Page not found"), h("p", {}, h("a", { href: link("fleet") }, "Go to Fleet")));
     return;
   }
   shown.view = VIEWS[name](root);
@@ -50,7 +50,7 @@ function route() {
 function live() {
   const holder = document.getElementById("live");
   holder.dataset.state = connection.state;
-  holder.textContent = { live: "live", lost: `${connection.why}; trying again`, waiting: "connecting" }[connection.state];
+  holder.textContent = { live: "live", lost: `${connection.why}; reconnecting`, waiting: "connecting" }[connection.state];
 }
 
 function theme() {
@@ -84,7 +84,7 @@ async function begin() {
         await login(root, why);
         why = "";
       } else {
-        root.replaceChildren(h("p", { class: "error" }, `The page is not answered: ${error.message}`));
+        root.replaceChildren(h("p", { class: "error" }, `No answer from the server: ${error.message}`));
         await new Promise((resolve) => setTimeout(resolve, 2000));
       }
     }

@@ -16,7 +16,7 @@ async function leave() {
   location.reload();
 }
 
-// Until somebody is let in.
+// Resolves after a successful sign-in.
 export function login(root, why) {
   return new Promise((resolve) => {
     const field = h("input", { type: "password", name: "token", autocomplete: "current-password", required: true, "aria-label": "Token" });
@@ -33,8 +33,8 @@ export function login(root, why) {
           said.textContent = error.message;
         }
       },
-    }, h("h1", {}, "Who are you?"), h("p", { class: "soft" }, "This page is shown to people it knows. Give the token that you were given."),
-    h("p", { class: "row" }, field, h("button", { class: "primary" }, "Come in")), said);
+    }, h("h1", {}, "Sign in"), h("p", { class: "soft" }, "Enter the access token from your operator."),
+    h("p", { class: "row" }, field, h("button", { class: "primary" }, "Sign in")), said);
     root.replaceChildren(form);
     field.focus();
   });

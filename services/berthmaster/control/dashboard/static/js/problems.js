@@ -9,13 +9,13 @@ export function problems(root) {
   root.append(h("h1", { class: "hidden" }, "Problems"), h("div", { class: "columns" }, list, services));
   function show() {
     const told = get("problems") || [];
-    fill(list, h("h2", {}, "What is broken, or not as it should be"),
-      told.length ? h("ul", { class: "problems" }, told.map(problem)) : h("p", { class: "note" }, "Nothing."));
+    fill(list, h("h2", {}, "Problems"),
+      told.length ? h("ul", { class: "problems" }, told.map(problem)) : h("p", { class: "note" }, "No problems."));
     fill(services, h("h2", {}, "Services"), table([
       { head: "service", cell: (one) => one.service },
       { head: "heard", num: true, cell: (one) => one.heard },
       { head: "state", cell: (one) => (one.heard ? h("span", { class: "chip good" }, "answers") : h("span", { class: "chip bad" }, `silent for ${ago(one.last_at_s)}`)) },
-    ], get("services") || [], "None has answered yet, or they are not yours to see."));
+    ], get("services") || [], "No service has answered yet, or you may not see them."));
   }
   show();
   const end = on("", (keys) => (keys.has("problems") || keys.has("services") || keys.has("time")) && show());

@@ -10,7 +10,7 @@ function meter(queue, most) {
   const mark = (value, name, kind) => (value === null ? null : h("u", { class: kind, title: `${name} ${count(value)}`, style: { left: share(value) } }));
   return h("div", { class: "meter", role: "img", "aria-label": words, title: words },
     h("i", { style: { width: share(own) } }), queue.borrowed ? h("i", { class: "over", style: { left: share(own), width: share(queue.borrowed) } }) : null,
-    mark(queue.guarantee, "guarantee"), mark(queue.deserved, "deserved"), mark(queue.capability, "at most", "cap"));
+    mark(queue.guarantee, "guarantee"), mark(queue.deserved, "deserved"), mark(queue.capability, "limit", "cap"));
 }
 
 // Each below its parent; those of one parent by priority, then by name.
@@ -40,27 +40,27 @@ export function queues(root) {
       { head: "priority", num: true, cell: (queue) => queue.priority }, { head: "weight", num: true, cell: (queue) => count(queue.weight) },
       { head: "GPUs", cell: (queue) => meter(queue, most) }, { head: "used", num: true, cell: (queue) => count(queue.used) },
       { head: "borrowed", num: true, cell: (queue) => count(queue.borrowed) }, { head: "guarantee", num: true, cell: (queue) => amount(queue.guarantee) },
-      { head: "deserved", num: true, cell: (queue) => amount(queue.deserved) }, { head: "at most", num: true, cell: (queue) => amount(queue.capability) },
-      { head: "live", num: true, cell: (queue) => `${count(queue.live)}${queue.max_running_jobs === null ? "" : ` of ${queue.max_running_jobs}`}` },
-      { head: "wait", num: true, cell: (queue) => (queue.waiting ? h("a", { href: link("jobs", [], { queue: queue.queue, state: "waiting" }) }, count(queue.waiting)) : "0") },
+      { head: "deserved", num: true, cell: (queue) => amount(queue.deserved) }, { head: "limit", num: true, cell: (queue) => amount(queue.capability) },
+      { head: "placed", num: true, cell: (queue) => `${count(queue.live)}${queue.max_running_jobs === null ? "" : ` of ${queue.max_running_jobs}`}` },
+      { head: "pending", num: true, cell: (queue) => (queue.waiting ? h("a", { href: link("jobs", [], { queue: queue.queue, state: "waiting" }) }, count(queue.waiting)) : "0") },
       { head: "mean wait", num: true, cell: (queue) => (queue.mean_wait_s === null ? "–" : span(queue.mean_wait_s)) },
-      { head: "tenants", cell: (queue) => (queue.tenants.length ? queue.tenants.join(", ") : "everybody") },
-    ], list, "Nobody has set a queue, and nothing has used one."),
-    h("p", { class: "soft small" }, "Bars: used of GPUs, borrowed beyond what is deserved. Marks: guarantee and deserved; the last one is the limit. Higher priority goes first, among the queues of one parent; a parent has what all below it have."));
+      { head: "tenants", cell: (queue) => (queue.tenants.length ? queue.tenants.join(", ") : "all") },
+    ], list, "No queue is set or used."),
+    h("p", { class: "soft small" }, "Bars: used GPUs; the last segment is borrowed beyond the deserved share. Marks: guarantee, deserved share and limit. Among queues of one parent, higher priority goes first. A parent includes all queues below."));
     const theirs = get("kueue") || [];
     kueue.hidden = !theirs.length;
-    fill(kueue, h("h2", {}, "ClusterQueues of Kueue in the clusters"), table([
+    fill(kueue, h("h2", {}, "Kueue ClusterQueues"), table([
       { head: "cluster", cell: (queue) => h("a", { href: link("cluster", [queue.cluster]) }, queue.cluster) },
       { head: "queue", cell: (queue) => [queue.queue, queue.active ? null : h("span", { class: "chip bad", title: queue.reason }, "inactive")] },
       { head: "cohort", cell: (queue) => queue.cohort || "–" }, { head: "resources", cell: (queue) => queue.resources.join(", ") },
       { head: "used", num: true, cell: (queue) => `${count(queue.used)} of ${count(queue.nominal)}` },
       { head: "admitted", num: true, cell: (queue) => queue.admitted }, { head: "pending", num: true, cell: (queue) => queue.pending },
     ], theirs, ""));
-    fill(deciders, h("h2", {}, "Deciders"), table([
+    fill(deciders, h("h2", {}, "Resolvers"), table([
       { head: "cell", cell: ([name]) => name }, { head: "placements/s", num: true, cell: ([, one]) => count(one.placements_per_s) },
-      { head: "to decide one", num: true, cell: ([, one]) => (one.decide_ms === null ? "–" : `${count(one.decide_ms)} ms`) },
+      { head: "decision time", num: true, cell: ([, one]) => (one.decide_ms === null ? "–" : `${count(one.decide_ms)} ms`) },
       { head: "fairness", num: true, cell: ([, one]) => one.fairness }, { head: "fragmented", num: true, cell: ([, one]) => `${count(one.fragmentation_percent)} %` },
-    ], Object.entries(get("deciders") || {}), "None has reported yet."));
+    ], Object.entries(get("deciders") || {}), "No resolver has reported yet."));
   }
   show();
   const end = on("", (keys) => [...keys].some((key) => key.startsWith("queue/") || key === "kueue" || key === "deciders") && show());

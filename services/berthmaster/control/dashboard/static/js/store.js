@@ -153,7 +153,7 @@ export function follow() {
 setInterval(() => {
   if (source && heard && Date.now() - heard > 25_000) {
     heard = Date.now();
-    state("lost", "nothing is heard");
+    state("lost", "no messages");
     follow();
   }
   changed.add("time");

@@ -43,14 +43,14 @@ export function jobs() {
 
 function full() {
   const fleet = get("fleet");
-  if (!fleet) return h("div", { class: "fact" }, "Nothing is known of the fleet yet.");
+  if (!fleet) return h("div", { class: "fact" }, "No cluster has reported yet.");
   const held = fleet.held_percent ?? 0;
   return h("div", { class: "fact", id: "fact-full" },
-    h("span", { class: "big" }, fleet.held_percent === null ? "?" : Math.round(held), h("small", {}, "% held")),
+    h("span", { class: "big" }, fleet.held_percent === null ? "?" : Math.round(held), h("small", {}, "% allocated")),
     h("div", { class: "say" },
-      h("div", { class: "bar", role: "img", "aria-label": `${percent(held)} held, ${percent(fleet.busy_percent)} busy` },
+      h("div", { class: "bar", role: "img", "aria-label": `${percent(held)} allocated, ${percent(fleet.busy_percent)} busy` },
         h("i", { style: { width: `${held}%` } }), h("i", { style: { width: `${fleet.busy_percent ?? 0}%` } })),
-      h("p", {}, h("b", {}, count(fleet.held_gpus)), ` of ${many(fleet.gpus - fleet.lost_gpus, "GPU")} held, `,
+      h("p", {}, h("b", {}, count(fleet.held_gpus)), ` of ${many(fleet.gpus - fleet.lost_gpus, "GPU")} allocated, `,
         h("b", {}, percent(fleet.busy_percent)), " busy"),
       h("p", { class: "soft small" }, `${many(fleet.clusters, "cluster")}, ${many(fleet.nodes, "node")}`)),
     spark(history.held_percent));
@@ -60,18 +60,18 @@ function waits() {
   const told = jobs(), waiting = told.counts.queued || 0;
   const live = ["placed", "claimed", "admitted", "running"].reduce((sum, state) => sum + (told.counts[state] || 0), 0);
   return h("div", { class: `fact ${waiting ? "warn" : "good"}`, id: "fact-waits" },
-    h("span", { class: "big" }, count(waiting), h("small", {}, waiting === 1 ? "waits" : "wait")),
+    h("span", { class: "big" }, count(waiting), h("small", {}, "pending")),
     h("div", { class: "say" },
-      h("p", {}, waiting ? h("a", { href: link("jobs", [], { state: "waiting", sort: "waited" }) }, `longest ${ago(told.oldest_at_s)}`) : "no job waits"),
-      h("p", {}, h("a", { href: link("jobs", [], { state: "live" }) }, many(live, "job")), live === 1 ? " has a place" : " have a place"),
-      h("p", { class: "soft small" }, `${count((told.counts.failed || 0))} failed lately`)));
+      h("p", {}, waiting ? h("a", { href: link("jobs", [], { state: "waiting", sort: "waited" }) }, `longest ${ago(told.oldest_at_s)}`) : "no pending jobs"),
+      h("p", {}, h("a", { href: link("jobs", [], { state: "live" }) }, many(live, "job")), " placed"),
+      h("p", { class: "soft small" }, `${count((told.counts.failed || 0))} failed recently`)));
 }
 
 function broken() {
   const told = get("problems") || [], bad = told.filter((line) => line.level === "broken"), notes = told.length - bad.length;
   const away = connection.state === "lost";
   const number = bad.length + (away ? 1 : 0);
-  const lines = [...(away ? [{ level: "broken", cluster: "", text: "this page hears nothing: what it shows is old" }] : []), ...told];
+  const lines = [...(away ? [{ level: "broken", cluster: "", text: "no connection: this page shows old data" }] : []), ...told];
   return h("div", { class: `fact ${number ? "bad" : notes ? "" : "good"}`, id: "fact-broken" },
     h("span", { class: "big" }, number ? number : "✓", h("small", {}, number ? " broken" : notes ? many(notes, "note") : "all well")),
     h("div", { class: "say" },

@@ -8,7 +8,7 @@ import { parse, set } from "./route.js";
 import { choice, expected, leftOut, problem, ranking, why } from "./why.js";
 
 const FIRST = { id: "try-1", queue: "default", pod_sets: [{ gpus: 8, gpu_models: ["G2"] }], expected_duration_s: 3600 };
-const LISTS = [["placed", "would be placed"], ["waits", "would wait"], ["elsewhere", "would go elsewhere"], ["stranded", "no cluster could take it any more"]];
+const LISTS = [["placed", "would be placed"], ["waits", "would stay pending"], ["elsewhere", "would go elsewhere"], ["stranded", "no suitable cluster left"]];
 
 function going(reply) {
   const wrong = problem(reply);
@@ -30,13 +30,13 @@ function moving(reply) {
       { head: "job", cell: (one) => one.id }, { head: "queue", cell: (one) => one.queue }, { head: "GPUs", num: true, cell: (one) => count(one.gpus) },
       { head: "now", cell: (one) => one.was || "waits" }, { head: "then", cell: (one) => one.would || "waits" },
     ], reply[name], "")]),
-    reply.hidden ? h("p", { class: "soft" }, `${count(reply.hidden)} jobs of other tenants are among those counts.`) : null,
+    reply.hidden ? h("p", { class: "soft" }, `${count(reply.hidden)} of these jobs belong to other tenants.`) : null,
   ];
 }
 
 export function tryit(root) {
   const kept = parse().query.get("request");
-  const field = h("textarea", { class: "request", spellcheck: "false", "aria-label": "The request, as JSON", value: kept || JSON.stringify(FIRST, null, 2) });
+  const field = h("textarea", { class: "request", spellcheck: "false", "aria-label": "Request (JSON)", value: kept || JSON.stringify(FIRST, null, 2) });
   const tenant = h("input", { "aria-label": "Tenant", value: parse().query.get("tenant") || me.tenants[0] || "default" });
   const said = h("p", { class: "error", hidden: true, role: "alert" }), left = h("section", { class: "card" }), right = h("section", { class: "card" });
   let timer = 0, number = 0;
@@ -46,11 +46,11 @@ export function tryit(root) {
     let request;
     try {
       request = JSON.parse(field.value);
-      if (typeof request !== "object" || request === null || Array.isArray(request)) throw new Error("a request is an object");
+      if (typeof request !== "object" || request === null || Array.isArray(request)) throw new Error("a request must be a JSON object");
       said.hidden = true;
     } catch (error) {
       said.hidden = false;
-      said.textContent = `Not yet JSON: ${error.message}`;
+      said.textContent = `Invalid JSON: ${error.message}`;
       return;
     }
     set({ request: field.value.length < 4000 ? field.value : "", tenant: tenant.value });
@@ -58,8 +58,8 @@ export function tryit(root) {
     try {
       const told = await post("try", { tenant: tenant.value.trim(), request });
       if (mine !== number) return; // a newer one is on its way
-      fill(left, h("h2", {}, "Where it would go"), going(told.dry_run));
-      fill(right, h("h2", {}, "What it would change, or what it lacks"), moving(told.whatif));
+      fill(left, h("h2", {}, "Placement"), going(told.dry_run));
+      fill(right, h("h2", {}, "Effect, or missing capacity"), moving(told.whatif));
     } catch (error) {
       if (mine !== number) return;
       said.hidden = false;
@@ -73,8 +73,8 @@ export function tryit(root) {
   field.addEventListener("input", soon);
   tenant.addEventListener("input", soon);
   root.append(h("h1", { class: "hidden" }, "Try it"), h("div", { class: "columns even" },
-    h("div", { class: "stack" }, h("section", { class: "card" }, h("div", { class: "row spread" }, h("h2", {}, "A request"), h("label", { class: "row" }, "Tenant", tenant)), field, said,
-      h("p", { class: "row" }, h("button", { type: "button", class: "primary", onclick: run }, "Try it"), h("span", { class: "soft" }, "Nothing is submitted. Edit it and see at once."))), left), right));
+    h("div", { class: "stack" }, h("section", { class: "card" }, h("div", { class: "row spread" }, h("h2", {}, "Request"), h("label", { class: "row" }, "Tenant", tenant)), field, said,
+      h("p", { class: "row" }, h("button", { type: "button", class: "primary", onclick: run }, "Try it"), h("span", { class: "soft" }, "A dry run: edit the request to see its placement. Nothing is submitted."))), left), right));
   run();
   return { end: () => clearTimeout(timer) };
 }

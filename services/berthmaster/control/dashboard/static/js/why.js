@@ -1,4 +1,4 @@
-// Why there, or why not yet: what the resolver says, in its words. For a job's page and for trials.
+// Reasons of a placement or a wait, from the resolver, for job pages and dry runs.
 import { fill, h, table } from "./dom.js";
 import { clock, count, percent, span, words } from "./format.js";
 import { link } from "./route.js";
@@ -17,10 +17,10 @@ export function ranking(ranked) {
     { head: "#", num: true, cell: (one) => ranked.indexOf(one) + 1 },
     { head: "cluster", cell: (one) => h("a", { href: link("cluster", [one.cluster]) }, one.cluster) },
     { head: "score", num: true, cell: (one) => one.score.toFixed(1) },
-    { head: "parts", cell: (one) => bars(one.parts) },
+    { head: "components", cell: (one) => bars(one.parts) },
     ...names.map((name) => ({ head: words(name), num: true, cell: (one) => (name in one.parts ? Math.round(one.parts[name]) : "–") })),
     { head: "seen", num: true, cell: (one) => span(one.input_age_s) },
-  ], ranked, "No cluster could take it.");
+  ], ranked, "No suitable cluster.");
 }
 
 export function leftOut(filtered) {
@@ -28,9 +28,9 @@ export function leftOut(filtered) {
   for (const [cluster, reason] of Object.entries(filtered)) (by[reason] ||= []).push(cluster);
   const rows = Object.entries(by).sort((a, b) => b[1].length - a[1].length);
   return table([
-    { head: "left out", cell: ([, clusters]) => clusters.sort().join(", ") },
+    { head: "filtered out", cell: ([, clusters]) => clusters.sort().join(", ") },
     { head: "why", kind: "why", cell: ([reason]) => reason },
-  ], rows, "None was left out.");
+  ], rows, "No cluster was filtered out.");
 }
 
 export function account(told) {
@@ -39,7 +39,7 @@ export function account(told) {
   const parts = [`${gpus(told.used_gpu_milli ?? 0)} GPUs in use`];
   if (told.guarantee_gpu_milli !== undefined) parts.push(`${gpus(told.guarantee_gpu_milli)} guaranteed`);
   if (told.deserved_gpu_milli !== undefined) parts.push(`${gpus(told.deserved_gpu_milli)} deserved`);
-  if (told.capability_gpu_milli !== undefined) parts.push(`at most ${gpus(told.capability_gpu_milli)}`);
+  if (told.capability_gpu_milli !== undefined) parts.push(`limit ${gpus(told.capability_gpu_milli)}`);
   if (told.borrowed_gpu_milli) parts.push(`${gpus(told.borrowed_gpu_milli)} borrowed`);
   if (told.held) parts.push("held");
   return h("p", { class: "soft" }, `Queue ${told.queue}: ${parts.join(", ")}.`);
@@ -58,9 +58,9 @@ export function expected(told, at = now()) {
 }
 
 export function problem(reply) {
-  if (!reply) return "nothing was answered";
+  if (!reply) return "no answer";
   if (reply.type === "error") return reply.error;
-  if (reply.type === "api.refusal.v1") return `${reply.field ? `${reply.field}: ` : ""}${reply.value ? `${reply.value} is not right; ` : ""}expected ${reply.expected}`;
+  if (reply.type === "api.refusal.v1") return `${reply.field ? `${reply.field}: ` : ""}${reply.value ? `${reply.value} is invalid; ` : ""}expected ${reply.expected}`;
   return "";
 }
 
@@ -70,15 +70,15 @@ export function why(reply) {
   if (wrong) return h("p", { class: "error" }, wrong);
   const told = [h("p", { class: `verdict ${reply.state === "queued" ? "warn" : ""}`, id: "why-summary" }, reply.summary)];
   const places = [];
-  if (reply.position) places.push(`place ${reply.position} of ${count(reply.waiting)} that wait`);
-  if (reply.queue_position) places.push(`place ${reply.queue_position} in its queue`);
-  if (reply.first_free_s !== undefined && reply.first_free_s !== null) places.push(`room in about ${span(Math.max(0, reply.first_free_s - now()))}`);
-  if (reply.reservation) places.push(`room is kept for it on ${reply.reservation.cluster}${reply.reservation.expected_at_s ? `, about ${clock(reply.reservation.expected_at_s)}` : ""}`);
-  if (reply.held_back) places.push(`${count(reply.held_back)} jobs before it have room kept that it would fit in`);
+  if (reply.position) places.push(`position ${reply.position} of ${count(reply.waiting)} pending jobs`);
+  if (reply.queue_position) places.push(`position ${reply.queue_position} in its queue`);
+  if (reply.first_free_s !== undefined && reply.first_free_s !== null) places.push(`capacity in about ${span(Math.max(0, reply.first_free_s - now()))}`);
+  if (reply.reservation) places.push(`capacity is reserved on ${reply.reservation.cluster}${reply.reservation.expected_at_s ? `, about ${clock(reply.reservation.expected_at_s)}` : ""}`);
+  if (reply.held_back) places.push(`${count(reply.held_back)} earlier jobs have reserved capacity that it would fit in`);
   const times = expected(reply.expected);
   if (times) told.push(h("p", { id: "why-expected" }, `Expected: ${times}.`));
   if (places.length) told.push(h("p", {}, `${places.join("; ")}.`));
-  if (reply.hints?.length) told.push(h("h3", {}, "What would help"), h("ul", { class: "hints" }, reply.hints.map((hint) => h("li", {}, hint))));
+  if (reply.hints?.length) told.push(h("h3", {}, "Suggestions"), h("ul", { class: "hints" }, reply.hints.map((hint) => h("li", {}, hint))));
   told.push(account(reply.account));
   if (reply.choice) told.push(choice(reply.choice));
   else if (reply.filtered && Object.keys(reply.filtered).length) told.push(h("h3", {}, "Clusters"), leftOut(reply.filtered));
@@ -92,6 +92,6 @@ export function choice(made) {
       h("span", { class: "soft" }, `attempt ${made.attempt}, ranked by ${made.profile || "balanced"}`)),
     made.follows ? h("p", { class: "soft" }, made.follows) : null,
     h("h3", {}, "Ranking"), ranking(made.ranking || []),
-    Object.keys(made.filtered || {}).length ? [h("h3", {}, "Left out"), leftOut(made.filtered)] : null,
+    Object.keys(made.filtered || {}).length ? [h("h3", {}, "Filtered out"), leftOut(made.filtered)] : null,
   ];
 }
