@@ -82,4 +82,7 @@ class _Plain(yaml.SafeDumper):  # type: ignore[misc] # yaml has no types
 
 
 if __name__ == "__main__":
-    FILE.write_text(text([each for each in yaml.safe_load_all(sys.stdin) if each]))
+    rendered = [each for each in yaml.safe_load_all(sys.stdin) if each]
+    if not rendered:
+        sys.exit("no manifests on standard input; right is: helm template … | scripts/addon.py")
+    FILE.write_text(text(rendered))

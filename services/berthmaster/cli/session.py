@@ -33,7 +33,6 @@ if TYPE_CHECKING:
 P = ParamSpec("P")
 F = TypeVar("F", bound=Callable[..., Any])
 EXIT_FAILED: Final = 1
-EXIT_USAGE: Final = 2
 EXIT_ABSENT: Final = 3
 EXIT_UNREACHABLE: Final = 4
 EXIT_TOO_LATE: Final = 5

@@ -61,7 +61,6 @@ BEHIND_LIMIT_S: Final = 1.0  # wait for messages that a refusal reported
 LONGEST_SLEEP_S: Final = 1.0
 BUS_SILENT_S: Final = 3.0  # no heartbeat of the log for so long: the bus is away
 BLIND_LOOK_S: Final = 0.5
-MAX_BURIALS: Final = 256
 RIGHTS: Final = "deploy/chart/templates/hub-rights.yaml"
 
 

@@ -84,7 +84,6 @@ LEASES: Final = Resource("coordination.k8s.io", "v1", "leases", "Lease")
 JOBS: Final = Resource("batch", "v1", "jobs", "Job")
 JOB_SETS: Final = Resource("jobset.x-k8s.io", "v1alpha2", "jobsets", "JobSet")
 RAY_JOBS: Final = Resource("ray.io", "v1", "rayjobs", "RayJob")
-ROLES: Final = Resource("rbac.authorization.k8s.io", "v1", "roles", "Role")
 ROLE_BINDINGS: Final = Resource("rbac.authorization.k8s.io", "v1", "rolebindings", "RoleBinding")
 CLUSTER_ROLES: Final = Resource(
     "rbac.authorization.k8s.io", "v1", "clusterroles", "ClusterRole", False

@@ -24,7 +24,6 @@ ALL_EVENTS: Final = "berth.event.>"  # how other accounts import what ALL_WORKLO
 ALL_DECISIONS: Final = "berth.decision.>"
 ALL_FLEET: Final = "berth.fleet.>"
 ALL_CONTROL: Final = "berth.control.>"
-ALL_QUEUES: Final = "berth.control.queue.*"
 ALL_ARCHIVE: Final = "berth.archive.>"
 ALL_STORIES: Final = "berth.archive.workload.>"
 # The server keeps every subject of a stream in memory, some 300 bytes each: a

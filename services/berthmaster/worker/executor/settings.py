@@ -11,7 +11,6 @@ from berthmaster.lib.runtime.settings import required, setting
 _NAMESPACE: Final = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?\Z")
 _SCHEDULER: Final = re.compile(r"([a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?)?\Z")
 GANGS: Final = ("auto", "kubernetes", "coscheduling", "volcano", "none")
-_RESOURCE: Final = re.compile(r"[a-z0-9.-]+/[A-Za-z0-9._-]+\Z")
 
 
 def _namespaces(names: tuple[str, ...]) -> str:
