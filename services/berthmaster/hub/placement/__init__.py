@@ -1,7 +1,7 @@
 """Decides OCM Placements that OCM's own scheduler ignores, with the semantics of OCM.
 
 OCM ignores a Placement with the annotation
-``cluster.open-cluster-management.io/experimental-scheduling-disable: "true"``. This service gives
-it PlacementDecisions by the same formulas, milliseconds after a change. Two differences are on
-purpose: a wrong edit leaves the decisions as they were, and every ranking can be read.
+``cluster.open-cluster-management.io/experimental-scheduling-disable: "true"``. This service writes
+its PlacementDecisions by the same formulas, milliseconds after a change. Two differences are on
+purpose: a wrong edit leaves the decisions unchanged, and every ranking is readable.
 """

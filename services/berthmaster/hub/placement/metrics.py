@@ -1,4 +1,4 @@
-"""The evaluator's own figures: what it keeps, how long a look takes, how soon a change shows."""
+"""Metrics of the evaluator: number of Placements, duration of evaluations, delay of a change."""
 
 from berthmaster.lib.runtime.metrics import Metrics
 

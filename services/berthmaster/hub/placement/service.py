@@ -36,16 +36,20 @@ from berthmaster.lib.runtime.service import Context, Service
 NAME: Final = "placement"
 LEASE: Final = "berthmaster-placement"
 CONTROLLER: Final = "placement-evaluator"
-LEASE_S: Final = 5.0  # until a silent evaluator is replaced by one that stands by
-PAUSE_S: Final = 0.02  # between two looks at one Placement, at least
-ABSENT_S: Final = 5.0  # between two looks for a kind that the hub does not serve
-DEAR: Final = 10.0  # a look is followed by so many times its own length of rest …
-ALL_DEAR: Final = 3.0  # … for each Placement: in a storm of scores all take a third of a core
+LEASE_S: Final = 5.0  # seconds until a standby replaces a silent evaluator
+PAUSE_S: Final = 0.02  # minimum seconds between two evaluations of a Placement
+ABSENT_S: Final = 5.0  # seconds between two checks for a kind that the hub does not serve
+DEAR: Final = 10.0  # pause after an evaluation, as a multiple of its duration
+# the same per Placement: during a storm of scores, all Placements take a third of a core
+ALL_DEAR: Final = 3.0
 
 
 class PlacementController(Controller[WriteDecisions]):
-    """One replica. A Placement that was looked at rests for many times as long as that took: none
-    starves the others, and all of them together leave most of a core alone."""
+    """One replica of the evaluator.
+
+    After each evaluation, its Placement pauses for a multiple of the duration. So no Placement
+    starves the others, and together the Placements leave most of a core free.
+    """
 
     def __init__(self, ctx: Context[PlacementSettings], client: Client) -> None:
         self._evaluator = core = Evaluator()
@@ -53,14 +57,16 @@ class PlacementController(Controller[WriteDecisions]):
         self.watches(WATCHED, absent_s=ABSENT_S)
         self._figures = PlacementMetrics(ctx.metrics)
         self._expressions = CelWorker()
-        self._spent_s: dict[Key, float] = {}  # CPU time of expressions since the last decision
+        self._spent_s: dict[Key, float] = {}  # CPU seconds of expressions since the last decision
         self._loop_s = asyncio.get_running_loop().time
-        self._changed_at_s = 0.0  # the first change not yet looked at; 0 = none
-        self._since_s: dict[Key, float] = {}  # what is being written: since when it was to change
-        self._asked_since_s: dict[Key, float] = {}  # likewise, what waits for its expressions
+        self._changed_at_s = 0.0  # loop time of the first change not yet evaluated; 0 = none
+        # loop time of the change that a write in flight answers
+        self._since_s: dict[Key, float] = {}
+        # loop time of the change that waits for its expressions
+        self._asked_since_s: dict[Key, float] = {}
 
     async def run(self) -> None:
-        """Until the service is asked to stop; the lease is given back at the end."""
+        """Run until the service stops, then release the lease."""
         self.start()
         settings = self.ctx.settings
         self.lead_by(
@@ -93,7 +99,7 @@ class PlacementController(Controller[WriteDecisions]):
         for key in self._evaluator.due(self.now()):
             if self.may_act() and self._evaluator.has(key):
                 self._look(key, changed_at_s)
-            await asyncio.sleep(0)  # what else this loop does must go on
+            await asyncio.sleep(0)  # let the other tasks of this loop run
         if self.may_act():
             for instruction in self._evaluator.tidy(self.now()):
                 self.carry_out(instruction)
@@ -142,7 +148,7 @@ class PlacementController(Controller[WriteDecisions]):
 
 
 async def main(ctx: Context[PlacementSettings]) -> None:
-    """Watch the hub, and act while the lease is ours."""
+    """Watch the hub, and act while this replica holds the lease."""
     async with service_client(ctx, NAME) as client:
         await PlacementController(ctx, client).run()
 

@@ -1,4 +1,4 @@
-"""What the evaluator can be told; `berth serve placement --help` shows it."""
+"""Settings of the evaluator, shown by `berth serve placement --help`."""
 
 from dataclasses import dataclass
 

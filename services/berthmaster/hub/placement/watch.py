@@ -1,4 +1,4 @@
-"""What is watched of a hub. It may have no addons that write scores; the rest is needed."""
+"""The kinds watched on a hub. Only AddOnPlacementScore may be missing."""
 
 from typing import Final
 

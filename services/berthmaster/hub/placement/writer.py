@@ -1,8 +1,8 @@
-"""Carries out the writes of one look at a Placement, in order; the first that fails ends it.
+"""Performs the writes of one evaluation of a Placement, in order, until the first failure.
 
-Every write names the version that it was decided on. A conflict is no accident: somebody else wrote
-first, and the evaluator looks again. Answers are handed back at once, as they are newer than what
-the mirrors know.
+Every write names the resource version of its decision. A conflict is expected: another client wrote
+first, and the evaluator runs again. The writer passes each response to the evaluator at once,
+because responses are newer than the mirrors.
 """
 
 from collections.abc import Hashable, Mapping
@@ -31,7 +31,6 @@ class PlacementWriter(Writer[WriteDecisions]):
         return write.placement[0]
 
     async def write(self, write: WriteDecisions) -> Answer:
-        """One after the other."""
         for one in write.writes:
             match one:
                 case PutPage():
@@ -56,7 +55,7 @@ class PlacementWriter(Writer[WriteDecisions]):
             if page.metadata is not None and not made:
                 await self._patched(path, {"metadata": page.metadata}, present)
         except NotFound:
-            self._core.on_deleted((namespace, page.name))  # the mirror will say so, too
+            self._core.on_deleted((namespace, page.name))  # the mirror reports the deletion later
             raise
 
     async def _made(self, namespace: str, page: PutPage) -> Metadata:
@@ -71,7 +70,7 @@ class PlacementWriter(Writer[WriteDecisions]):
                 collection, body, PlacementDecision, field_manager=MANAGER
             )
         except AlreadyExists:
-            # Of nobody's, or not mirrored yet: the name belongs to the Placement.
+            # The page has no owner, or is not mirrored yet. The name belongs to the Placement.
             path = PLACEMENT_DECISIONS.path(namespace=namespace, name=page.name)
             found = await self.client.get(path, PlacementDecision)
             return await self._patched(path, {"metadata": page.metadata}, found.metadata)

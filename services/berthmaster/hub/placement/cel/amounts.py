@@ -1,9 +1,9 @@
-"""Quantities and semantic versions, as the Kubernetes libraries of CEL have them. Pure.
+"""Quantities and semantic versions, as in the CEL libraries of Kubernetes. Pure.
 
-CEL's Python library has no values of types of our own. The checker knows ``kubernetes.Quantity``
-and ``kubernetes.Semver``; an evaluation carries a quantity as a map and a version as a list. Two
-quantities of one amount must be equal, also if one is an integer to Go and the other is not (``1``
-and ``1000m``): that flag is 1 or 1.0, which are equal in CEL.
+CEL's Python library supports no types of its users. The checker knows ``kubernetes.Quantity`` and
+``kubernetes.Semver``. An evaluation carries a quantity as a map and a version as a list. Example:
+``1`` and ``1000m`` must be equal, although only ``1`` is an integer to Go. So the flag of an
+integer is 1 and of a fraction 1.0, because CEL treats 1 and 1.0 as equal.
 """
 
 import re
@@ -34,15 +34,15 @@ class Quantity(NamedTuple):
     """A quantity of Kubernetes."""
 
     amount: Fraction
-    whole: bool  # whether Go keeps it without a fraction: not so 1000m, which is 1
+    whole: bool  # False if Go keeps a fraction, as for 1000m, which equals 1
 
     def value(self) -> Value:
-        """As an evaluation carries it."""
+        """Return the value that an evaluation carries."""
         return {_AMOUNT: str(self.amount), _WHOLE: 1 if self.whole else 1.0}
 
 
 class Version(NamedTuple):
-    """A semantic version; build metadata do not count."""
+    """A semantic version without build metadata."""
 
     major: int
     minor: int
@@ -50,17 +50,17 @@ class Version(NamedTuple):
     pre: tuple[str, ...] = ()
 
     def order(self) -> tuple[Any, ...]:
-        """By what versions are compared."""
+        """Return the key by which versions are compared."""
         parts = tuple((0, int(p), "") if p.isdigit() else (1, 0, p) for p in self.pre)
         return self.major, self.minor, self.patch, not self.pre, parts
 
     def value(self) -> Value:
-        """As an evaluation carries it."""
+        """Return the value that an evaluation carries."""
         return [str(self.major), str(self.minor), str(self.patch), *self.pre]
 
 
 def is_quantity(value: Value) -> bool:
-    """Whether a value of an evaluation is a quantity."""
+    """Return whether a value of an evaluation is a quantity."""
     return isinstance(value, Mapping) and value.keys() == {_AMOUNT, _WHOLE}
 
 
@@ -132,7 +132,7 @@ def _compare(left: Value, right: Value) -> int:
 
 
 def compare(of: Value, other: Value) -> int:
-    """-1, 0 or 1, of two quantities or two versions. Raises WrongType."""
+    """Compare two quantities or two versions: return -1, 0 or 1. Raises WrongType."""
     if is_quantity(of):
         return _compare(_quantity_of(of).amount, _quantity_of(other).amount)
     return _compare(_version_of(of).order(), _version_of(other).order())

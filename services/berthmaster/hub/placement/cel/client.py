@@ -1,9 +1,9 @@
-"""Asks the process that evaluates expressions, and replaces it when a question ends it.
+"""Sends questions to the process that evaluates expressions, and replaces a dead process.
 
-The process is started by the first question. Questions are answered one after another. One that
-ends the process, or is not answered in time, is asked once more in a new process, which says before
-each step which expression it looks at. If that ends as well, the answer is that this expression
-costs too much. The process does not outlive this one, also if this one is killed.
+The first question starts the process. The process answers one question at a time. If a question
+kills the process or times out, the client repeats the question in a new process, which marks each
+expression before evaluating. If the question kills that process too, the answer is that the marked
+expression costs too much. The process does not outlive the service, even if the service is killed.
 """
 
 import asyncio
@@ -17,12 +17,12 @@ from berthmaster.hub.placement.cel.question import CelAnswer, Question, too_cost
 from berthmaster.hub.placement.cel.worker import ANSWER, ASK, CAREFUL, LENGTH, frame
 from berthmaster.lib.runtime.process_setup import end_with_parent
 
-WAIT_S: Final = 20.0  # for an answer, beside the CPU time that it may take; a busy machine is slow
+WAIT_S: Final = 20.0  # seconds to wait beyond the CPU budget, because a busy machine is slow
 COMMAND: Final = (sys.executable, "-P", "-m", "berthmaster.hub.placement.cel.worker")
 
 
 class Unanswered(Exception):
-    """A question that has no answer now, through no fault of its expressions."""
+    """No answer now, for a reason other than the expressions."""
 
 
 class _Ended(Exception):
@@ -30,14 +30,14 @@ class _Ended(Exception):
 
     def __init__(self, expression: int | None) -> None:
         super().__init__("the process that evaluates expressions ended")
-        self.expression = expression  # that it looked at; None = it did not say
+        self.expression = expression  # number of the marked expression; None = no mark received
 
 
 class CelWorker:
-    """One process, and the questions that wait for it."""
+    """One process, and the questions queued for it."""
 
     def __init__(self, *, command: tuple[str, ...] = COMMAND, wait_s: float = WAIT_S) -> None:
-        self.restarts = 0  # processes that were started after the first
+        self.restarts = 0  # number of processes started after the first
         self._command = command
         self._wait_s = wait_s
         self._one_by_one = asyncio.Lock()
@@ -47,16 +47,15 @@ class CelWorker:
 
     @property
     def pid(self) -> int | None:
-        """Of the process; None while there is none."""
+        """Return the id of the process; None while no process runs."""
         return self._process.pid if self._process is not None else None
 
     async def ask(self, question: Question) -> CelAnswer:
-        """The answer. Raises Unanswered."""
+        """Return the answer. Raises Unanswered."""
         async with self._one_by_one:
             return await self._answer(question)
 
     async def close(self) -> None:
-        """End the process."""
         process, self._process = self._process, None
         if process is not None and process.returncode is None:
             with contextlib.suppress(ProcessLookupError):
@@ -82,7 +81,7 @@ class CelWorker:
             await self.close()
             raise _Ended(marked[-1] if marked else None) from None
         except BaseException:
-            await self.close()  # its late answer would be taken for that of the next question
+            await self.close()  # a late answer would be taken for the next question's
             raise
 
     async def _exchange(self, question: Question, kind: bytes, marked: list[int]) -> CelAnswer:
@@ -100,7 +99,7 @@ class CelWorker:
 
     async def _running(self) -> asyncio.subprocess.Process:
         if self._process is not None and self._process.returncode is not None:
-            self._process = None  # something else ended it
+            self._process = None  # the process died on its own
         if self._process is None:
             self.restarts += self._started
             self._started = True

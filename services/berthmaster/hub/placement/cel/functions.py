@@ -1,8 +1,8 @@
-"""Functions of expressions that CEL's library lacks, or that answer otherwise than cel-go's. Pure.
+"""Functions of expressions that CEL's library lacks, or that differ from cel-go's. Pure.
 
-Each takes and gives CEL's values as Python's: bool, int, float, str, bytearray, None, list, dict,
-datetime and timedelta. A time or a duration is given as ``Timestamp`` or ``Duration``, since
-Python's own have no nanoseconds. NoValue and WrongType are what they raise.
+Each function takes and returns CEL's values as Python's: bool, int, float, str, bytearray, None,
+list, dict, datetime and timedelta. Functions return a time or a duration as ``Timestamp`` or
+``Duration``, because Python's own types have no nanoseconds. Functions raise NoValue and WrongType.
 """
 
 import re
@@ -47,14 +47,14 @@ _CLAUSE: Final = re.compile(r"%(%|(?:\.(\d{1,4}))?([sdfebxXo]))", re.ASCII)
 
 
 class Timestamp(NamedTuple):
-    """A point in time; CEL's library knows it by the names of the class and its fields."""
+    """A point in time. CEL's library knows the class by its name and the names of its fields."""
 
     seconds: int
     nanos: int
 
 
 class Duration(NamedTuple):
-    """A span of time, likewise."""
+    """A duration, known to CEL's library like ``Timestamp``."""
 
     seconds: int
     nanos: int
@@ -131,7 +131,7 @@ def _bool(of: Value) -> bool:
 
 
 def _plain(value: float) -> str:
-    """A double without an exponent, in as few digits as it needs."""
+    """Return a double without an exponent, in as few digits as possible."""
     if value != value:
         return "NaN"
     if value in (float("inf"), float("-inf")):
@@ -140,7 +140,10 @@ def _plain(value: float) -> str:
 
 
 def _shortest(value: float) -> str:
-    """A double as Go's %g writes it, with an exponent below -4 and from 6 on: 100000, 1e+06."""
+    """Return a double as Go's %g writes it.
+
+    The exponent appears below -4 and from 6 on: 100000, 1e+06.
+    """
     if value != value:
         return "NaN"
     if value in (float("inf"), float("-inf")):
@@ -159,7 +162,7 @@ def _shortest(value: float) -> str:
 
 
 def _timestamp(of: Value) -> Timestamp:
-    """A time as RFC 3339 writes it, or in seconds since 1970."""
+    """Return a time from RFC 3339 text, or from seconds since 1970."""
     if isinstance(of, datetime):
         return Timestamp(_int(of), of.microsecond * 1000)
     if isinstance(of, int) and not isinstance(of, bool):
@@ -179,13 +182,13 @@ def _timestamp(of: Value) -> Timestamp:
 
 def _offset_s(zone: str) -> int:
     hours, minutes = int(zone[1:3]), int(zone[4:])
-    if hours > 24 or minutes > 60:  # Go takes these two
+    if hours > 24 or minutes > 60:  # Go accepts 24 hours and 60 minutes
         raise ValueError
     return (hours * 60 + minutes) * (-60 if zone[0] == "-" else 60)
 
 
 def _duration(of: Value) -> Duration:
-    """A duration as Go writes it: ``1h30m``, ``1.5s``, ``-100ms``."""
+    """Return a duration from Go's notation: ``1h30m``, ``1.5s``, ``-100ms``."""
     if isinstance(of, timedelta):
         return _span(_int(of))
     _texts("duration", of)
@@ -222,7 +225,7 @@ def _index_of(name: str) -> Callable[..., int]:
             return int(of.find(wanted) if name == "indexOf" else of.rfind(wanted))
         at = _count(name, start)
         if not wanted:
-            return at  # as in Go, wherever that is
+            return at  # as in Go: an empty text is found at any position
         if at < 0:
             raise NoValue(f"{name}: {at} is before the text")
         if at >= len(of):
@@ -249,7 +252,7 @@ def _split(of: Value, by: Value, count: Value = -1) -> list[str]:
 
 def _format(native: Native) -> Callable[..., str]:
     def formatted(of: Value, values: Value) -> str:
-        """Checked as cel-go checks it, and doubles written as Go writes them."""
+        """Check the arguments as cel-go does, and write doubles as Go does."""
         _texts("format", of)
         letters = [match[3] for match in _CLAUSE.finditer(of) if match[3]]
         if "%" in _CLAUSE.sub("", of) or not isinstance(values, list):
@@ -276,7 +279,10 @@ def _format(native: Native) -> Callable[..., str]:
 
 
 def _has_text(value: Value) -> bool:
-    """Whether the library writes a value as cel-go does. Python's maps take 1 and true for one."""
+    """Return whether the library writes a value as cel-go does.
+
+    A Python map treats 1 and true as the same key.
+    """
     if isinstance(value, list):
         return all(not isinstance(one, float) and _has_text(one) for one in value)
     if isinstance(value, Mapping):
@@ -286,7 +292,10 @@ def _has_text(value: Value) -> bool:
 
 
 def _found(native: Native) -> Callable[..., list[str]]:
-    """All that matches, by the library's own RE2: it marks them in the text, and here it is cut."""
+    """Return a function that finds all matches with the library's own RE2.
+
+    RE2 marks the matches in the text, and Python cuts the text at the marks.
+    """
 
     def find_all(of: Value, pattern: Value, most: Value = -1) -> list[str]:
         _texts("find", of, pattern)
@@ -325,7 +334,8 @@ def _from_json(value: Value, levels: int) -> Value:
 
 
 def _same(left: Value, right: Value) -> bool:
-    """CEL's equality: numbers by value, other kinds only among themselves."""
+    """Return whether two values are equal in CEL: numbers by value, other kinds only within a
+    kind."""
     if isinstance(left, list) and isinstance(right, list):
         return len(left) == len(right) and all(map(_same, left, right))
     if isinstance(left, dict) and isinstance(right, dict):
@@ -365,14 +375,14 @@ def _extreme(name: str) -> Callable[[Value], Value]:
                 if _less(one, best) if name == "min" else _less(best, one):
                     best = one
             except WrongType:
-                continue  # what has no order is passed over, as in cel-go
+                continue  # skip values without an order, as cel-go does
         return best
 
     return extreme
 
 
 def functions(native: Native) -> Mapping[str, Callable[..., Value]]:
-    """All of them by their names in CEL; ``native`` raises NoValue."""
+    """Return all functions by their CEL names. ``native`` raises NoValue."""
     find_all = _found(native)
     return {
         **AMOUNTS,

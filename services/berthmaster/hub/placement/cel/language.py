@@ -1,10 +1,12 @@
-"""Expressions checked and evaluated by Google's CEL for C++, with the functions that OCM declares.
+"""Expressions checked and evaluated by Google's CEL for C++, with OCM's functions.
 
-Two environments take part. The checker's declares each function with its types as cel-go does, and
-compiles. The evaluation's has their implementations and runs what was compiled. It knows no types
-of ours: ``quantity("1")`` has type ``kubernetes.Quantity`` to the first and is a map to the second.
-Of one name both have global functions in the container ``berth``, so that ``int("1")`` means
-``berth.int`` here and the library's own ``int``, which takes ``" 1"`` too, is never called.
+CEL uses two environments. The checker's environment declares each function with the types of
+cel-go, and compiles. The evaluation's environment implements the functions and runs the compiled
+program, without custom types. Example: ``quantity("1")`` has type ``kubernetes.Quantity`` in the
+checker and is a map in the evaluation.
+
+Both environments declare the global functions in the container ``berth``. So ``int("1")`` means
+``berth.int``, and the library's own ``int``, which accepts ``" 1"``, is never called.
 """
 
 import re
@@ -25,14 +27,14 @@ from berthmaster.hub.placement.cel.question import (
     too_costly,
 )
 
-MAX_CHARS: Final = 8192  # of an expression
+MAX_CHARS: Final = 8192  # maximum length of an expression
 CLUSTER: Final = "managedCluster"
 _Q: Final = "kubernetes.Quantity"
 _S: Final = "kubernetes.Semver"
 _T: Final = "timestamp"
 _D: Final = "duration"
 _BASIC: Final = ("int", "double", "bool", "string", "bytes", "uint")
-# name -> (types of what it takes, type of what it gives); ~A is any type, the same everywhere.
+# name -> (types of the arguments, type of the result); ~A is any type, the same everywhere.
 _Declared = Mapping[str, Sequence[tuple[str, str]]]
 _GLOBAL: Final[_Declared] = {
     "int": [(one, "int") for one in ("int", "double", "string", "uint", _T, _D)],
@@ -80,13 +82,13 @@ _METHODS: Final[_Declared] = {
     "minor": [(_S, "int")],
     "patch": [(_S, "int")],
 }
-# The library's own strings do these; a method of a name that both have would be declared twice.
+# The library's own strings implement these. Declaring a method in both places is an error.
 _NATIVE: Final = (
     *("charAt", "substring", "replace", "join", "trim", "lowerAscii", "upperAscii", "reverse"),
     "strings.quote",
 )
 _GIVES: Final = {"timestamp": cel.Type.TIMESTAMP, "duration": cel.Type.DURATION}
-# What the library's own errors begin with if an expression treats a value as what it is not.
+# Prefixes of the library's errors for an operation on a value of the wrong type.
 _WRONG: Final = (
     WRONG,
     "No matching overloads",
@@ -98,13 +100,13 @@ _WRONG: Final = (
     "clause can only be used",
     "precision specifier",
 )
-# The milliseconds of a duration are those of its last second to the library, and all to cel-go.
+# The library's getMilliseconds returns the milliseconds of the last second, cel-go's all of them.
 _LESS: Final = """
 stdlib:
   exclude_functions:
   - {name: getMilliseconds, overloads: [{id: duration_to_milliseconds}]}
 """
-# … and if it exceeds a limit of the library or of the process.
+# Errors when an expression exceeds a limit of the library or of the process.
 _COSTLY: Final = ("Iteration budget exceeded", "RESOURCE_EXHAUSTED")
 _PLACE: Final = re.compile(r"<input>:(\d+):(\d+): (.*)")
 _OURS: Final = re.compile(r"berth\.| \(in container 'berth'\)")
@@ -114,7 +116,7 @@ _VARIABLES: Final = {CLUSTER: cel.Type.Map(cel.Type.STRING, cel.Type.DYN)}
 
 
 class Refused(Exception):
-    """The text is no expression that can be evaluated here."""
+    """The text is not an expression that can be evaluated here."""
 
 
 class _Costly(Exception):
@@ -152,11 +154,11 @@ def _type(written: str) -> str:
 
 
 class Language:
-    """Answers questions, in this process and without a limit but that of a question."""
+    """Answers questions in this process, limited only by each question's budget."""
 
     def __init__(self) -> None:
         self._scores: Mapping[str, list[tuple[str, int]]] = {}
-        self._name = ""  # of the cluster that is asked
+        self._name = ""  # name of the current cluster
         self._looked: dict[str, None] = {}
         self._programs = lru_cache(maxsize=512)(self._compiled)
         plain = dict.fromkeys("abcd", cel.Type.DYN)
@@ -174,8 +176,10 @@ class Language:
         )
 
     def answer(self, question: Question, mark: Callable[[int], None] = lambda _: None) -> CelAnswer:
-        """``mark`` is called with the number of each expression before it is compiled or
-        evaluated."""
+        """Return the answer.
+
+        ``answer`` calls ``mark`` with the number of each expression before compiling or evaluating.
+        """
         programs: list[Any] = []
         refused: dict[int, str] = {}
         for number, text in enumerate(question.texts):
@@ -202,13 +206,14 @@ class Language:
         return CelAnswer(tuple(answers), why, spent_s=spent_s)
 
     def look_at(self, cluster: ClusterInput) -> dict[str, None]:
-        """From now on ``scores`` are those of this cluster; the names that are looked up."""
+        """Set the cluster that ``scores`` reads, and return the set that collects looked-up
+        names."""
         metadata = cluster.document.get("metadata") or {}
         self._name, self._scores, self._looked = metadata.get("name", ""), cluster.scores, {}
         return self._looked
 
     def given(self, cluster: ClusterInput) -> Any:
-        """The variables of one cluster's evaluations, converted once."""
+        """Return the variables of a cluster's evaluations, converted once."""
         return self._runner.Activation({CLUSTER: cluster.document})
 
     def _compiled(self, text: str) -> Any:
@@ -264,7 +269,8 @@ class Language:
         return called
 
     def _scores_of(self, cluster: Any, resource: Any) -> list[dict[str, Any]]:
-        """``managedCluster.scores("name")``: whatever is written, expired or not, as with OCM."""
+        """Return ``managedCluster.scores("name")``: all written scores, expired or not, as OCM
+        does."""
         metadata = cluster.get("metadata") if isinstance(cluster, Mapping) else None
         if not isinstance(metadata, Mapping) or metadata.get("name") != self._name:
             raise WrongType("scores of what is not the cluster")
@@ -278,7 +284,7 @@ class Language:
 
 
 class _Asking:
-    """One cluster, asked a question's predicates."""
+    """Evaluates a question's predicates for one cluster."""
 
     def __init__(
         self,
@@ -288,7 +294,7 @@ class _Asking:
         why: dict[int, str],
         mark: Callable[[int], None],
     ) -> None:
-        self.dearest = 0  # expression that took the most time
+        self.dearest = 0  # number of the expression with the highest CPU time
         self._most_s = -1.0
         self._programs = programs
         self._predicates = cluster.predicates
@@ -299,8 +305,10 @@ class _Asking:
         self._mark = mark
 
     def answer(self, predicates: Sequence[Sequence[int]]) -> ClusterAnswer:
-        """Each predicate is asked only if those before do not select the cluster, and each
-        expression only if those before it hold."""
+        """Evaluate the predicates in order until the first that selects the cluster.
+
+        Within a predicate, evaluation stops at the first expression that does not hold.
+        """
         selected = any(
             all(self._holds(number) for number in predicates[one]) for one in self._predicates
         )
@@ -324,7 +332,7 @@ class _Asking:
 
 
 def _value(program: Any, given: Any) -> tuple[bool, str | None]:
-    """(whether it holds, why it has no value)."""
+    """Return (whether the expression holds, reason for a missing value)."""
     try:
         found = program.eval(given)
     except (RuntimeError, ValueError, LookupError) as error:
@@ -340,7 +348,7 @@ def _value(program: Any, given: Any) -> tuple[bool, str | None]:
 
 
 def _problem(told: str) -> str:
-    """The first problem that the checker names, and where it is."""
+    """Return the checker's first problem, with its position."""
     found = _PLACE.search(told)
     if found is None:
         return told.split("\n", maxsplit=1)[0][:300]

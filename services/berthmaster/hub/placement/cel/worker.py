@@ -1,9 +1,9 @@
-"""The process that answers questions, under limits of memory and CPU time.
+"""The process that evaluates questions, under limits of memory and CPU time.
 
-Google's CEL bounds the loops and the depth of an expression, not the strings that it builds, and a
-call into it cannot be stopped. This process can: whatever exceeds the limits ends it, and
-``client`` starts another. It reads questions from stdin and writes to stdout, as frames of a length
-in four bytes, a kind and a body of msgpack. End of stdin ends it.
+Google's CEL bounds the loops and the depth of an expression, but not the strings that an expression
+builds. A call into CEL cannot be stopped. This process can: a question above the limits ends the
+process, and ``client`` starts another. The process reads questions from stdin and writes to stdout.
+A frame is a length in four bytes, a kind and a msgpack body. The process ends at the end of stdin.
 """
 
 import resource
@@ -16,11 +16,12 @@ import msgspec
 
 from berthmaster.hub.placement.cel.question import CelAnswer, Question, too_costly
 
-MEMORY_BYTES: Final = 384 * 1024 * 1024  # address space; some 70 MiB of it are there from the start
-LARGE_BYTES: Final = 192 * 1024 * 1024  # memory in use, after which it answers and ends
-GRACE_S: Final = 2  # CPU time above a question's budget, after which the kernel ends the process
+# limit of address space; the process starts with about 70 MiB
+MEMORY_BYTES: Final = 384 * 1024 * 1024
+LARGE_BYTES: Final = 192 * 1024 * 1024  # memory in use above which the process answers and exits
+GRACE_S: Final = 2  # CPU seconds above a question's budget before the kernel kills the process
 ANSWER: Final = b"a"
-MARK: Final = b"m"  # the number of the expression that is looked at next
+MARK: Final = b"m"  # the number of the next expression
 ASK: Final = b"q"
 CAREFUL: Final = b"c"  # a question whose answer is preceded by marks
 LENGTH: Final = 4
@@ -28,7 +29,7 @@ _MEMORY: Final = Path("/proc/self/statm")
 
 
 def frame(kind: bytes, body: bytes) -> bytes:
-    """One message between the two processes."""
+    """Return a message between the two processes."""
     return len(body).to_bytes(LENGTH, "big") + kind + body
 
 
@@ -39,13 +40,15 @@ def _limit_cpu(budget_s: float) -> None:
 
 
 def _resident_bytes() -> int:
-    # The peak that getrusage gives includes the service's own, from before this program was loaded.
+    # The peak from getrusage includes the service's own memory, from before exec.
     return int(_MEMORY.read_bytes().split()[1]) * resource.getpagesize()
 
 
 def serve(language: Any, asked: BinaryIO, answers: BinaryIO) -> None:
-    """CelAnswer questions until there are no more, or one took so much memory that a new process is
-    better than this one."""
+    """Answer questions until stdin ends.
+
+    Return early after a question that used so much memory that a new process is better.
+    """
     decoder = msgspec.msgpack.Decoder(Question)
     last = 0
 
@@ -72,7 +75,7 @@ def serve(language: Any, asked: BinaryIO, answers: BinaryIO) -> None:
 
 def main() -> None:
     """Serve on stdin and stdout."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends it to the service too
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal also sends SIGINT to the service
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     from berthmaster.hub.placement.cel.language import Language
 

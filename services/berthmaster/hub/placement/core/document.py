@@ -1,11 +1,11 @@
-"""A ManagedCluster as expressions see it: as Open Cluster Management's own types write it. Pure.
+"""A ManagedCluster as expressions see it, in the form of Open Cluster Management's own types. Pure.
 
-OCM reads a cluster into Go's types and shows expressions what those write. A field without
-``omitempty`` is then always there (``hubAcceptsClient`` false, ``message`` empty, ``conditions``
-null where nobody has told any), one with it is missing when it is empty; quantities stand in their
-canonical form and times in UTC. An expression that asks ``has(…)`` or compares with ``""`` would
-otherwise choose other clusters here than there. The tables are those of cluster/v1 of OCM's API
-v1.3.0. What they do not name is kept as it came, so that a newer field can be asked for at once.
+OCM decodes a cluster into Go types and shows expressions the encoded result. A field without
+``omitempty`` is then always present: ``hubAcceptsClient`` false, ``message`` empty, ``conditions``
+null if missing. An empty field with ``omitempty`` is absent. Quantities are canonical and times in
+UTC. Without this conversion, an expression with ``has(…)`` or ``== ""`` would choose other clusters
+here than in OCM. The tables follow cluster/v1 of OCM's API v1.3.0. Fields outside the tables stay
+as received, so that expressions can read newer fields at once.
 """
 
 import re
@@ -26,7 +26,7 @@ _WITH_EXPONENT: Final = re.compile(r"[^a-zA-Z]*[eE][+-]?\d+", re.ASCII)
 
 
 class Field(NamedTuple):
-    """How a field is read, and whether it is there even when it is empty."""
+    """How to convert a field, and whether an empty field is present."""
 
     read: Read
     always: bool = False
@@ -48,7 +48,7 @@ def _flag(value: Any) -> Any:
 
 
 def _time(value: Any) -> Any:
-    """In UTC and whole seconds; null where there is none."""
+    """Return a time in UTC and whole seconds, or null if missing."""
     if not isinstance(value, str):
         return None
     try:
@@ -88,7 +88,7 @@ def _amounts(value: Any) -> Any:
 
 
 def canonical(amount: Any) -> Any:
-    """A quantity as Kubernetes writes it: the largest suffix without a fraction."""
+    """Return a quantity in Kubernetes' canonical form: the largest suffix without a fraction."""
     if amount is None:
         return "0"
     text = str(amount)
@@ -96,7 +96,7 @@ def canonical(amount: Any) -> Any:
     try:
         value = parse_quantity(text.removeprefix("-"))
     except QuantityError:
-        return amount  # as it came; OCM could not read such a cluster at all
+        return amount  # unchanged: OCM could not read such a cluster at all
     if _kept(text):
         return text
     if text.endswith("i") and value >= 1024 and value.denominator == 1:
@@ -109,8 +109,10 @@ def canonical(amount: Any) -> Any:
 
 
 def _kept(text: str) -> bool:
-    """Whether Kubernetes takes a text for canonical already, as it does at a glance: ``1.500`` and
-    ``+5`` stay as they are."""
+    """Return whether Kubernetes' quick check accepts a text as canonical.
+
+    ``1.500`` and ``+5`` stay unchanged.
+    """
     match = _PARTS.fullmatch(text)
     if match is None:
         return False
@@ -127,13 +129,13 @@ def _kept(text: str) -> bool:
 
 
 def _nano(value: Fraction) -> Fraction:
-    """Rounded up to the smallest part that a quantity can have."""
+    """Round up to the smallest fraction of a quantity."""
     parts = value * 10**9
     return Fraction(-(-parts.numerator // parts.denominator), 10**9)
 
 
 def _scaled(value: Fraction, base: int, suffixes: tuple[str, ...]) -> str:
-    """A whole number of the first suffix, in the largest that leaves it whole."""
+    """Write a whole number of the first suffix, in the largest suffix without a fraction."""
     number, at = value.numerator, 0
     if not number:
         return "0"
@@ -153,7 +155,7 @@ def _with_exponent(value: Fraction) -> str:
     return f"{number}e{exponent}" if exponent else str(number)
 
 
-# ---- the types
+# ---- types
 
 
 _CONDITION: Final = _struct(
@@ -214,7 +216,7 @@ _STATUS: Final = _struct(
 def document(
     metadata: dict[str, Any], spec: dict[str, Any] | None, status: dict[str, Any] | None
 ) -> dict[str, Any]:
-    """What ``managedCluster`` is. ``metadata``: as a struct writes it, without what is empty."""
+    """Return the value of ``managedCluster``. ``metadata`` has no empty fields."""
     return {
         "apiVersion": "cluster.open-cluster-management.io/v1",
         "kind": "ManagedCluster",

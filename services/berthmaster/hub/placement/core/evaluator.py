@@ -1,16 +1,16 @@
-"""The evaluator: what changes comes in, what is to be written goes out. Pure; time is passed in.
+"""The evaluator: takes changes, and returns writes. Pure; the caller passes the time.
 
 Rules of this file:
 
-- A Placement is looked at when something changed that it can depend on, when a time that an outcome
-  named has come, and after a write that failed. One that is not ours is left alone, whatever is
-  wrong with it.
-- Nothing is decided before everything has been listed (``complete``), nor while a mirror is known
-  to be behind (``behind``): unknown is not empty.
-- A Placement that is wrong is decided by its last good request (last_good.py). Where there is none,
-  or that does not work any more either, nobody comes; who is gone or not bound any more goes.
-- Of one that is Open Cluster Management's (again), only our own annotations are taken away.
-- At most one lot of writes of a Placement is under way; its answers are taken as seen.
+- The evaluator evaluates a Placement after a change of any input, at a time that an outcome named,
+  and after a failed write. The evaluator leaves Placements of OCM alone, even wrong ones.
+- The evaluator decides only after the first complete list (``complete``) and while no mirror lags
+  (``behind``): unknown is not empty.
+- For a wrong Placement, the evaluator uses the last good request (last_good.py). If that is missing
+  or fails too, no cluster is added. Deleted and unbound clusters are removed.
+- If a Placement belongs to Open Cluster Management (again), the evaluator removes only its own
+  annotations.
+- A Placement has at most one batch of writes in flight. Responses count as observed state.
 """
 
 from collections.abc import Iterable, Mapping
@@ -56,7 +56,7 @@ from berthmaster.lib.kube.resources import PLACEMENTS
 
 FIRST_RETRY_S: Final = 0.05
 LONGEST_RETRY_S: Final = 15.0
-LOUD_AFTER: Final = 5  # failures in a row, after which people are told
+LOUD_AFTER: Final = 5  # failures in a row before an event reports them
 NOTHING: Final = ScheduleResult(0, (), 0, {}, (), (), ())
 Thing = (
     Placement
@@ -91,30 +91,32 @@ class OwnPlacement:
     def __init__(self) -> None:
         self.placement = Placement()
         self.request: Request | None = None
-        self.error: Misconfigured | None = None  # of the Placement's own making
-        # Requests that led to an outcome, the last first; after one that nobody has tried out yet,
-        # the last that somebody has.
+        self.error: Misconfigured | None = None  # the Placement's own error
+        # Requests that led to an outcome, newest first. If the newest was not yet tried on any
+        # cluster, the last tried request follows.
         self.good: tuple[Good, ...] = ()
         self.outcome: ScheduleResult | None = None
         self.verdicts = Verdicts()
-        self.pending: Pending | None = None  # what expressions are asked; until then it rests
+        # the open question to expressions; until the answer, no evaluation
+        self.pending: Pending | None = None
         self.busy = False
         self.dirty = True
-        self.due_s = 0.0  # not before
+        self.due_s = 0.0  # earliest time of the next evaluation
         self.again_at_s: float | None = None
         self.failures = 0
         self.refreshed_at_s = float("-inf")
         self.later: Mapping[str, Mapping[str, str | None]] = {}  # annotations of pages
         self.events = EventHistory()
-        self.untold: tuple[KubeEvent, ...] = ()  # until what they tell of is written
+        self.untold: tuple[KubeEvent, ...] = ()  # events held back until their writes succeed
 
     def reads(self, resource: str) -> bool:
-        """Whether scores of this resource can matter to what it is decided by."""
+        """Return whether scores of this resource can affect the decision."""
         return any(one is not None and one.reads(resource) for one in self._followed)
 
     @property
     def asks(self) -> bool:
-        """Whether expressions, which may look at anything of a cluster, can matter."""
+        """Return whether expressions, which may read any field of a cluster, can affect the
+        decision."""
         return any(one is None or one.asks for one in self._followed)
 
     @property
@@ -122,7 +124,7 @@ class OwnPlacement:
         return (self.request, *(one.request for one in self.good))
 
     def worked(self, outcome: ScheduleResult) -> Good:
-        """Its own request led to this."""
+        """Store the Placement's own request as good, after this outcome."""
         assert self.request is not None
         if not self.good or self.good[0].request is not self.request:
             self.good = (good(self.placement, self.request, self.verdicts), *self.good[-1:])
@@ -133,7 +135,7 @@ class OwnPlacement:
 
 
 class _Tidying:
-    """Of one Placement that is not ours any more."""
+    """Cleanup of a Placement that no longer belongs to Berthmaster."""
 
     def __init__(self) -> None:
         self.busy = False
@@ -147,7 +149,7 @@ class _Tidying:
 
 
 class Evaluator:
-    """All of our Placements on one hub."""
+    """All Placements of Berthmaster on one hub."""
 
     def __init__(self) -> None:
         self.complete = False
@@ -157,31 +159,33 @@ class Evaluator:
         self._ours: dict[Key, OwnPlacement] = {}
         self._clusters: dict[str, ManagedCluster] = {}
         self._sets: dict[str, ManagedClusterSet] = {}
-        self._bound: dict[str, set[str]] = {}  # by namespace
+        self._bound: dict[str, set[str]] = {}  # names of sets, by namespace
         self._scores: dict[Key, AddOnPlacementScore] = {}
         self._theirs: set[Key] = set()
-        self._untidy: dict[Key, _Tidying] = {}  # of theirs, those whose pages may have our notes
+        # Placements of OCM whose pages may have our annotations
+        self._untidy: dict[Key, _Tidying] = {}
 
     def __len__(self) -> int:
         return len(self._ours)
 
     @property
     def misconfigured(self) -> int:
-        """How many of ours are wrong."""
+        """Return the number of wrong Placements."""
         return sum(standing.error is not None for standing in self._ours.values())
 
     def outcome(self, key: Key) -> ScheduleResult | None:
-        """The last outcome of a Placement."""
+        """Return the last outcome of a Placement."""
         standing = self._ours.get(key)
         return standing.outcome if standing is not None else None
 
     def pending(self, key: Key) -> Pending | None:
-        """What expressions have to answer before it can be decided."""
+        """Return the open question that blocks the decision."""
         standing = self._ours.get(key)
         return standing.pending if standing is not None else None
 
     def settle(self, key: Key, pending: Pending, answer: CelAnswer | None, now_s: float) -> None:
-        """The answer of expressions; None if there is none now, and it is asked again later."""
+        """Store the answer of expressions; None = no answer now, so the question is repeated
+        later."""
         standing = self._ours.get(key)
         if standing is None or standing.pending is not pending:
             return
@@ -195,10 +199,10 @@ class Evaluator:
     def has(self, key: Key) -> bool:
         return key in self._ours
 
-    # ---- what comes in
+    # ---- inputs
 
     def on_object(self, thing: Thing, *, gone: bool) -> None:
-        """An object as it is now, or the last of one that is gone."""
+        """Apply an object's current state, or the last state of a deleted object."""
         match thing:
             case Placement():
                 self._on_placement(thing, gone=gone)
@@ -257,7 +261,8 @@ class Evaluator:
                 self._look_for_notes(owner)
 
     def _on_cluster(self, cluster: ManagedCluster, *, gone: bool) -> None:
-        _ = cluster.spec, cluster.status, cluster.document  # whoever cannot be read is set aside
+        # parse now, so that an unreadable object is skipped with an error
+        _ = cluster.spec, cluster.status, cluster.document
         before = self._clusters.get(cluster.name)
         _keep(self._clusters, cluster.name, cluster, gone=gone)
         versions = [one for one in (before, cluster) if one is not None]
@@ -274,7 +279,7 @@ class Evaluator:
         )
 
     def _concerns(self, key: Key, standing: OwnPlacement, versions: list[ManagedCluster]) -> bool:
-        """Whether a cluster is, or was, one that the Placement may choose."""
+        """Return whether the Placement may choose, or could choose, a cluster."""
         bound = frozenset(self._bound.get(key[0], ())) & self._sets.keys()
         try:
             tests = [
@@ -301,7 +306,7 @@ class Evaluator:
             if (standing := self._ours.get(key)) is not None:
                 standing.dirty = True
 
-    # ---- what goes out
+    # ---- outputs
 
     def due(self, now_s: float) -> list[Key]:
         if not self.complete or self.behind:
@@ -320,7 +325,8 @@ class Evaluator:
             self._untidy.setdefault(key, _Tidying())
 
     def tidy(self, now_s: float) -> list[Instruction]:
-        """Takes our annotations from the pages of Placements that are not ours any more."""
+        """Remove our annotations from the pages of Placements that no longer belong to
+        Berthmaster."""
         out: list[Instruction] = []
         if not self.complete or self.behind:
             return out
@@ -341,7 +347,7 @@ class Evaluator:
         return out
 
     def wake_at_s(self) -> float:
-        """When one is due next without any change; infinite if none is."""
+        """Return the time of the next evaluation without a change; infinite = none."""
         if not self.complete or self.behind:
             return float("inf")
         times = [
@@ -353,21 +359,24 @@ class Evaluator:
         return min(times, default=float("inf"))
 
     def rest(self, key: Key, until_s: float) -> None:
-        """Do not look at it again before then: its last look was dear."""
+        """Delay a Placement after a costly evaluation."""
         if (standing := self._ours.get(key)) is not None:
             standing.due_s = max(standing.due_s, until_s)
 
     def begin(self) -> None:
-        """This replica writes from now on; what it knows is what the hub shows."""
+        """Start writing. The hub's objects are the only state."""
 
     def act(self, now_s: float) -> list[Instruction]:
-        """One look at every Placement that is due."""
+        """Evaluate every due Placement."""
         looks = [one for key in self.due(now_s) for one in self.evaluate(key, now_s)]
         return [*looks, *self.tidy(now_s)]
 
     def evaluate(self, key: Key, now_s: float) -> list[Instruction]:
-        """One look at one Placement. One that makes this raise is set aside and tried again later,
-        less and less often."""
+        """Evaluate one Placement.
+
+        If the evaluation raises, the Placement is skipped with an error, and retried at growing
+        intervals.
+        """
         standing = self._ours[key]
         out: list[Instruction] = []
         with self.aside.trying(Phase.ACTING, PLACEMENTS, standing.placement.metadata):
@@ -420,15 +429,18 @@ class Evaluator:
                 standing.pending = unfinished.pending
                 return []
             except Misconfigured:
-                continue  # what they have in common is wrong: a set, or what an expression costs
+                continue  # the shared input is wrong: a set, or the cost of an expression
             return self._right(key, standing, known, outcome, now_s)
         return self._stopped(key, standing, error, now_s)
 
     def _stopped(
         self, key: Key, standing: OwnPlacement, error: Misconfigured, now_s: float
     ) -> list[Instruction]:
-        """No request can be followed: what was decided stays, but for whom nobody may have. Where
-        nothing is decided there is an empty page, as with OCM, for those who wait for one."""
+        """Keep the decisions when no request can be followed, except clusters that are not allowed.
+
+        A Placement without decisions gets an empty page, as with OCM, for clients that wait for a
+        page.
+        """
         placement, present = standing.placement, self.index.pages(key)
         bound = frozenset(self._bound.get(key[0], ()))
         puts, left = reduced(present, sets.rightful(bound, self._sets, self._clusters))
@@ -495,7 +507,7 @@ class Evaluator:
         if made.writes:
             chosen = tuple(name for page in wanted for name in page.clusters)
             self.index.intend(key, chosen)
-            # Who was chosen just now scores as decided from now on, which may change the order.
+            # New choices score as decided from now on, and that may change the order.
             standing.dirty |= request.by_score and set(chosen) != set(before)
         return self._work(key, standing, writes, told)
 
@@ -514,7 +526,7 @@ class Evaluator:
         return [WriteDecisions(key, writes)]
 
     def _annotations(self, key: Key, standing: OwnPlacement) -> tuple[Write, ...]:
-        """What is left to write when all that readers wait for is written."""
+        """Return the writes that remain after all decisions are written."""
         later, standing.later = standing.later, {}
         pages_there = self.index.pages(key)
         return tuple(
@@ -523,18 +535,18 @@ class Evaluator:
             if name in pages_there
         )
 
-    # ---- how it went
+    # ---- results of writes
 
     def on_seen(self, decision: PlacementDecision) -> None:
-        """A page as the server answered our write."""
+        """Apply a page from the API server's response to a write."""
         self.index.set(decision)
 
     def on_deleted(self, key: Key) -> None:
-        """A page that we deleted."""
+        """Drop a page that the writer deleted."""
         self.index.drop(key)
 
     def on_status(self, placement: Placement) -> None:
-        """A Placement as the server answered our write of its status."""
+        """Apply a Placement from the API server's response to a status write."""
         standing = self._ours.get(key_of(placement.metadata))
         if standing is not None and standing.placement.spec == placement.spec:
             standing.placement = placement
@@ -542,7 +554,7 @@ class Evaluator:
     def on_answer(
         self, write: WriteDecisions, answer: Answer, now_s: float
     ) -> tuple[Instruction, ...]:
-        """A lot of writes is through, or failed; what is to be told of that."""
+        """Handle the result of a batch of writes, and return the events to report."""
         key = write.placement
         standing = self._ours.get(key)
         if standing is None:
@@ -554,21 +566,23 @@ class Evaluator:
         if answer.done:
             self.index.intend(key, None)
             standing.failures = 0
-            # If something changed meanwhile, decisions come first.
+            # If an input changed meanwhile, decisions come first.
             writes = self._annotations(key, standing) if not standing.dirty else ()
             standing.busy = bool(writes)
             return (*([WriteDecisions(key, writes)] if writes else ()), *told)
         self._failed(key, standing, now_s)
         if all(isinstance(one, PutPage) and one.status is None for one in write.writes):
-            standing.refreshed_at_s = float("-inf")  # annotations: looked at anew
-        told = tuple(one for one in told if one.warning)  # who came and went did not
+            # evaluate again, because only annotations failed
+            standing.refreshed_at_s = float("-inf")
+        # the added and removed clusters were not written
+        told = tuple(one for one in told if one.warning)
         if standing.failures != LOUD_AFTER:
             return told
         meta, note = standing.placement.metadata, f"decisions cannot be written: {answer.why}"
         return (*told, KubeEvent(PLACEMENTS, meta, True, "DecisionsNotWritten", note))
 
     def _failed(self, key: Key, standing: OwnPlacement, now_s: float) -> None:
-        """What was decided does not count; it is decided again after a growing pause."""
+        """Discard the decision and decide again after a growing pause."""
         self.index.intend(key, None)
         standing.busy = False
         standing.failures += 1
@@ -596,14 +610,14 @@ def _version(decision: PlacementDecision) -> str:
 
 
 def _told(cluster: ManagedCluster) -> tuple[Any, ...]:
-    """All of a cluster that a look can depend on."""
+    """Return every field of a cluster that an evaluation can depend on."""
     meta = cluster.metadata
     labels = (meta.labels, meta.annotations, meta.finalizers, meta.deletion_timestamp)
     return *labels, cluster.as_told, cluster.as_seen
 
 
 def _without_words(cluster: ManagedCluster) -> tuple[Any, ...]:
-    """The same, less what conditions say beside being true, which only expressions can ask for."""
+    """Return the same without the messages of conditions, which only expressions can read."""
     *others, seen = _told(cluster)
     conditions = (seen or {}).get("conditions") or ()
     kept = [(one.get("type"), one.get("status"), one.get("reason")) for one in conditions]

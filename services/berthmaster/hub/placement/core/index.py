@@ -1,8 +1,7 @@
-"""All decisions of the hub, whoever made them: pages by Placement, and how often each cluster was
-chosen. Pure.
+"""All decisions of the hub, by any writer: pages by Placement, and choices per cluster. Pure.
 
-What we have decided and not yet written counts at once: otherwise two Placements that are decided
-in one breath would both flee to the same cluster, and back again.
+Decisions not yet written count at once. Otherwise two Placements in the same pass would both move
+to the same cluster, and back again.
 """
 
 from collections import Counter
@@ -12,11 +11,11 @@ from typing import Final
 from berthmaster.hub.placement.core.objects import PLACEMENT_LABEL, PlacementDecision
 from berthmaster.lib.kube.mirror import Key
 
-NOBODY: Final = ""  # whose pages are that carry no label
+NOBODY: Final = ""  # owner of pages without a label
 
 
 class DecisionIndex:
-    """Pages as last seen or written."""
+    """Pages as last observed or written."""
 
     def __init__(self) -> None:
         self._pages: dict[Key, dict[str, PlacementDecision]] = {}  # by Placement, then by name
@@ -29,7 +28,7 @@ class DecisionIndex:
         return len(self._owner)
 
     def set(self, decision: PlacementDecision) -> tuple[Key, ...]:
-        """A page as it is; the Placements that it is and was of."""
+        """Store a page, and return its current and previous Placements."""
         meta = decision.metadata
         key = (meta.namespace, meta.name)
         owner = (meta.namespace, meta.labels.get(PLACEMENT_LABEL, NOBODY))
@@ -45,7 +44,7 @@ class DecisionIndex:
         return touched
 
     def drop(self, key: Key) -> tuple[Key, ...]:
-        """A page that is gone; the Placement that it was of."""
+        """Drop a deleted page, and return its Placement."""
         owner = self._owner.pop(key, None)
         if owner is None:
             return ()
@@ -63,12 +62,12 @@ class DecisionIndex:
         return self._pages.get(placement, {})
 
     def page(self, key: Key) -> PlacementDecision | None:
-        """One page."""
+        """Return one page."""
         owner = self._owner.get(key)
         return self._pages[owner].get(key[1]) if owner is not None else None
 
     def intend(self, placement: Key, clusters: Iterable[str] | None) -> None:
-        """What is decided and on its way; None = what is written counts again."""
+        """Store a decision in flight; None = count the written pages again."""
         if clusters is None:
             self._intents.pop(placement, None)
         else:
@@ -76,11 +75,11 @@ class DecisionIndex:
         self._count(placement)
 
     def decided(self, placement: Key) -> tuple[str, ...]:
-        """Its clusters, those on their way if any are."""
+        """Return the Placement's clusters, in-flight decisions first."""
         return self._counted.get(placement, ())
 
     def elsewhere(self, placement: Key) -> Mapping[str, int]:
-        """How often each cluster was chosen by all others."""
+        """Return how many other Placements chose each cluster."""
         own = Counter(self.decided(placement))
         if not own:
             return self._counts

@@ -1,4 +1,4 @@
-"""What the evaluator asks for. Pure."""
+"""Instructions of the evaluator to the writer. Pure."""
 
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -9,24 +9,20 @@ from berthmaster.lib.kube.objects import Metadata
 
 
 class PutPage(NamedTuple):
-    """Make a PlacementDecision, or change what of it is not right."""
+    """Create a PlacementDecision, or change its wrong fields."""
 
     name: str
-    present: Metadata | None  # what is there; None = it is to be made
-    metadata: Mapping[str, Any] | None  # labels, annotations, owner; None = right already
-    status: Mapping[str, Any] | None  # None = right already
+    present: Metadata | None  # metadata of the existing page; None = create
+    metadata: Mapping[str, Any] | None  # labels, annotations, owner; None = correct
+    status: Mapping[str, Any] | None  # None = correct
 
 
 class DropPage(NamedTuple):
-    """Delete a PlacementDecision."""
-
     name: str
     present: Metadata
 
 
 class PutStatus(NamedTuple):
-    """Write the Placement's own status."""
-
     present: Metadata
     status: Mapping[str, Any]
 
@@ -35,7 +31,7 @@ Write = PutPage | DropPage | PutStatus
 
 
 class WriteDecisions(NamedTuple):
-    """All that one look at a Placement asks for, in order; the first that fails ends it."""
+    """All writes of one evaluation, in order, until the first failure."""
 
     placement: Key
     writes: tuple[Write, ...]

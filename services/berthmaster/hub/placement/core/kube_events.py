@@ -1,4 +1,4 @@
-"""What kubectl users are told of a Placement: who came and went, and what is wrong. Pure."""
+"""Kubernetes events of a Placement: clusters added and removed, and errors. Pure."""
 
 from collections.abc import Sequence
 from typing import Final
@@ -12,26 +12,29 @@ TOLD_CLUSTERS: Final = 10
 
 
 class EventHistory:
-    """The last warning of each reason: the same is not told twice in a row."""
+    """The last warning of each reason, so that no warning repeats in a row."""
 
     def __init__(self) -> None:
         self._notes: dict[str, str] = {}
 
     def warning(self, about: Metadata, reason: str, note: str) -> tuple[KubeEvent, ...]:
-        """A warning, unless it was the last of its reason."""
+        """Return a warning, unless it repeats the last of its reason."""
         if self._notes.get(reason) == note:
             return ()
         self._notes[reason] = note
         return (KubeEvent(PLACEMENTS, about, True, reason, note),)
 
     def over(self, reason: str) -> None:
-        """It is no longer so; if it comes again it is news."""
+        """Forget a reason that no longer applies, so that its return is reported again."""
         self._notes.pop(reason, None)
 
     def outcome(
         self, about: Metadata, outcome: ScheduleResult, before: Sequence[str], known: Sequence[str]
     ) -> tuple[KubeEvent, ...]:
-        """Who came and went, and scores that ran out; ``known`` notes stand in the condition."""
+        """Return events for added and removed clusters, and for expired scores.
+
+        The condition already lists the ``known`` notes.
+        """
         told: tuple[KubeEvent, ...] = ()
         now = [one.cluster for one in outcome.selected]
         came = sorted(set(now) - set(before))
@@ -50,6 +53,6 @@ class EventHistory:
 
 
 def listed(names: Sequence[str]) -> str:
-    """Names, or the first of many."""
+    """Return the names, or the first of many."""
     more = f" and {len(names) - TOLD_CLUSTERS} more" if len(names) > TOLD_CLUSTERS else ""
     return ", ".join(names[:TOLD_CLUSTERS]) + more

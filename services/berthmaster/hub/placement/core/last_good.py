@@ -1,7 +1,7 @@
-"""The last request of a Placement that was good, kept beside its decisions. Pure.
+"""The last valid request of a Placement, stored beside its decisions. Pure.
 
-A wrong edit is answered by the request before it, also by an evaluator that starts after the edit.
-Kubernetes keeps no earlier generation, so the first page carries it.
+After a wrong edit, the evaluator decides by the previous request, even if the evaluator starts
+after the edit. Kubernetes stores no earlier generation, so the first page carries the request.
 """
 
 import base64
@@ -26,7 +26,7 @@ from berthmaster.hub.placement.core.scheduling.request import Request, read
 from berthmaster.lib.kube.objects import Metadata
 
 MAX_CHARS: Final = 3900  # longer annotations are not mirrored
-MAX_BYTES: Final = 256 * 1024  # of what is unpacked
+MAX_BYTES: Final = 256 * 1024  # limit of the unpacked size
 PACKED: Final = "z:"
 SETTINGS: Final[tuple[str, ...]] = (
     UNKNOWN_SCORES,
@@ -35,12 +35,12 @@ SETTINGS: Final[tuple[str, ...]] = (
 
 
 class Good(NamedTuple):
-    """A request, and of which generation."""
+    """A request and its generation."""
 
     request: Request
     generation: int
-    text: str  # as it is kept; "" = too long for that
-    verdicts: Verdicts  # what its expressions gave
+    text: str  # the stored text; "" = too long to store
+    verdicts: Verdicts  # results of the request's expressions
 
 
 class _Kept(msgspec.Struct, frozen=True):
@@ -50,7 +50,7 @@ class _Kept(msgspec.Struct, frozen=True):
 
 
 def good(placement: Placement, request: Request, verdicts: Verdicts) -> Good:
-    """A Placement's request, which was read and led to an outcome."""
+    """Return a Placement's request that was read and led to an outcome."""
     meta = placement.metadata
     told: dict[str, str] = {
         name: meta.annotations[name] for name in SETTINGS if name in meta.annotations
@@ -63,7 +63,7 @@ def good(placement: Placement, request: Request, verdicts: Verdicts) -> Good:
 
 
 def kept(placement: Placement, pages: Mapping[str, PlacementDecision]) -> Good | None:
-    """What the pages of a Placement keep; None if it is missing, or is none."""
+    """Return the request stored in a Placement's pages, or None if missing or invalid."""
     text = next(
         (
             page.metadata.annotations[REQUEST]
@@ -84,7 +84,7 @@ def kept(placement: Placement, pages: Mapping[str, PlacementDecision]) -> Good |
         )
         request = read(replace(placement, metadata=meta, spec=found.spec))
     except (msgspec.MsgspecError, ValueError, zlib.error, Misconfigured):
-        return None  # somebody has written over it
+        return None  # another client has overwritten the annotation
     return Good(request, found.generation, text, Verdicts())
 
 

@@ -1,8 +1,8 @@
-"""Open Cluster Management's objects, as far as they are read here. Pure.
+"""Open Cluster Management's objects, as far as the evaluator reads them. Pure.
 
-Everything has a default, as the API omits what is empty.
+Every field has a default, because the API omits empty fields.
 
-Annotations, labels and reasons of ours have their names here, and ``Misconfigured`` is the one
+The module also names Berthmaster's annotations, labels and reasons. ``Misconfigured`` is the only
 error that a user can cause.
 """
 
@@ -23,17 +23,20 @@ CLUSTER_SET_LABEL: Final = f"{OCM}/clusterset"
 
 # On a Placement.
 UNKNOWN_SCORES: Final = "berthmaster.io/placement-unknown-scores"  # zero (as OCM) or worst
-HYSTERESIS: Final = "berthmaster.io/placement-hysteresis"  # points a newcomer must be ahead
+# points by which a new cluster must be ahead
+HYSTERESIS: Final = "berthmaster.io/placement-hysteresis"
 # On the first PlacementDecision of a Placement.
 RANKING: Final = "berthmaster.io/placement-ranking"
-REQUEST: Final = "berthmaster.io/placement-request"  # the last good one, for after a wrong edit
-NOTES: Final = (RANKING, REQUEST)  # all of ours there
+# the last good request, for use after a wrong edit
+REQUEST: Final = "berthmaster.io/placement-request"
+NOTES: Final = (RANKING, REQUEST)  # all annotations of Berthmaster on a page
 
-# On AddOnPlacementScores that we write.
+# On AddOnPlacementScores of Berthmaster.
 MANAGED_BY: Final = "app.kubernetes.io/managed-by"  # a label
 OURS: Final = "berthmaster"
 FRESH: Final = "Fresh"  # a condition
-NOT_TOLD: Final = "NotTold"  # its reason while nobody tells, and the last values stay
+# reason of the condition while no score arrives and the last values stay
+NOT_TOLD: Final = "NotTold"
 
 MAX_LABEL_CHARS: Final = 63
 MAX_NAME_CHARS: Final = 253
@@ -43,7 +46,8 @@ MISCONFIGURED: Final = "PlacementMisconfigured"
 
 
 class Misconfigured(Exception):
-    """A Placement, or what it refers to, asks for what cannot be; the text says what is right."""
+    """An impossible request of a Placement or a referenced object. The text states what is
+    right."""
 
     def __init__(self, plugin: str, problem: str) -> None:
         super().__init__(f"{plugin}: {problem}")
@@ -58,7 +62,7 @@ Amount = str | int
 
 
 class Taint(Struct, frozen=True):
-    """Keeps Placements that do not tolerate it away from a cluster."""
+    """Excludes Placements without a toleration from a cluster."""
 
     key: str = ""
     value: str = ""
@@ -71,7 +75,7 @@ class ManagedClusterSpec(Struct, frozen=True):
 
 
 class Claim(Struct, frozen=True):
-    """What a cluster says of itself."""
+    """A ClusterClaim: a property that a cluster reports."""
 
     name: str = ""
     value: str = ""
@@ -84,42 +88,45 @@ class ManagedClusterStatus(Struct, frozen=True):
 
 
 class ManagedCluster(Object, frozen=True, dict=True, gc=True):
-    """A cluster that the hub knows. ``spec`` and ``status`` are what is read here, ``document`` is
-    all of it as expressions see it; each is made when it is first asked for."""
+    """A cluster of the hub.
+
+    ``spec`` and ``status`` have the fields that the evaluator reads. ``document`` has all fields as
+    expressions see them. Each is computed on first use.
+    """
 
     as_told: dict[str, Any] | None = msgspec.field(default=None, name="spec")
     as_seen: dict[str, Any] | None = msgspec.field(default=None, name="status")
 
     @cached_property
     def spec(self) -> ManagedClusterSpec:
-        """What the hub has decided about it. Raises ValidationError."""
+        """Return the spec. Raises ValidationError."""
         return msgspec.convert(_present(self.as_told), ManagedClusterSpec)
 
     @cached_property
     def status(self) -> ManagedClusterStatus:
-        """What is known of it. Raises ValidationError."""
+        """Return the status. Raises ValidationError."""
         return msgspec.convert(_present(self.as_seen), ManagedClusterStatus)
 
     @cached_property
     def document(self) -> dict[str, Any]:
-        """What ``managedCluster`` is in an expression."""
-        # Through JSON, as that gives lists where structs have tuples.
+        """Return the value of ``managedCluster`` in an expression."""
+        # JSON turns the tuples of structs into lists.
         metadata = msgspec.json.decode(msgspec.json.encode(self.metadata))
         return document(metadata, self.as_told, self.as_seen)
 
     @property
     def name(self) -> str:
-        """Its name, which is also its namespace on the hub."""
+        """Return the cluster's name, also its namespace on the hub."""
         return self.metadata.name
 
     @property
     def leaving(self) -> bool:
-        """Whether it is being deleted."""
+        """Return whether the cluster is being deleted."""
         return self.metadata.deletion_timestamp is not None
 
 
 def _present(fields: dict[str, Any] | None) -> dict[str, Any]:
-    """Null is nothing, as with Go."""
+    """Drop null fields: null means absent, as in Go."""
     return {name: value for name, value in (fields or {}).items() if value is not None}
 
 
@@ -135,14 +142,14 @@ class Expression(Struct, frozen=True):
 
 
 class LabelSelector(Struct, frozen=True):
-    """Labels that must be there, and requirements."""
+    """Required labels, and requirements."""
 
     match_labels: dict[str, str] | None = None
     match_expressions: tuple[Expression, ...] | None = ()
 
 
 class SetSelector(Struct, frozen=True):
-    """Which clusters are in a set: those that carry its name as a label, or those selected."""
+    """Selects a set's clusters: by the label with the set's name, or by a label selector."""
 
     selector_type: str = ""
     label_selector: LabelSelector | None = None
@@ -157,7 +164,7 @@ class ManagedClusterSet(Object, frozen=True):
 
 
 class ManagedClusterSetBinding(Object, frozen=True):
-    """Lets a namespace choose from the set of the same name."""
+    """Allows a namespace to choose from the set of the same name."""
 
 
 # ---- scores
@@ -169,7 +176,7 @@ class Score(Struct, frozen=True):
 
 
 class ScoresStatus(Struct, frozen=True):
-    """Scores, and how long they may be believed."""
+    """Scores and the end of their validity."""
 
     scores: tuple[Score, ...] | None = ()
     valid_until: str | None = None
@@ -177,19 +184,22 @@ class ScoresStatus(Struct, frozen=True):
 
 
 class AddOnPlacementScore(Object, frozen=True):
-    """Scores of the cluster whose namespace it is in."""
+    """Scores of the cluster whose namespace contains the object."""
 
     status: ScoresStatus = ScoresStatus()
 
     @property
     def ours(self) -> bool:
-        """Whether Berthmaster writes it: one service for all clusters."""
+        """Return whether Berthmaster writes the scores: one service for all clusters."""
         return self.metadata.labels.get(MANAGED_BY) == OURS
 
     @property
     def measured(self) -> bool:
-        """Whether its values say something of the cluster. Of ours that are not fresh, only those
-        that were told last do; the others are the worst because nothing is known."""
+        """Return whether the values describe the cluster.
+
+        Stale scores of Berthmaster describe the cluster only if they are the last reported values.
+        Other stale scores are the worst value, because nothing is known.
+        """
         fresh = condition(self.status.conditions or (), FRESH) if self.ours else None
         return fresh is None or fresh.true or fresh.reason == NOT_TOLD
 
@@ -210,7 +220,7 @@ class CelSelector(Struct, frozen=True):
 
 
 class ClusterSelector(Struct, frozen=True):
-    """All three must hold."""
+    """Labels, claims and expressions that must all match."""
 
     label_selector: LabelSelector | None = None
     claim_selector: ClaimSelector | None = None
@@ -224,7 +234,7 @@ class PredicateSpec(Struct, frozen=True):
 
 
 class AddOnCoordinate(Struct, frozen=True):
-    """Which AddOnPlacementScore, and which score in it."""
+    """The name of an AddOnPlacementScore and of a score in it."""
 
     resource_name: str = ""
     score_name: str = ""
@@ -237,21 +247,21 @@ class ScoreCoordinate(Struct, frozen=True):
 
 
 class PrioritizerConfig(Struct, frozen=True):
-    """A score and how much it weighs."""
+    """A score and its weight."""
 
     score_coordinate: ScoreCoordinate | None = None
     weight: int = 0
 
 
 class PrioritizerPolicy(Struct, frozen=True):
-    """How clusters are ranked."""
+    """The ranking of clusters."""
 
     mode: str = ""
     configurations: tuple[PrioritizerConfig, ...] | None = ()
 
 
 class Toleration(Struct, frozen=True):
-    """Lets clusters with such a taint be chosen, for ever or for a while."""
+    """Tolerates a taint, for ever or for a time."""
 
     key: str = ""
     operator: str = ""
@@ -277,13 +287,13 @@ class DecisionStrategy(Struct, frozen=True):
 
 
 class SpreadConstraint(Struct, frozen=True):
-    """Over what to spread."""
+    """The topology key to spread over."""
 
     topology_key: str = ""
 
 
 class SpreadPolicy(Struct, frozen=True):
-    """Accepted and not obeyed, as by OCM."""
+    """Accepted and ignored, as by OCM."""
 
     spread_constraints: tuple[SpreadConstraint, ...] | None = ()
 
@@ -301,7 +311,7 @@ class PlacementSpec(Struct, frozen=True):
 
 
 class GroupStatus(Struct, frozen=True):
-    """One group of decisions; written whole, hence no default that could be left out."""
+    """One group of decisions. No default may be omitted, because the group is written whole."""
 
     decision_group_index: int = 0
     decision_group_name: str = ""
@@ -326,17 +336,17 @@ class Placement(Object, frozen=True):
 class ClusterDecision(Struct, frozen=True):
     cluster_name: str = ""
     reason: str = ""
-    score: int | None = None  # not every version of the CRD has it
+    score: int | None = None  # missing in some versions of the CRD
 
 
 class DecisionStatus(Struct, frozen=True):
-    """At most a hundred of them."""
+    """At most a hundred decisions."""
 
     decisions: tuple[ClusterDecision, ...] | None = ()
 
 
 class PlacementDecision(Object, frozen=True):
-    """A page of what a Placement decided; ``status`` is None until it was first written."""
+    """A page of a Placement's decisions. ``status`` is None before the first write."""
 
     status: DecisionStatus | None = None
 

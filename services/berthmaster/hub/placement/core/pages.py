@@ -1,20 +1,19 @@
-"""What was selected as PlacementDecisions: groups first, then pages of a hundred. Pure.
+"""Writes the selection as PlacementDecisions: groups first, then pages of a hundred. Pure.
 
-Named groups take their clusters in the order in which they are listed, the rest comes last; a group
-larger than allowed becomes several of one name. Groups number from 0, pages from 1 through all
-groups. If nothing is selected there is one empty page, as with OCM.
+Named groups take their clusters in the order of the list, and the remaining clusters come last. A
+group above the maximum size becomes several groups of the same name. Groups number from 0, pages
+from 1 across all groups. An empty selection gives one empty page, as with OCM.
 
-**Planning.** From the pages that should be to the writes that make them so. Pure.
+**Planning.** From the wanted pages to the writes. Pure.
 
 Rules of this file:
 
-- What is so already is not written. Scores and rankings alone are written no more often than the
-  Placement's scoreRateLimit says; who is chosen is written at once.
-- A cluster that moves from one page to another is on two for a moment, never on none: a page that
-  it comes to is written before the one that it leaves.
-- Pages that are too many are deleted last.
-- Annotations for people come after all that, in writes of their own: nobody who waits for a
-  decision shall wait for them.
+- Correct pages are not written. The Placement's scoreRateLimit limits writes of scores and rankings
+  alone. A changed selection is written at once.
+- A cluster that moves between pages is briefly on two pages, never on none: the new page is written
+  before the old page.
+- Surplus pages are deleted last.
+- Annotations for users follow in separate writes, so that decisions never wait for annotations.
 """
 
 import json
@@ -48,7 +47,7 @@ class Decided(NamedTuple):
 
 
 class Page(NamedTuple):
-    """One PlacementDecision."""
+    """The wanted content of a PlacementDecision."""
 
     name: str
     group: str
@@ -62,14 +61,14 @@ class Page(NamedTuple):
 
 
 def page_name(placement: str, number: int) -> str:
-    """The name of a page; they count from 1."""
+    """Return the name of a page. Pages count from 1."""
     return f"{placement}-decision-{number}"
 
 
 def pages(
     request: Request, outcome: ScheduleResult
 ) -> tuple[tuple[Page, ...], tuple[GroupStatus, ...]]:
-    """All pages, and the groups as the Placement's status tells them."""
+    """Return all pages, and the groups for the Placement's status."""
     made: list[Page] = []
     told: list[GroupStatus] = []
     for index, (group, members) in enumerate(_groups(request, outcome)):
@@ -105,7 +104,7 @@ def pages(
 
 
 def _groups(request: Request, outcome: ScheduleResult) -> list[tuple[str, Sequence[Ranked]]]:
-    """(name, members), at least one."""
+    """Return (name, members), at least one pair."""
     chosen = outcome.selected
     rest = list(chosen) if request.by_score else sorted(chosen, key=lambda one: one.cluster)
     most = _most(request, len(rest))
@@ -137,7 +136,7 @@ def _divided(name: str, members: list[Ranked], most: int) -> list[tuple[str, Seq
 
 
 def reason(one: Ranked, outcome: ScheduleResult) -> str:
-    """Why, in words: the score and its parts."""
+    """Return the reason as text: the score and its components."""
     parts = ", ".join(
         f"{name} {weight}*{part}"
         for (name, weight), part in zip(outcome.weights, one.parts, strict=True)
@@ -147,7 +146,8 @@ def reason(one: Ranked, outcome: ScheduleResult) -> str:
 
 
 def ranking(outcome: ScheduleResult) -> str:
-    """All that passed, best first, as JSON in bounds: for people, and for whoever ranks by it."""
+    """Return all clusters that passed, best first, as JSON of limited length for users and
+    tools."""
     head: dict[str, object] = {
         "of": outcome.available,
         "left_out": {name: count for name, count in outcome.left_out.items() if count},
@@ -166,13 +166,13 @@ def ranking(outcome: ScheduleResult) -> str:
 
 
 class Plan(NamedTuple):
-    """Writes in order; ``stale``: scores that are not written yet because of the rate limit."""
+    """Writes in order. ``stale``: the rate limit delays some scores."""
 
     puts: tuple[PutPage, ...]
     drops: tuple[DropPage, ...]
-    later: Mapping[str, Mapping[str, str | None]] | None  # page -> annotations that are not right
+    later: Mapping[str, Mapping[str, str | None]] | None  # page -> wrong annotations
     stale: bool
-    moved: bool  # another selection, or another layout of it
+    moved: bool  # True for another selection, or another layout
 
     @property
     def writes(self) -> tuple[Write, ...]:
@@ -188,9 +188,11 @@ def plan(
     refresh: bool,
     by_score: bool = False,
 ) -> Plan:
-    """The writes for a Placement's pages; ``notes``: annotations of the first. ``refresh``: scores
-    may be written again. Where pages are ordered by score, another order alone is a matter of
-    scores."""
+    """Return the writes for a Placement's pages.
+
+    ``notes`` are annotations of the first page. ``refresh`` allows writing scores again. If pages
+    are ordered by score, a changed order alone counts as a change of scores.
+    """
     surplus = sorted(
         present.keys() - {page.name for page in wanted}, key=lambda name: (len(name), name)
     )
@@ -226,7 +228,7 @@ def _moved(
 
 
 def _goes_right(wanted: Sequence[Page], present: Mapping[str, PlacementDecision]) -> bool:
-    """Whether some cluster moves to a later page."""
+    """Return whether a cluster moves to a later page."""
     numbers = {page.name: number for number, page in enumerate(wanted)}
     was = {
         cluster: numbers.get(name, -1)
@@ -290,7 +292,7 @@ def _metadata(
 
 
 def _noted(there: PlacementDecision, notes: Mapping[str, str]) -> dict[str, str | None]:
-    """Our annotations that are not right; None = it goes."""
+    """Return Berthmaster's wrong annotations; None = delete."""
     told = there.metadata.annotations
     return {name: notes.get(name) for name in NOTES if told.get(name) != notes.get(name)}
 
@@ -315,7 +317,7 @@ def _detail_differs(page: Page, there: PlacementDecision, notes: Mapping[str, st
 def reduced(
     present: Mapping[str, PlacementDecision], stays: Container[str]
 ) -> tuple[tuple[PutPage, ...], tuple[str, ...]]:
-    """(the writes that take clusters off their pages and change nothing else, who stays)."""
+    """Return (writes that only remove clusters from pages, clusters that stay)."""
     puts: list[PutPage] = []
     left: list[str] = []
     for name, there in sorted(present.items(), key=lambda item: (len(item[0]), item[0])):

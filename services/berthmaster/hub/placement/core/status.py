@@ -1,4 +1,4 @@
-"""What a Placement's status says of an outcome: the two conditions and their reasons. Pure."""
+"""The status of a Placement after an outcome: the two conditions and their reasons. Pure."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
@@ -26,7 +26,7 @@ class WantedCondition(NamedTuple):
 
 
 def satisfied(outcome: ScheduleResult, cluster_sets: Iterable[str]) -> WantedCondition:
-    """Whether as many were found as were asked for, and if not, why."""
+    """Return whether the Placement got the requested number of clusters, with the reason if not."""
 
     def no(reason: str, message: str) -> WantedCondition:
         return WantedCondition(SATISFIED, False, reason, message[:MAX_MESSAGE_CHARS])
@@ -60,20 +60,20 @@ def satisfied(outcome: ScheduleResult, cluster_sets: Iterable[str]) -> WantedCon
 
 
 def configured(notes: Sequence[str] = ()) -> WantedCondition:
-    """Nothing is wrong with it; ``notes`` is what else should be known."""
+    """Return the condition of a correct Placement. ``notes`` adds information."""
     text = "; ".join(("Placement configurations check pass", *notes))
     return WantedCondition(MISCONFIGURED, False, "Succeedconfigured", text[:MAX_MESSAGE_CHARS])
 
 
 def misconfigured(error: Misconfigured, after: str) -> WantedCondition:
-    """Something is; ``after``: what is done in spite of that."""
+    """Return the condition of a wrong Placement. ``after`` says what happens despite the error."""
     after = f"; {after}" if after else ""
     text = str(error)[: MAX_MESSAGE_CHARS - len(after)] + after
     return WantedCondition(MISCONFIGURED, True, "Misconfigured", text)
 
 
 def left_over(error: Misconfigured, left: int) -> WantedCondition:
-    """Something is wrong with it, and that is all it has."""
+    """Return the condition of a wrong Placement that keeps only earlier decisions."""
     what = f"{left} clusters are left of those decided before" if left else "nothing is decided"
     message = f"{what}: {error}"
     return WantedCondition(
@@ -82,7 +82,7 @@ def left_over(error: Misconfigured, left: int) -> WantedCondition:
 
 
 def reduced(groups: Iterable[GroupStatus], counts: Mapping[str, int]) -> tuple[GroupStatus, ...]:
-    """Groups with as many clusters as their pages have now."""
+    """Return groups with the current number of clusters on their pages."""
     return tuple(
         replace(one, cluster_count=sum(counts.get(page, 0) for page in one.decisions or ()))
         for one in groups
@@ -95,7 +95,7 @@ def merged(
     generation: int,
     now_s: float,
 ) -> tuple[Condition, ...]:
-    """The conditions with ours in them; a time moves only when a condition's status does."""
+    """Return the conditions merged with ours. The time changes only with a condition's status."""
     conditions = {one.type: one for one in present}
     for verdict in verdicts:
         before = condition(present, verdict.type)
@@ -121,8 +121,10 @@ def patch(
     selected: int,
     now_s: float,
 ) -> dict[str, Any] | None:
-    """The status to be written, or None if it says so already. Without groups, what it says of
-    decisions stays."""
+    """Return the status to write, or None if it is current.
+
+    Without groups, the decisions in the status stay.
+    """
     status = placement.status
     present = status.conditions or ()
     conditions = merged(present, verdicts, placement.metadata.generation, now_s)

@@ -1,1 +1,1 @@
-"""Which clusters a Placement gets: sets, filters and prioritizers over one snapshot. Pure."""
+"""Selection of clusters for a Placement: sets, filters and prioritizers over a snapshot. Pure."""

@@ -1,17 +1,20 @@
-"""What a plugin is asked and what it answers. Pure.
+"""Inputs and results of plugins. Pure.
 
-A filter says which clusters remain; a prioritizer gives each a score from LEAST to MOST. Both are
-functions of (snapshot, request, clusters), in a module of their own with NAME and DESCRIPTION, and
-know nothing of each other: order and weights are the scheduler's.
+A filter returns the clusters that remain. A prioritizer scores each cluster from LEAST to MOST.
+Both are functions of (snapshot, request, clusters), each in its own module with NAME and
+DESCRIPTION. Plugins are independent: the scheduler sets order and weights.
 
-**Verdicts.** What a Placement's expressions gave for each cluster, kept between looks. Pure.
+**Verdicts.** The results of a Placement's expressions for each cluster, cached between evaluations.
+Pure.
 
-A verdict stands until the cluster, or a score that was looked at, is another; keeping it changes no
-outcome. What is not known is asked for in a ``Pending``, which the service has answered elsewhere:
+A verdict is valid until the cluster, or a score that the expressions read, changes. Caching changes
+no outcome. A ``Pending`` asks for missing verdicts:
 
 1. ``schedule`` raises ``Unfinished`` with the pending question.
+
 2. The service sends ``pending.question`` to the process that evaluates expressions.
-3. ``pending.settle(answer)`` keeps the answer, and the Placement is looked at again.
+
+3. ``pending.settle(answer)`` stores the answer, and the evaluator evaluates the Placement again.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -26,32 +29,33 @@ from berthmaster.hub.placement.core.objects import (
 from berthmaster.hub.placement.core.scheduling.request import Predicate, Request
 from berthmaster.lib.kube.mirror import Key
 
-Scores = Mapping[str, AddOnPlacementScore]  # of one cluster, by resource
+Scores = Mapping[str, AddOnPlacementScore]  # scores of a cluster, by resource
 
 
 class Verdict(NamedTuple):
-    """What was found of one cluster."""
+    """The result for one cluster."""
 
     cluster: ManagedCluster
     selected: bool
-    meant: int = 0  # bit i: expression i had a meaning for it …
-    wrong: int = 0  # … or treats a value as what it is not
-    scores: tuple[tuple[Key, AddOnPlacementScore | None], ...] = ()  # that were looked at
+    meant: int = 0  # bit i: expression i was true or false …
+    wrong: int = 0  # … or uses a value of the wrong type
+    # the scores that the expressions read
+    scores: tuple[tuple[Key, AddOnPlacementScore | None], ...] = ()
 
 
 class Verdicts:
-    """Of all clusters, for one lot of predicates at a time."""
+    """The results for all clusters, for one set of predicates at a time."""
 
     def __init__(self) -> None:
         self.predicates: tuple[Predicate, ...] | None = None
         self.checked = False  # whether the expressions have been compiled
         self.numbers: dict[str, int] = {}  # expression -> its bit
-        self.why: dict[int, str] = {}  # why one was wrong, the first time
-        self.refused: dict[int, str] = {}  # why one cannot be evaluated for any cluster
+        self.why: dict[int, str] = {}  # expression -> first reason why it was wrong
+        self.refused: dict[int, str] = {}  # expression -> reason why no cluster can be evaluated
         self.by_cluster: dict[str, Verdict] = {}
 
     def about(self, predicates: tuple[Predicate, ...]) -> None:
-        """Forget what was found for others."""
+        """Drop the results of other predicates."""
         if self.predicates is predicates:
             return
         self.predicates = predicates
@@ -62,7 +66,7 @@ class Verdicts:
 
 
 class Pending(NamedTuple):
-    """A question, and what its answer is about."""
+    """A question, and the clusters that its answer covers."""
 
     verdicts: Verdicts
     predicates: tuple[Predicate, ...]
@@ -70,7 +74,7 @@ class Pending(NamedTuple):
     clusters: tuple[tuple[ManagedCluster, Scores], ...]
 
     def settle(self, answer: CelAnswer) -> None:
-        """Keep the answer, unless the verdicts are of other predicates by now."""
+        """Store the answer, unless the predicates have changed meanwhile."""
         known = self.verdicts
         if known.predicates is not self.predicates:
             return
@@ -85,7 +89,7 @@ class Pending(NamedTuple):
 
 
 class Unfinished(Exception):
-    """Expressions have to be evaluated before a filter can answer."""
+    """Expressions must be evaluated before a filter can answer."""
 
     def __init__(self, pending: Pending) -> None:
         super().__init__(f"{len(pending.clusters)} clusters to be asked")
@@ -97,35 +101,35 @@ MOST: Final = 100
 
 
 class Snapshot(NamedTuple):
-    """All that one evaluation of one Placement may look at."""
+    """All inputs of one evaluation of one Placement."""
 
     now_s: float
-    bound: frozenset[str] = frozenset()  # names of sets that the namespace is bound to
+    bound: frozenset[str] = frozenset()  # names of sets bound to the namespace
     sets: Mapping[str, ManagedClusterSet] = {}
     clusters: Mapping[str, ManagedCluster] = {}
     scores: Mapping[tuple[str, str], AddOnPlacementScore] = {}  # by (cluster, resource)
-    decided: frozenset[str] = frozenset()  # by this Placement, as it stands
-    elsewhere: Mapping[str, int] = {}  # how often each was decided by other Placements
-    verdicts: Verdicts | None = None  # what expressions gave before, which changes no outcome
+    decided: frozenset[str] = frozenset()  # clusters that this Placement has chosen
+    elsewhere: Mapping[str, int] = {}  # cluster -> number of other Placements that chose it
+    verdicts: Verdicts | None = None  # cached results of expressions, which change no outcome
 
 
 Clusters = Sequence[ManagedCluster]
 
 
 class Filtered(NamedTuple):
-    """A filter's verdict."""
+    """The result of a filter."""
 
     passed: tuple[ManagedCluster, ...]
-    again_at_s: float | None = None  # when it might be another without any change
+    again_at_s: float | None = None  # time at which the result may change without an event
     notes: tuple[str, ...] = ()
 
 
 class Scored(NamedTuple):
-    """A prioritizer's verdict: a score for each cluster but those of which nothing is known."""
+    """The result of a prioritizer: a score for each cluster, except the unknown ones."""
 
     scores: Mapping[str, int]
     unknown: frozenset[str] = frozenset()
-    blind: bool = False  # it measures, and knows nothing of any cluster
+    blind: bool = False  # True for a measuring prioritizer without data of any cluster
     again_at_s: float | None = None
     notes: tuple[str, ...] = ()
 
@@ -135,7 +139,7 @@ Prioritizer = Callable[[Snapshot, Request, Clusters], Scored]
 
 
 def earlier(one: float | None, other: float | None) -> float | None:
-    """The earlier of two times that may be none."""
+    """Return the earlier of two times; None is no time."""
     if one is None or other is None:
         return other if one is None else one
     return min(one, other)

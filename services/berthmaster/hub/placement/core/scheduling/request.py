@@ -1,9 +1,10 @@
-"""A Placement as it was read and checked: what the scheduler needs. Pure.
+"""A Placement, parsed and checked for the scheduler. Pure.
 
-Whatever a person can have got wrong is found here, all at once for one edit, but for expressions:
-those are checked where they are evaluated, before anything is decided.
+Parsing finds every user error of an edit at once, except errors in expressions. Expressions are
+checked at evaluation, before any decision.
 
-Selectors of OCM's objects become ours here, or ``Misconfigured`` names the place that is wrong.
+This module also converts the selectors of OCM's objects, or raises ``Misconfigured`` with the place
+of the error.
 """
 
 import re
@@ -28,21 +29,21 @@ from berthmaster.lib.kube.selector import EVERYTHING, Selector, SelectorError, s
 
 
 def labels_of(selector: LabelSelector | None, plugin: str, where: str) -> Selector:
-    """A selector of labels; none is everything."""
+    """Return a selector of labels. None selects everything."""
     if selector is None:
         return EVERYTHING
     return _made(selector.match_labels or {}, selector.match_expressions or (), plugin, where)
 
 
 def claims_of(selector: ClaimSelector | None, plugin: str, where: str) -> Selector:
-    """A selector of claims; none is everything."""
+    """Return a selector of claims. None selects everything."""
     if selector is None:
         return EVERYTHING
     return _made({}, selector.match_expressions or (), plugin, where)
 
 
 def claims(cluster: ManagedCluster) -> dict[str, str]:
-    """What a cluster says of itself."""
+    """Return the ClusterClaims of a cluster."""
     return {claim.name: claim.value for claim in cluster.status.cluster_claims}
 
 
@@ -64,7 +65,8 @@ GROUPS: Final = "DecisionStrategy"
 BUILT_IN: Final = ("Balance", "Steady", "ResourceAllocatableCPU", "ResourceAllocatableMemory")
 DEFAULTS: Final = {"Balance": 1, "Steady": 1}
 MAX_WEIGHT: Final = 10
-MAX_PARTS: Final = 100  # predicates, tolerations, configurations, groups: each
+# maximum number of predicates, tolerations, configurations, and groups, each
+MAX_PARTS: Final = 100
 MAX_MARGIN: Final = 1_000_000
 RATE_LIMIT_S: Final = 60.0
 _UNITS_S: Final = {"s": 1, "m": 60, "h": 3600}
@@ -72,7 +74,7 @@ _GROUP_NAME: Final = re.compile(r"[a-zA-Z0-9][-A-Za-z0-9_.]{0,61}[a-zA-Z0-9]", r
 
 
 class Predicate(NamedTuple):
-    """All of it must hold."""
+    """Labels, claims and expressions that must all match."""
 
     labels: Selector
     claims: Selector
@@ -80,7 +82,7 @@ class Predicate(NamedTuple):
 
 
 class Weighted(NamedTuple):
-    """A prioritizer and how much it weighs; ``resource`` and ``score`` of an addon's."""
+    """A prioritizer and its weight. ``resource`` and ``score`` apply to an addon's score."""
 
     name: str
     weight: int
@@ -97,7 +99,7 @@ class Group(NamedTuple):
 
 
 class Request(NamedTuple):
-    """What a Placement asks for."""
+    """The parsed request of a Placement."""
 
     namespace: str
     name: str
@@ -107,9 +109,9 @@ class Request(NamedTuple):
     tolerations: tuple[Toleration, ...] = ()
     prioritizers: tuple[Weighted, ...] = ()
     groups: tuple[Group, ...] = ()
-    per_group: int = 0  # clusters; 0 = no limit
+    per_group: int = 0  # number of clusters; 0 = no limit
     percent_per_group: float = 0.0
-    by_score: bool = False  # order of decisions
+    by_score: bool = False  # order decisions by score
     worst_if_unknown: bool = False
     margin: int = 0
     rate_limit_s: float = RATE_LIMIT_S
@@ -117,18 +119,18 @@ class Request(NamedTuple):
 
     @property
     def asks(self) -> bool:
-        """Whether expressions are asked, which may look at anything of a cluster."""
+        """Return whether the request has expressions, which may read any field of a cluster."""
         return any(one.expressions for one in self.predicates)
 
     def reads(self, resource: str) -> bool:
-        """Whether scores of this resource can matter."""
+        """Return whether scores of this resource can matter."""
         if any(one.resource == resource for one in self.prioritizers):
             return True
         return any("scores" in text for one in self.predicates for text in one.expressions)
 
 
 def read(placement: Placement) -> Request:
-    """The request of a Placement. Raises Misconfigured."""
+    """Return the request of a Placement. Raises Misconfigured."""
     spec, meta = placement.spec, placement.metadata
     if len(meta.name) > MAX_LABEL_CHARS:
         raise Misconfigured(
@@ -203,8 +205,11 @@ def _tolerations(found: tuple[Toleration, ...]) -> tuple[Toleration, ...]:
 
 
 def _prioritizers(mode: str, found: Sequence[PrioritizerConfig]) -> tuple[Weighted, ...]:
-    """Those that weigh something, in a fixed order; of two built-in ones the last counts, and an
-    addon's score named twice counts twice, as with OCM."""
+    """Return the prioritizers with a weight, in a fixed order.
+
+    As with OCM, the last entry of a built-in prioritizer wins, and an addon's score named twice is
+    applied twice.
+    """
     if mode not in ("", "Additive", "Exact"):
         raise Misconfigured(
             PRIORITIZERS, f"incorrect prioritizer policy mode: {mode[:64]!r}, Additive or Exact"
@@ -250,7 +255,7 @@ def _group(name: str, selector: ClusterSelector, where: str) -> Group:
 
 
 def _per_group(told: str | int) -> tuple[int, float]:
-    """(clusters, percent): one of them, or neither."""
+    """Return (clusters, percent). At most one of the two is set."""
     if isinstance(told, int):
         return max(told, 0), 0.0
     number = told[:-1] if told.endswith("%") else ""

@@ -1,15 +1,14 @@
 """One evaluation of one Placement: numbered phases over one frozen snapshot. Pure.
 
-1. sets       clusters of the sets that are bound and asked for
+1. sets       clusters of the sets that are bound and requested
 2. filters    predicates, then taints
-3. scores     every prioritizer that weighs something; what nobody knows counts as 0, as with OCM,
-              or as the worst where the Placement says so
+3. scores     every prioritizer with a weight; an unknown score is 0, as with OCM, or the
+              worst if the Placement says so
 4. order      by weighted sum, highest first, then by name
-5. selection  the first numberOfClusters; with a margin, who is chosen already stays until
-              somebody else is ahead by more; if nothing is known of what they are compared by,
-              who is chosen already stays
+5. selection  the first numberOfClusters; with a margin, a chosen cluster stays until another
+              is ahead by more; if all measured scores are unknown, chosen clusters stay
 
-The same snapshot gives the same outcome, and every verdict is kept in it.
+The same snapshot gives the same outcome. The outcome includes every verdict.
 """
 
 from collections.abc import Mapping
@@ -46,7 +45,8 @@ BUILT_IN: Final[Mapping[str, Prioritizer]] = {
     allocatable.CPU: allocatable.score_cpu,
     allocatable.MEMORY: allocatable.score_memory,
 }
-UNMEASURED: Final = frozenset({balance.NAME, steady.NAME})  # they compare decisions, not clusters
+# prioritizers that compare decisions, not clusters
+UNMEASURED: Final = frozenset({balance.NAME, steady.NAME})
 BLIND: Final = "nothing is known of what the clusters are compared by: who is chosen stays"
 DESCRIPTIONS: Final[Mapping[str, str]] = {
     predicate.NAME: predicate.DESCRIPTION,
@@ -60,7 +60,7 @@ DESCRIPTIONS: Final[Mapping[str, str]] = {
 
 
 class Ranked(NamedTuple):
-    """A cluster, its score, and each prioritizer's part in the order of ``weights`` below."""
+    """A cluster, its score, and each prioritizer's component in the order of ``weights`` below."""
 
     cluster: str
     total: int
@@ -68,21 +68,21 @@ class Ranked(NamedTuple):
 
 
 class ScheduleResult(NamedTuple):
-    bindings: int  # valid ones
-    eligible: tuple[str, ...]  # sets
-    available: int  # clusters of those sets
-    left_out: Mapping[str, int]  # by filter
+    bindings: int  # number of valid bindings
+    eligible: tuple[str, ...]  # names of the sets
+    available: int  # number of clusters in those sets
+    left_out: Mapping[str, int]  # number of excluded clusters, by filter
     weights: tuple[tuple[str, int], ...]
-    ranked: tuple[Ranked, ...]  # all that passed, best first
+    ranked: tuple[Ranked, ...]  # all clusters that passed, best first
     selected: tuple[Ranked, ...]  # best first
     unscheduled: int = 0
-    clusters: Mapping[str, ManagedCluster] = {}  # those selected
+    clusters: Mapping[str, ManagedCluster] = {}  # the selected clusters
     again_at_s: float | None = None
     notes: tuple[str, ...] = ()
 
 
 def schedule(snapshot: Snapshot, request: Request) -> ScheduleResult:
-    """The outcome for one Placement. Raises Misconfigured."""
+    """Return the outcome for one Placement. Raises Misconfigured."""
     bound = sets.valid_bindings(snapshot)
     eligible = sets.eligible(bound, request.cluster_sets)
     clusters = sets.available(eligible, snapshot.sets, snapshot.clusters)
@@ -98,7 +98,7 @@ def schedule(snapshot: Snapshot, request: Request) -> ScheduleResult:
         notes += verdict.notes
     totals = {cluster.name: 0 for cluster in clusters}
     parts: list[Mapping[str, int]] = []
-    measuring: list[bool] = []  # of the prioritizers that measure clusters: whether any is known
+    measuring: list[bool] = []  # per measuring prioritizer: whether any cluster is known
     for weighted in request.prioritizers:
         scored = _plugin(weighted)(snapshot, request, clusters)
         again_at_s = earlier(again_at_s, scored.again_at_s)
@@ -139,7 +139,7 @@ def _plugin(weighted: Weighted) -> Prioritizer:
 
 
 def _filled(scored: Scored, weight: int, *, worst: bool) -> Mapping[str, int]:
-    """A score for those of which nothing is known, too."""
+    """Return the scores with a value for unknown clusters too."""
     if not scored.unknown:
         return scored.scores
     instead = 0 if not worst else LEAST if weight > 0 else MOST

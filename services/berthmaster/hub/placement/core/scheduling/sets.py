@@ -1,7 +1,7 @@
-"""Which clusters a Placement may choose from at all. Pure.
+"""The clusters from which a Placement may choose. Pure.
 
-The sets that its namespace is bound to and that exist, less those that it does not name, if it
-names any. A cluster that is being deleted is in no set.
+A Placement chooses from the existing sets that are bound to its namespace. If the Placement names
+sets, only the named sets remain. A cluster that is being deleted is in no set.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -23,18 +23,18 @@ Member = Callable[[ManagedCluster], bool]
 
 
 def valid_bindings(snapshot: Snapshot) -> frozenset[str]:
-    """Sets that the namespace is bound to and that exist."""
+    """Return the existing sets that are bound to the namespace."""
     return snapshot.bound & snapshot.sets.keys()
 
 
 def eligible(bound: frozenset[str], wanted: Iterable[str]) -> tuple[str, ...]:
-    """Those of them that are asked for; all, if none is named."""
+    """Return the requested sets, or all bound sets if none is requested."""
     named = frozenset(wanted)
     return tuple(sorted(bound & named if named else bound))
 
 
 def member_of(one: ManagedClusterSet) -> Member:
-    """The test for being in a set. Raises Misconfigured when nobody can say."""
+    """Return the membership test of a set. Raises Misconfigured if the selector is invalid."""
     selector = one.spec.cluster_selector
     name = one.metadata.name
     if selector.selector_type in ("", EXCLUSIVE):
@@ -53,7 +53,7 @@ def available(
     sets: Mapping[str, ManagedClusterSet],
     clusters: Mapping[str, ManagedCluster],
 ) -> tuple[ManagedCluster, ...]:
-    """The clusters of these sets, by name. Raises Misconfigured."""
+    """Return the clusters of these sets, sorted by name. Raises Misconfigured."""
     tests = [member_of(sets[name]) for name in names]
     return tuple(
         cluster
@@ -67,8 +67,10 @@ def rightful(
     found: Mapping[str, ManagedClusterSet],
     clusters: Mapping[str, ManagedCluster],
 ) -> frozenset[str]:
-    """Clusters that a namespace may have at all. Where nobody can say who is in a set, everybody
-    may be."""
+    """Return the clusters that a namespace may use.
+
+    If a set's selector is invalid, every cluster counts as a member.
+    """
     tests: list[Member] = []
     for name in bound & found.keys():
         try:

@@ -1,1 +1,1 @@
-"""One module a plugin: a pure function with a name, a description and bounds."""
+"""One module per plugin: a pure function with a name, a description and bounds."""

@@ -1,8 +1,8 @@
-"""Scores that addons have written. Pure.
+"""Scores by addons. Pure.
 
-One that ran out is unknown, as with OCM: each cluster's agent writes its own, so it is the cluster
-that fell silent. Ours are written by one service for all clusters, which also says when one of them
-is silent: when they run out it is that service that is gone, and their last values stay.
+An expired score is unknown, as with OCM: each cluster's agent writes its own score, so the cluster
+fell silent. Berthmaster's scores come from one service for all clusters, which also reports silent
+clusters. If those scores expire, the service is down, and the last values stay.
 """
 
 from collections.abc import Sequence
@@ -26,12 +26,13 @@ DESCRIPTION: Final = (
     "the score that an AddOnPlacementScore in the cluster's namespace holds, cut to -100..100; "
     "unknown where it is missing or its validUntil has passed"
 )
-TOLD: Final = 10  # clusters that a note names
-TICK_S: Final = 0.001  # a score holds at the very end of its time; look after it
+TOLD: Final = 10  # maximum number of clusters named in a note
+# a score is valid until the end of its last instant, so evaluate later by this many seconds
+TICK_S: Final = 0.001
 
 
 def prioritizer(resource: str, score_name: str) -> Prioritizer:
-    """By one score of one resource."""
+    """Return the prioritizer of one score in one resource."""
 
     def score(snapshot: Snapshot, request: Request, clusters: Clusters) -> Scored:
         return _score(snapshot, clusters, resource, score_name)
@@ -80,7 +81,10 @@ def _value(found: AddOnPlacementScore | None, name: str) -> int | None:
 
 
 def _valid_until_s(found: AddOnPlacementScore) -> float | None:
-    """None = for ever. What is no time has passed: nobody can say that it holds."""
+    """Return the end of validity; None = for ever.
+
+    An unparsable time counts as expired, because nothing shows that the score is valid.
+    """
     if found.status.valid_until is None:
         return None
     try:

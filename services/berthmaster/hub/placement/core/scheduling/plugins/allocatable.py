@@ -1,4 +1,4 @@
-"""Clusters with more allocatable CPU or memory come first. Pure."""
+"""Ranks clusters with more allocatable CPU or memory first. Pure."""
 
 from typing import Final
 
@@ -16,12 +16,10 @@ DESCRIPTION: Final = (
 
 
 def score_cpu(snapshot: Snapshot, request: Request, clusters: Clusters) -> Scored:
-    """By ``cpu``."""
     return _score("cpu", clusters)
 
 
 def score_memory(snapshot: Snapshot, request: Request, clusters: Clusters) -> Scored:
-    """By ``memory``."""
     return _score("memory", clusters)
 
 
@@ -48,4 +46,4 @@ def _allocatable(cluster: ManagedCluster, resource: str) -> float | None:
     try:
         return float(parse_quantity(allocatable))
     except QuantityError:
-        return None  # nonsense is no amount
+        return None  # an unparsable quantity is unknown

@@ -1,4 +1,4 @@
-"""Clusters that other Placements chose less often come first. Pure."""
+"""Ranks clusters that other Placements chose less often first. Pure."""
 
 from typing import Final
 
@@ -12,7 +12,7 @@ DESCRIPTION: Final = (
 
 
 def score(snapshot: Snapshot, request: Request, clusters: Clusters) -> Scored:
-    """2 * int(100 * (0.5 - count / most)), counted over all decisions but this Placement's."""
+    """Score 2 * int(100 * (0.5 - count / most)), over all decisions but this Placement's."""
     counts = snapshot.elsewhere
     most = max(counts.values(), default=0)
     if not most:

@@ -1,11 +1,10 @@
-"""Clusters that no predicate selects drop out. Pure.
+"""Excludes clusters that no predicate selects. Pure.
 
-Predicates are ORed; in one, labels AND claims AND all expressions must hold. An expression without
-a value for some cluster (a key or a score that is not there) does not select that cluster. One that
-treats values as what they are not for every cluster asked, or that costs too much, is wrong itself.
-
-Expressions are evaluated elsewhere (``verdicts``): what is not known of some clusters is asked for
-at once, of as many as one question may have.
+Predicates are ORed. Within a predicate, labels AND claims AND all expressions must hold. An
+expression without a value for a cluster, such as a missing key or score, does not select that
+cluster. An expression is wrong itself if it uses a value of the wrong type for every evaluated
+cluster, or costs too much. A separate process evaluates expressions (``verdicts``): one question
+asks for as many unknown clusters as fit.
 """
 
 from collections.abc import Iterator
@@ -33,7 +32,7 @@ DESCRIPTION: Final = "clusters remain that a predicate selects; all, if there ar
 
 
 def keep(snapshot: Snapshot, request: Request, clusters: Clusters) -> Filtered:
-    """Those that any predicate selects. Raises Misconfigured, Unfinished."""
+    """Return the clusters that any predicate selects. Raises Misconfigured, Unfinished."""
     if not request.predicates:
         return Filtered(tuple(clusters))
     known = snapshot.verdicts or Verdicts()
@@ -62,7 +61,7 @@ def _same(snapshot: Snapshot, verdict: Verdict) -> bool:
 
 
 def _matching(predicates: tuple[Predicate, ...], cluster: ManagedCluster) -> Iterator[int]:
-    """Predicates whose labels and claims match."""
+    """Yield the predicates whose labels and claims match."""
     for number, one in enumerate(predicates):
         if one.labels.matches(cluster.metadata.labels) and (
             not one.claims.requirements or one.claims.matches(claims(cluster))
@@ -97,7 +96,7 @@ def _values(scores: dict[str, AddOnPlacementScore]) -> dict[str, list[tuple[str,
 
 
 def _refuse(known: Verdicts) -> None:
-    """Raises Misconfigured for the first expression that cannot be evaluated at all."""
+    """Raise Misconfigured for the first expression that cannot be evaluated."""
     texts = tuple(known.numbers)
     for at, predicate in enumerate(known.predicates or ()):
         for place, text in enumerate(predicate.expressions):
@@ -107,7 +106,7 @@ def _refuse(known: Verdicts) -> None:
 
 
 def _judge(known: Verdicts) -> None:
-    """Raises Misconfigured for an expression that means nothing for any cluster."""
+    """Raise Misconfigured for an expression without a meaning for any cluster."""
     meant = wrong = 0
     for one in known.by_cluster.values():
         meant |= one.meant

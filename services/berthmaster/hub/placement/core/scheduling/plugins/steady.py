@@ -1,4 +1,4 @@
-"""Clusters that are chosen already come first. Pure."""
+"""Ranks clusters that are already chosen first. Pure."""
 
 from typing import Final
 
@@ -10,6 +10,6 @@ DESCRIPTION: Final = "100 for a cluster that this Placement has chosen already, 
 
 
 def score(snapshot: Snapshot, request: Request, clusters: Clusters) -> Scored:
-    """By whether it stands in the decisions now."""
+    """Score MOST for a cluster in the current decisions, else 0."""
     decided = snapshot.decided
     return Scored({cluster.name: MOST if cluster.name in decided else 0 for cluster in clusters})

@@ -1,7 +1,7 @@
-"""Clusters with taints that the Placement does not tolerate drop out. Pure.
+"""Excludes clusters with taints that the Placement does not tolerate. Pure.
 
-PreferNoSelect keeps nobody away; NoSelectIfNew keeps only those away that are not chosen yet. A
-toleration for some seconds counts from when the taint was added, and then ends by itself.
+PreferNoSelect excludes no cluster. NoSelectIfNew excludes only clusters that are not yet chosen. A
+toleration with a number of seconds starts when the taint was added, then ends without an event.
 """
 
 from typing import Final
@@ -17,7 +17,7 @@ FOR_EVER: Final = float("inf")
 
 
 def keep(snapshot: Snapshot, request: Request, clusters: Clusters) -> Filtered:
-    """Those that are tolerated now, and when the first of them is not any more."""
+    """Return the tolerated clusters, and the time when the first toleration ends."""
     passed: list[ManagedCluster] = []
     again_at_s: float | None = None
     for cluster in clusters:
@@ -34,14 +34,16 @@ def keep(snapshot: Snapshot, request: Request, clusters: Clusters) -> Filtered:
     return Filtered(tuple(passed), again_at_s)
 
 
-_NONE: Final = Taint(effect="PreferNoSelect")  # which is tolerated by all, for ever
+_NONE: Final = Taint(effect="PreferNoSelect")  # a taint that every Placement tolerates for ever
 
 
 def tolerated_until_s(
     taint: Taint, tolerations: tuple[Toleration, ...], decided: bool, now_s: float
 ) -> float:
-    """Until when one taint is tolerated: the past = it is not. The first toleration that fits and
-    has not run out counts, as with OCM."""
+    """Return the time until which a taint is tolerated; a past time = not tolerated.
+
+    As with OCM, the first matching toleration that has not expired is applied.
+    """
     if taint.effect == "PreferNoSelect" or (taint.effect == "NoSelectIfNew" and decided):
         return FOR_EVER
     for toleration in tolerations:
@@ -68,5 +70,5 @@ def _until_s(taint: Taint, toleration: Toleration) -> float:
     except ValueError:
         added_s = 0.0
     if not added_s:
-        return 0.0  # nobody knows since when: OCM counts from the beginning of time
+        return 0.0  # time unknown: OCM counts from the epoch
     return added_s + toleration.toleration_seconds
