@@ -1,5 +1,5 @@
 """The API of tenants and operators: submit, cancel, reprioritize, get, list and operator actions.
 
-May live here: validation of requests, and answers once an event is stored. Must not: choose where a
-job runs.
+This package validates requests and answers once an event is stored. Choosing where a job runs
+belongs to the resolver.
 """

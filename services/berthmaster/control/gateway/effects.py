@@ -1,7 +1,7 @@
-"""Carries out what the core asks for and brings back what came of it, whatever that is.
+"""Perform the core's instructions and return every outcome.
 
-The bus's errors end here: a write whose fate nobody knows and a read that failed are answers like
-any other, and the core has a next step for each.
+Bus errors end here: a write with unknown outcome and a failed read are outcomes too. The core has a
+next step for each.
 """
 
 import asyncio
@@ -39,7 +39,7 @@ from berthmaster.lib.nats.stream_messages import GUARD, WRONG_LAST_SEQUENCE, Mes
 from berthmaster.lib.nats.stream_reads import last_message
 from berthmaster.lib.nats.streams import CONTROL
 
-UNKNOWN_PAUSE_S: Final = 0.25  # before looking again at what nobody knows
+UNKNOWN_PAUSE_S: Final = 0.25  # before the next check of an unknown outcome
 PUT_TIMEOUT_S: Final = 1.0
 PUT_TRIES: Final = 3
 
@@ -53,7 +53,7 @@ def _readable(message: Message | None) -> ControlFact | None:
 
 
 def is_same(one: ControlFact, other: ControlFact) -> bool:
-    """Whether both set the same, whoever did so, why, and when."""
+    """Return whether both set the same, apart from author, reason and time."""
     return _bare(one) == _bare(other)
 
 
@@ -64,7 +64,7 @@ def _bare(fact: ControlFact) -> ControlFact:
 
 
 class Effects:
-    """Reads and writes for one core. ``freeze`` is told of events that cannot be read."""
+    """Reads and writes of one core. ``freeze`` receives each unreadable event."""
 
     def __init__(
         self, conn: Connection, settle_limit_s: float, freeze: Callable[[UnreadableEvent], object]
@@ -76,7 +76,9 @@ class Effects:
         self.stretches = TimeSlices()
 
     async def perform(self, step: Ask) -> Told:
-        """Carry out one instruction; what cannot be done is an answer too, never an exception."""
+        """Perform one instruction and return its outcome. Failures are outcomes too, never
+        exceptions.
+        """
         match step:
             case Append():
                 return await self._append(step)
@@ -103,8 +105,10 @@ class Effects:
         return Answered(ref=step.ref, outcome=outcome)
 
     async def _put_control(self, step: PutControl) -> Answered:
-        """Repeated without harm: the last value counts, and it is the same one. Readers refuse a
-        setting that is older than the one before, so it is set behind that one's time."""
+        """Store a setting, with retries. A repetition is harmless: the last value counts, and all
+        tries have the same value. Readers refuse a setting with an earlier time than the one
+        before, so the new time is later than the stored one.
+        """
         why, subject = "", control_subject(step.fact)
         for _ in range(PUT_TRIES):
             try:
@@ -118,7 +122,7 @@ class Effects:
             except BusError as error:
                 why = str(error)
                 if isinstance(error, ApiError) and error.code in WRONG_LAST_SEQUENCE:
-                    continue  # somebody else set it meanwhile
+                    continue  # another writer was first
                 await asyncio.sleep(UNKNOWN_PAUSE_S)
         return Answered(ref=step.ref, outcome=Unknown(why))
 
@@ -140,7 +144,7 @@ class Effects:
     def _decoded(
         self, tenant: str, workload_id: str, messages: list[Message]
     ) -> tuple[list[RecordedEvent], str]:
-        """The story up to what this version cannot read, and what that is."""
+        """Return the events up to the first unreadable one, and why this one is unreadable."""
         events: list[RecordedEvent] = []
         for message in messages:
             try:

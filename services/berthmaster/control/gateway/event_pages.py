@@ -1,8 +1,8 @@
-"""The verb ``events``: what has happened to one tenant's workloads after a sequence, page by page.
+"""The verb ``events``: pages of a tenant's workload events after a sequence.
 
-Answered from the log itself, so that who was cut off learns of every event, and of workloads that
-are new to it. A page is bounded by number, bytes and time, and a tenant reads one at a time: each
-event is a look into the stream.
+Pages come from the log itself. A reconnected tenant thus gets every event, also of workloads new to
+the tenant. A page is bounded by number, bytes and time. A tenant reads one page at a time, because
+each event is one read of the stream.
 """
 
 import asyncio
@@ -20,14 +20,16 @@ from berthmaster.lib.nats.stream_reads import next_message
 from berthmaster.lib.nats.streams import WORKLOADS
 from berthmaster.lib.requests import validation
 
-PAGE_BYTES: Final = 200_000  # of events; one that is larger alone has a page of its own
-PAGE_LIMIT_S: Final = 1.0  # below the 2 s after which our client asks again
+PAGE_BYTES: Final = 200_000  # of events. A single larger event fills a page alone
+PAGE_LIMIT_S: Final = 1.0  # below the 2 s after which our client repeats the request
 PAGES_AT_ONCE: Final = 16  # of all tenants
 AGAIN_S: Final = 0.1
 
 
 class EventReader:
-    """Pages for one gateway. ``followed_to``: the last sequence of the log that it has read."""
+    """Pages of one gateway. ``followed_to`` returns the last log sequence that the gateway has
+    read.
+    """
 
     def __init__(self, conn: Connection, followed_to: Callable[[], int]) -> None:
         self._conn = conn
@@ -35,7 +37,6 @@ class EventReader:
         self._reading: set[str] = set()
 
     async def answer(self, tenant: str, data: bytes) -> EventsReply | Refusal:
-        """One page."""
         request = validation.events_request(data)
         if isinstance(request, Refusal):
             return request
@@ -54,7 +55,7 @@ class EventReader:
             self._reading.discard(tenant)
 
     async def _page(self, tenant: str, after: int, limit: int) -> EventsReply:
-        """Up to where the log had been read before the first look, nothing is left out."""
+        """Return one page, complete up to the sequence that was followed before the first read."""
         known_to = max(after, self._followed_to())
         over_s = asyncio.get_running_loop().time() + PAGE_LIMIT_S
         filter_ = subjects.workloads_of(tenant)
@@ -71,5 +72,5 @@ class EventReader:
             try:
                 events.append(recorded(found))
             except UNREADABLE:
-                continue  # whoever follows the log sees to it
+                continue  # the followers of the log report the event
         return EventsReply(events=tuple(events), next_after=after, more=True)

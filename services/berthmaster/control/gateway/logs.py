@@ -1,9 +1,11 @@
-"""The verb ``logs``: whose log, from where; asks the cluster's agent, and answers who follows.
+"""The verb ``logs``: find a job's log, request more from the cluster's agent and answer followers.
 
-A tenant asks the gateway, which knows where the tenant's job is; only that cluster is asked, by a
-number drawn at random that nobody else hears; and only its answer to that very ask counts, as the
-door names the cluster that it came from. At most one ask is under way for a log, however many
-follow it.
+1. A tenant requests a log, and the gateway looks up the cluster of the job.
+2. Only this cluster gets the request, under a random number that no other party receives.
+3. The door names the cluster of each answer. The gateway accepts only an answer of that cluster
+   under that number.
+
+At most one request is open for a log, for any number of followers.
 """
 
 import asyncio
@@ -39,10 +41,10 @@ from berthmaster.lib.nats.stream_reads import last_message
 from berthmaster.lib.nats.streams import LOG_ENDS
 from berthmaster.lib.requests import validation
 
-ANSWER_LIMIT_S: Final = 3.0  # beyond what an agent is asked to wait
-LOOK_S: Final = 0.25  # at whether it has begun
-END_COMES_S: Final = 10.0  # after an ending its log's end may still be on the way
-START_KEPT_S: Final = 1.0  # who begins to follow in the same way in that time shares the answer
+ANSWER_LIMIT_S: Final = 3.0  # beyond the time that an agent is asked to wait
+LOOK_S: Final = 0.25  # between two checks of whether the job has started
+END_COMES_S: Final = 10.0  # after an ending, during which the end of the log may still arrive
+START_KEPT_S: Final = 1.0  # in which followers that start in the same way share the answer
 
 NOTHING: Final = Read(b"", START, False)
 
@@ -81,13 +83,15 @@ class LogReader:
         self._feeds = LogFeeds(feeds, feed_bytes)
         self._rate = tenant_bytes_per_s
         self._paces: dict[str, Pace] = {}
-        self._asked: dict[str, tuple[str, asyncio.Future[LogChunk]]] = {}  # ask -> cluster, answer
+        self._asked: dict[str, tuple[str, asyncio.Future[LogChunk]]] = {}  # by request number
         self._asking: dict[LogKey, asyncio.Task[LogChunk | None]] = {}
         self._starts: dict[tuple[LogKey, int | None, float | None], _Starts] = {}
-        self.asks = 0  # for figures and tests
+        self.asks = 0  # for metrics and tests
 
     async def listen(self, conn: Connection) -> None:
-        """Hear what agents answer, by a connection of its own: pieces of logs are large."""
+        """Receive the agents' answers by a connection of their own, because log chunks are
+        large.
+        """
         await conn.observe(subjects.log_chunks_for(self._me), self._on_chunk)
 
     def _on_chunk(self, subject: str, data: bytes) -> None:
@@ -104,7 +108,7 @@ class LogReader:
     # One request
 
     async def answer(self, tenant: str, data: bytes) -> Reply:
-        """Within its time limit."""
+        """Answer one request within its time limit."""
         if wrong := validation.tenant_refusal(tenant):
             return wrong
         request = validation.logs_request(data)
@@ -121,7 +125,7 @@ class LogReader:
             if isinstance(place, Refusal):
                 return place
             if attempt and attempt != str(place.attempt):
-                after = START  # another attempt: from its beginning
+                after = START  # another attempt is read from its beginning
             reply = await self._read(tenant, request, place, after, deadline_s)
             if reply is not None:
                 return reply
@@ -155,7 +159,7 @@ class LogReader:
     async def _read(
         self, tenant: str, request: LogsRequest, place: _Place, after: Cursor, deadline_s: float
     ) -> Reply | None:
-        """The answer; None: there is nothing now, and there may be later."""
+        """Return the answer. None means: empty now, but more may come later."""
         if not place.attempt or not place.cluster:
             return (
                 None if place.state in ("queued", "placed") else self._none(tenant, request, place)
@@ -203,7 +207,9 @@ class LogReader:
         return self._reply(request, key, place, found, pods=feed.pods)
 
     async def _start(self, key: LogKey, request: LogsRequest) -> LogChunk | None:
-        """From where somebody begins; who begins alike at the same time gets the same."""
+        """Return the first chunk of a follower. Followers that start in the same way at the same
+        time share one chunk.
+        """
         now_s = asyncio.get_running_loop().time()
         for name, old in list(self._starts.items()):
             if now_s - old.at_s > START_KEPT_S and old.answer.done():
@@ -216,7 +222,7 @@ class LogReader:
         return await asyncio.shield(begun.answer)
 
     async def _more(self, key: LogKey, feed: LogFeed, after: Cursor, wait_s: float) -> None:
-        """Until the one ask that is under way for this log is answered."""
+        """Wait until the one open request for this log is answered."""
         asking = self._asking.get(key)
         if asking is None:
             asking = asyncio.create_task(self._ask_behind(key, feed, after, wait_s))
@@ -241,7 +247,9 @@ class LogReader:
         tail: int | None = None,
         since_s: float | None = None,
     ) -> LogChunk | None:
-        """One ask of the cluster where the job is; None: no answer."""
+        """Send one request to the cluster of the job and return the answer. None means no
+        answer.
+        """
         ask = secrets.token_hex(16)
         answer: asyncio.Future[LogChunk] = asyncio.get_running_loop().create_future()
         self._asked[ask] = (key.cluster, answer)
@@ -267,7 +275,7 @@ class LogReader:
         finally:
             del self._asked[ask]
 
-    # What was kept of it
+    # The stored ends of logs
 
     async def _kept(
         self, key: LogKey, request: LogsRequest, place: _Place, after: Cursor
@@ -302,7 +310,7 @@ class LogReader:
         )
 
     async def _end_of(self, key: LogKey) -> LogEnd | Refusal | None:
-        """What was kept of one pod's log; None: nothing."""
+        """Return the stored end of one pod's log, or None."""
         subject = subjects.log_end(key.tenant, key.id, key.attempt, key.cluster, key.pod)
         try:
             message = await last_message(self._conn, LOG_ENDS, subject)
@@ -317,7 +325,7 @@ class LogReader:
         return end
 
     async def _other_pods(self, key: LogKey) -> str:
-        """Of which pods there is something, where there is nothing of this one; "" = of none."""
+        """Return a note about the pods with a stored log when this pod has none, or ""."""
         first = await self._end_of(key._replace(pod=0)) if key.pod else None
         if not isinstance(first, LogEnd):
             return ""
@@ -328,7 +336,7 @@ class LogReader:
             f"or is none of the first {MAX_LOG_ENDS} pods"
         )
 
-    # Words
+    # Replies
 
     def _none(
         self,

@@ -1,4 +1,4 @@
-"""The gateway's figures for Prometheus, with labels looked up once and not per request."""
+"""The gateway's Prometheus metrics. Labels are looked up once, not for each request."""
 
 from typing import get_args
 
@@ -12,7 +12,7 @@ from berthmaster.lib.runtime.metrics import Metrics
 
 
 class GatewayMetrics:
-    """What is counted as it happens, and what is read from the core now and then."""
+    """Counters updated at each request, and gauges refreshed from the core."""
 
     def __init__(self, metrics: Metrics, core: Gateway) -> None:
         self._core = core
@@ -54,7 +54,7 @@ class GatewayMetrics:
         requests.inc()
 
     def refresh(self) -> None:
-        """Read from the core what it counts by itself."""
+        """Set the gauges and event counters from the core."""
         view = self._core.view
         self._open.set(view.open_count)
         self._ended.set(view.ended_count)

@@ -1,8 +1,8 @@
-"""The gateway's shell: requests in, the core asked, its instructions carried out, replies out.
+"""The gateway service: pass requests to the core, perform its instructions and send the replies.
 
-Nothing is decided here. Each request is one coroutine that carries its conversation to its end; the
-log and the queues are followed beside it, and their handlers are plain functions, so that nothing
-needs a lock.
+All decisions belong to the core. Each request is one coroutine that runs its conversation to the
+end. Beside the requests, the gateway follows the log and the queues. Their handlers are plain
+functions, so no lock is needed.
 """
 
 import asyncio
@@ -75,16 +75,16 @@ from berthmaster.lib.nats.streams import ARCHIVE, CONTROL, WORKLOADS, stream_inf
 from berthmaster.lib.runtime.periodic import beats
 from berthmaster.lib.runtime.service import Context, Service
 
-MAX_LETTERS: Final = 100  # dead letters that wait to be sent; the log has their originals
-REPLY_MARGIN_BYTES: Final = 1024  # of the server's limit, for subject and headers
-TENANT_BYTES_IN_FLIGHT: Final = 16 * 1024 * 1024  # of one tenant's requests
-MAX_LOG_FEEDS: Final = 128  # logs that are followed at once; all readers of one pod share one
-LOG_FEED_BYTES: Final = 1024 * 1024  # of each log that is kept for slow readers
-SIZE_INTERVAL_S: Final = 2.0  # between two looks at the log's size: some MB at 1,000 submits/s
+MAX_LETTERS: Final = 100  # dead letters waiting to be sent. The log has their originals
+REPLY_MARGIN_BYTES: Final = 1024  # bytes of the server's limit reserved for subject and headers
+TENANT_BYTES_IN_FLIGHT: Final = 16 * 1024 * 1024  # maximum bytes of one tenant's requests in flight
+MAX_LOG_FEEDS: Final = 128  # logs followed at once. All readers of one pod share one
+LOG_FEED_BYTES: Final = 1024 * 1024  # bytes of each log buffered for slow readers
+SIZE_INTERVAL_S: Final = 2.0  # between two checks of the log's size: some MB at 1,000 submits/s
 
 
 class Shell:
-    """One gateway: it reads and writes by one connection, and is asked by others."""
+    """One gateway: reads and writes by ``conn``, receives requests by the ``heard`` connections."""
 
     def __init__(
         self, ctx: Context[GatewaySettings], conn: Connection, heard: RequestConnections
@@ -125,7 +125,7 @@ class Shell:
         self._letters: list[tuple[Recorded, str, str, str]] = []  # with stream, workload, reason
 
     async def run(self) -> None:
-        """Serve until the service is asked to stop; what is in hand then is finished."""
+        """Serve until the service is asked to stop, then finish the requests in flight."""
         ctx = self._ctx
         ctx.health.ready("log", False, "the log has not been read to its end")
         ctx.health.ready("endpoints", False, "nobody listens yet")
@@ -175,7 +175,7 @@ class Shell:
     async def _answer_tenant(self, subject: str, data: bytes) -> bytes:
         try:
             tenant, verb = subjects.parse_api(subject)
-        except subjects.SubjectError:  # the core says what is wrong with such a tenant
+        except subjects.SubjectError:  # the core explains the fault of such a tenant name
             tenant, verb = subject.split(".")[2], subject.rpartition(".")[2]
         if verb == "logs":
             return await self._answer_read("logs", tenant, data, self._logs.answer)
@@ -190,7 +190,7 @@ class Shell:
         data: bytes,
         answer: Callable[[str, bytes], Awaitable[ApiReply]],
     ) -> bytes:
-        """What the core has no part in: pages that are read elsewhere."""
+        """Answer a verb whose pages are read outside the core."""
         began_s = asyncio.get_running_loop().time()
         if self._core.caught_up:
             reply = await answer(tenant, data)
@@ -201,7 +201,7 @@ class Shell:
         return fitted(reply, self._conn.nc.max_payload - REPLY_MARGIN_BYTES)
 
     async def _story(self, tenant: str, workload: str) -> GetReply | Refusal:
-        """One workload with its story, as its tenant would get it."""
+        """Return one workload with its event history, as its tenant would get them."""
         ref = f"{self._life}/{next(self._numbers)}"
         asked = encode(GetRequest(id=workload, story=True))
         told = self._tell(Requested(ref=ref, tenant=tenant, verb="get", data=asked))
@@ -218,7 +218,7 @@ class Shell:
         asked = Requested(ref=ref, tenant=tenant, verb=verb, data=data)
         reply = await self._converse(ref, self._tell(asked))
         if reply is None:
-            raise RuntimeError(f"no reply to {verb}")  # a fault of ours: serve() answers for us
+            raise RuntimeError(f"no reply to {verb}")  # our own fault: serve() sends the reply
         if tenant is not None and isinstance(reply, GetReply):
             figures = self._heard.of(tenant, reply.workload.id)
             reply = msgspec.structs.replace(reply, figures=figures) if figures else reply
@@ -234,19 +234,19 @@ class Shell:
             self._tell(Storing(trouble))
 
     async def _converse(self, ref: str, todo: list[Instruction]) -> ApiReply | None:
-        """Carry one conversation to its end, within its time limit."""
+        """Run one conversation to its end, within its time limit."""
         reply: ApiReply | None = None
         try:
             async with asyncio.timeout(self._ctx.settings.request_limit_s):
                 while todo:
-                    (step,) = todo  # a conversation asks for one thing at a time
+                    (step,) = todo  # a conversation yields one instruction at a time
                     if isinstance(step, Reply):
                         return step.reply
                     todo = self._tell(await self._effects.perform(step))
         except TimeoutError:
             pass
         finally:
-            for last in self._tell(Abandoned(ref=ref)):  # nothing, if it has ended
+            for last in self._tell(Abandoned(ref=ref)):  # none after the end of the conversation
                 if isinstance(last, Reply):
                     reply = last.reply
         return reply
@@ -255,7 +255,7 @@ class Shell:
         return self._core.handle(event, self._conn.now())
 
     def _start(self, begun: list[Instruction]) -> None:
-        """Conversations that no request began; the core bounds how many."""
+        """Start conversations that no request began. The core bounds their number."""
         for step in begun:
             if not step.ref.startswith(WISH):
                 raise RuntimeError(f"{step.ref} was begun by nobody")
@@ -267,14 +267,14 @@ class Shell:
     def _on_job_figures(self, subject: str, data: bytes) -> None:
         self._heard.take(subject, data)
         if subject.split(".")[2] == subjects.NONE:
-            return  # of a job that is not ours
-        with suppress(*UNREADABLE):  # the door has decoded it before
+            return  # job of another system
+        with suppress(*UNREADABLE):  # the door has decoded the message before
             self._tell(FiguresHeard(figures=JOB_FIGURES.decode(data)))
 
-    # What the streams tell
+    # Streams
 
     async def _follow_sound_log(self) -> None:
-        """Once the log is what it was: until then operators are served, and nobody else."""
+        """Follow the log after its check. Until then only operators are served."""
         self._on_damage("the log has not been looked at yet")
         if not await self._guard.begin():
             return
@@ -368,14 +368,14 @@ class Shell:
         self._tell(QueuesKnown())
         self._ctx.health.ready("queues", True)
 
-    # What is due now and then
+    # Periodic work
 
     async def _watch_size(self) -> None:
         async for _ in beats(SIZE_INTERVAL_S, self._ctx.stopping):
             try:
                 info = await stream_info(self._conn, WORKLOADS)
             except BusError:
-                continue  # what was known holds until the server is back
+                continue  # the known size holds until the server is back
             self._tell(LogSize(bytes=info.state.bytes, max_bytes=info.config.get("max_bytes", -1)))
 
     async def _tick(self) -> None:

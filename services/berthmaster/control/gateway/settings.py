@@ -1,4 +1,4 @@
-"""What the gateway can be told."""
+"""The gateway's settings."""
 
 from dataclasses import dataclass
 
@@ -8,8 +8,6 @@ from berthmaster.lib.runtime.settings import setting
 
 @dataclass(frozen=True, kw_only=True)
 class GatewaySettings(LogReaderSettings):
-    """Each with its unit and the reason of its default."""
-
     max_in_flight: int = setting(
         1024,
         least=1,

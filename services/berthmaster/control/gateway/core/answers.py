@@ -1,4 +1,4 @@
-"""What the gateway says: one function for each kind of answer, so that people read one voice."""
+"""The gateway's replies: one function for each kind, for uniform texts."""
 
 from collections.abc import Sequence
 
@@ -13,14 +13,16 @@ from berthmaster.lib.messages.families import encode
 
 
 def malformed_verb(verb: str) -> Refusal:
-    """Nobody listens on such a subject; said all the same, as ``handle`` always answers."""
+    """Return a refusal of an unknown verb. No endpoint listens on such a subject, but ``handle``
+    always answers.
+    """
     return Refusal(
         code="malformed", field="", value=shorten(verb), expected="a verb that the gateway has"
     )
 
 
 def unavailable(why: str) -> Refusal:
-    """Not now; asking again is safe and may help."""
+    """Return a temporary refusal. A repetition is safe and may succeed."""
     return Refusal(code="unavailable", field="", value="", expected=why, retry=True)
 
 
@@ -29,14 +31,14 @@ def not_stored(trouble: str) -> Refusal:
 
 
 def overloaded(why: str, again_s: float = 0.0) -> Refusal:
-    """Too much of it now; asking again later may help."""
+    """Return a refusal for too much load. A later repetition may succeed."""
     return Refusal(
         code="overloaded", field="", value="", expected=why, retry=True, retry_after_s=again_s
     )
 
 
 def conflict(workload_id: str, other: str) -> Refusal:
-    """The id belongs to somebody else's content."""
+    """Return a refusal: the id belongs to another workload or request."""
     return Refusal(
         code="conflict",
         field="id",
@@ -46,8 +48,9 @@ def conflict(workload_id: str, other: str) -> Refusal:
 
 
 def not_found(workload_id: str, other_tenant: str = "") -> Refusal:
-    """No such workload, in the log or the archive. ``other_tenant``: whom an operator may have
-    meant; a tenant is never told of another."""
+    """Return a refusal: neither log nor archive has this workload. ``other_tenant`` is a likely
+    name for an operator's mistyped tenant. A tenant never sees another tenant's name.
+    """
     hint = f"; did you mean the tenant {other_tenant!r}?" if other_tenant else ""
     return Refusal(
         code="not_found",
@@ -58,7 +61,9 @@ def not_found(workload_id: str, other_tenant: str = "") -> Refusal:
 
 
 def unreadable(workload_id: str, why: str) -> Refusal:
-    """Its story holds something from a newer version, so that nothing is done about it here."""
+    """Return a refusal: the history has an event of a newer version, so this gateway changes
+    nothing.
+    """
     return Refusal(
         code="unavailable",
         field="id",
@@ -72,7 +77,7 @@ def submitted(tenant: str, workload_id: str, sequence: int) -> SubmitReply:
 
 
 def repeated(work: Workload, digest: str) -> SubmitReply | Refusal:
-    """The id was used before: by the same request, or by another one."""
+    """Return the reply for a used id: the earlier acceptance, or a conflict for another request."""
     if work.digest != digest:
         return conflict(work.id, f"a workload of other content, which is {work.state}")
     return SubmitReply(
@@ -85,12 +90,12 @@ def repeated(work: Workload, digest: str) -> SubmitReply | Refusal:
 
 
 def changed(tenant: str, workload_id: str, state: State, note: str) -> ChangeReply:
-    """What was wished for is recorded, or was so before."""
+    """Return the reply for a recorded change, or for a state that was so before."""
     return ChangeReply(tenant=tenant, id=workload_id, state=state_name(state), note=note)
 
 
 def found(work: Workload, story: Sequence[RecordedEvent], frozen: str) -> GetReply:
-    """One workload; where it is frozen, the last that is known of it, and that it is."""
+    """Return one workload. A frozen one is marked and shown as last known."""
     view = view_of(work)
     if frozen:
         view = msgspec.structs.replace(view, reason=f"frozen: {frozen}")
@@ -98,7 +103,7 @@ def found(work: Workload, story: Sequence[RecordedEvent], frozen: str) -> GetRep
 
 
 def fitted(reply: msgspec.Struct, max_bytes: int) -> bytes:
-    """The reply as it travels; if the server would not take it, a refusal that says so."""
+    """Return the encoded reply, or a refusal if the reply exceeds the server's limit."""
     data = encode(reply)
     if len(data) <= max_bytes:
         return data

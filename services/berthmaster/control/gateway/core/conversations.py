@@ -1,9 +1,11 @@
-"""Each verb as a conversation: a generator that yields one instruction at a time, is sent what came
-of it, and returns the reply. Pure; whoever drives it passes the time in with each answer.
+"""Each verb as a conversation. Pure.
 
-Who is right when the view and the log disagree: the log, always. The view answers where an old
-answer does no harm; what changes something is guarded by the sequence it was decided on, and a
-guard that does not hold leads to a reload, a bounded number of times.
+A conversation is a generator. It yields one instruction at a time, receives the outcome with the
+time, and returns the reply.
+
+If the index and the log disagree, the log is right. The index answers where an old answer does no
+harm. Every change is guarded by the sequence on which it was decided. A refused guard leads to a
+reload, a bounded number of times.
 """
 
 from collections.abc import Generator
@@ -87,7 +89,7 @@ Told = Answered | Breathed | Reloaded | StoryRead
 
 
 class Step(NamedTuple):
-    """What came of the last instruction, and when."""
+    """Outcome of the last instruction, with its time."""
 
     told: Told
     now_s: float
@@ -111,7 +113,7 @@ _ASKED_BEFORE: Final = "its executor had been asked to stop it before"
 
 
 def submit(shared: SharedState, asked: Requested, tenant: str, now_s: float) -> Conversation:
-    """Accept a request once, whatever is repeated, and only when it is stored."""
+    """Accept a request once, for any number of repetitions, and confirm it only when stored."""
     request = validation.job_request(asked.data)
     if isinstance(request, Refusal):
         return request
@@ -132,7 +134,7 @@ def submit(shared: SharedState, asked: Requested, tenant: str, now_s: float) -> 
         refusal = shared_state.order_refusal(request, via)
     if refusal is None:
         for at in shared_state.unknown(shared, tenant, request.depends_on):
-            other = request.depends_on[at].id  # another gateway may have taken it just now
+            other = request.depends_on[at].id  # another gateway may just have accepted this job
             read, now_s = yield from _reload(asked.ref, tenant, other)
             if read.failed:
                 return unavailable(AGAIN)
@@ -144,7 +146,7 @@ def submit(shared: SharedState, asked: Requested, tenant: str, now_s: float) -> 
         refusal = overloaded(f"{most} workloads of a tenant may be open, and they are")
     if refusal is None and shared.is_full:
         refusal = overloaded("the log of workloads is nearly full; running jobs are not affected")
-    if refusal is not None:  # unless it was taken before: then it is no matter what holds now
+    if refusal is not None:  # a job accepted before is confirmed whatever holds now
         read, _ = yield from _reload(asked.ref, tenant, request.id)
         if read.workload is not None and read.workload.state is not State.NEW:
             return repeated(read.workload, digest)
@@ -153,7 +155,7 @@ def submit(shared: SharedState, asked: Requested, tenant: str, now_s: float) -> 
         return unavailable(AGAIN) if read.failed else refusal
     request = with_defaults(shared.queues[request.queue], request, asked.data)
     if trouble := shared.refuses(now_s):
-        return not_stored(trouble)  # without a look at the log, which may be long in coming as well
+        return not_stored(trouble)  # without a read of the log, which may be slow too
     after = 0
     for _ in range(shared.limits.max_tries):
         event = _submitted_event(shared, asked.ref, tenant, request, digest, now_s, after)
@@ -170,13 +172,13 @@ def submit(shared: SharedState, asked: Requested, tenant: str, now_s: float) -> 
         read, now_s = yield from _reload(asked.ref, tenant, request.id)
         if read.workload is not None and read.workload.state is not State.NEW:
             return repeated(read.workload, digest)
-        # Somebody's void events, at most: they count in the guard, and for nothing else.
+        # Only void events of other writers: they count for the guard and for nothing else.
         after = read.workload.sequence if read.workload is not None else 0
         if frozen := shared.view.frozen(tenant, request.id):
             return conflict(request.id, f"a workload that is frozen: {frozen}")
         if read.failed:
             return unavailable(AGAIN)
-        # Nothing there any more: the tombstone went in between, and the id is free.
+        # The id is free: its tombstone was removed in between.
     return unavailable("the id comes and goes")
 
 
@@ -203,12 +205,12 @@ def _submitted_event(
 
 
 def _cell_of(queue: QueueSetting | None) -> str:
-    """Whose decider places what comes to this queue."""
+    """Return the cell that places jobs of this queue."""
     return HUB_CELL if queue is not None and queue.via == "hub" else MAIN_CELL
 
 
 class Wish(NamedTuple):
-    """What a change shall come to: another priority, or (None) the workload's end."""
+    """Requested change of a workload: a new priority, or its end if ``priority`` is None."""
 
     tenant: str
     id: str
@@ -217,7 +219,7 @@ class Wish(NamedTuple):
 
 
 class Settle(NamedTuple):
-    """A workload that depends on others, to be released, or cancelled, if it is time."""
+    """Workload with dependencies, to release or cancel when due."""
 
     tenant: str
     id: str
@@ -261,7 +263,7 @@ def settle(shared: SharedState, ref: str, doubt: Settle, now_s: float) -> Conver
 
 
 def change(shared: SharedState, asked: Requested, tenant: str, now_s: float) -> Conversation:
-    """The verbs cancel and reprioritize."""
+    """Run the verbs cancel and reprioritize."""
     if asked.verb == "cancel":
         cancel = validation.cancel_request(asked.data)
         if isinstance(cancel, Refusal):
@@ -276,7 +278,7 @@ def change(shared: SharedState, asked: Requested, tenant: str, now_s: float) -> 
 
 
 def job_verb(shared: SharedState, asked: Requested, tenant: str, now_s: float) -> Conversation:
-    """What a tenant says of its own: hold, release, evict, move, checkpointed, progressed."""
+    """Run a tenant's verb about its job: hold, release, evict, move, checkpointed, progressed."""
     body = validation.job_verb_request(asked.verb, asked.data)
     if isinstance(body, Refusal):
         return body
@@ -294,7 +296,7 @@ def job_order(shared: SharedState, asked: Requested, verb: Verb, now_s: float) -
 
 
 def fulfil(shared: SharedState, ref: str, wish: Wish | Order, now_s: float) -> Conversation:
-    """Write what is wished for as the workload's state allows it, or find that it is so."""
+    """Write the requested change as the workload's state allows, or find that nothing is to do."""
     tenant, name = wish.tenant, wish.id
     work = shared.certain(tenant, name)
     for _ in range(shared.limits.max_tries):
@@ -316,7 +318,7 @@ def fulfil(shared: SharedState, ref: str, wish: Wish | Order, now_s: float) -> C
         if isinstance(outcome, Stored):
             shared.wrote(tenant, name, outcome.sequence)
             return changed(tenant, name, then, note)
-        work = None  # somebody wrote first, or nobody knows: look again
+        work = None  # another writer was first, or the outcome is unknown: reload
     return unavailable("the workload keeps changing; repeating the request is safe")
 
 
@@ -333,7 +335,7 @@ def _wish_refusal(
 
 
 def _raise_refusal(shared: SharedState, wish: Wish, work: Workload) -> Refusal | None:
-    """Why its queue lets nobody have this priority, if so. Going down is always right."""
+    """Return a refusal if the queue does not allow this priority. Lowering is always allowed."""
     if wish.priority is None or wish.priority <= work.priority:
         return None
     if not shared.queues_known:
@@ -357,7 +359,7 @@ def _nothing_to_do(wish: Wish | Order, work: Workload, now_s: float) -> str:
 def _change_event(
     shared: SharedState, ref: str, wish: Wish | Order, work: Workload, now_s: float
 ) -> tuple[Cancelled | CancelRequested | Reprioritized | JobEvent, State, str]:
-    """The event, the workload's state after it, and a note for people."""
+    """Return the event, the workload's state after the event, and a note for users."""
     if isinstance(wish, Order):
         ordered, note = event_of(wish, work, now_s, shared.by, ref)
         return ordered, work.shown, note
@@ -401,7 +403,7 @@ def _change_event(
 
 
 def get(shared: SharedState, asked: Requested, tenant: str) -> Conversation:
-    """One workload: from the view if it is open, else from the log, else from the archive."""
+    """Return one workload: from the index while open, else from the log, else from the archive."""
     request = validation.get_request(asked.data)
     if isinstance(request, Refusal):
         return request
@@ -422,14 +424,16 @@ def get(shared: SharedState, asked: Requested, tenant: str) -> Conversation:
 
 
 def _life(tenant: str, name: str, read: StoryRead) -> tuple[Workload, list[RecordedEvent]]:
-    """The newest life under this id. The archive may hold earlier ones, and of a purged one all."""
+    """Return the newest history under this id. The archive may hold earlier histories, and holds
+    the whole history of a purged workload.
+    """
     events, archived = list(read.events), list(read.archived)
     births = (n for n, e in enumerate(archived) if isinstance(e.event, Submitted) and not e.void)
     archived = archived[max(births, default=0) :]
     last = archived[-1].sequence if archived else 0
     if archived and (not events or (not is_whole(events) and last >= events[0].sequence)):
         events = archived
-    elif events and isinstance(events[0].event, Carried):  # what was before is only archived
+    elif events and isinstance(events[0].event, Carried):  # the events before are only archived
         events = [*(one for one in archived if one.sequence < events[0].sequence), *events]
     work, verdicts = fold_history(tenant, name, events)
     story: list[RecordedEvent] = []
@@ -440,7 +444,7 @@ def _life(tenant: str, name: str, read: StoryRead) -> tuple[Workload, list[Recor
 
 
 def page(shared: SharedState, asked: Requested, tenant: str | None) -> Conversation:
-    """The verb list, of one tenant's workloads, or (None) of everybody's."""
+    """List one tenant's workloads. ``tenant`` None lists the workloads of all tenants."""
     request = validation.list_request(asked.data)
     if isinstance(request, Refusal):
         return request
@@ -462,7 +466,7 @@ def hello(asked: Requested, now_s: float) -> ApiReply:
 
 
 def order(shared: SharedState, asked: Requested, now_s: float) -> Conversation:
-    """An operator's order: stored, then confirmed. Repeating one is harmless."""
+    """Store an operator's action, then confirm. A repetition is harmless."""
     made = _control_fact(shared, asked, now_s)
     if isinstance(made, Refusal):
         return made
@@ -471,11 +475,10 @@ def order(shared: SharedState, asked: Requested, now_s: float) -> Conversation:
 
 
 def put(shared: SharedState, ref: str, fact: ControlFact, note: str) -> Conversation:
-    """Store a setting."""
     step = yield PutControl(ref=ref, fact=fact)
     if isinstance(step.told, Answered) and isinstance(step.told.outcome, Stored):
         if isinstance(fact, QueueSetting):
-            shared.set_queue(fact, step.told.outcome.sequence)  # whoever is told may use it at once
+            shared.set_queue(fact, step.told.outcome.sequence)  # usable at once
         elif isinstance(fact, RuntimeSetting):
             shared.set_runtime(fact, step.told.outcome.sequence)
         return OperatorReply(sequence=step.told.outcome.sequence, note=note)
@@ -564,7 +567,7 @@ def _control_fact(
 
 
 def _idle(setting: QueueSetting) -> str:
-    """What of a setting limits nothing, as it is Kueue's to say: whoever sets it is told."""
+    """Return a note with the settings that limit nothing because Kueue governs the queue, or ""."""
     if setting.via == "direct":
         return ""
     usual = QueueSetting(queue=setting.queue)

@@ -1,4 +1,4 @@
-"""What the gateway's core is told, beside the outcomes that all cores share (lifecycle)."""
+"""Events of the gateway's core, beside the outcomes that all cores share (lifecycle)."""
 
 import msgspec
 
@@ -11,22 +11,22 @@ from berthmaster.lib.messages.workload import WorkloadEvent
 
 
 class Requested(msgspec.Struct, frozen=True, kw_only=True):
-    """Somebody asks. ``ref`` names this request in all that follows from it."""
+    """A request arrived. ``ref`` names the request in all that follows."""
 
     ref: str
     verb: str
     data: bytes
-    tenant: str | None = None  # None: an operator asks
+    tenant: str | None = None  # None: from an operator
 
 
 class Abandoned(msgspec.Struct, frozen=True, kw_only=True):
-    """The request under this ref took longer than it may."""
+    """The request under this ref exceeded its time limit."""
 
     ref: str
 
 
 class Breathed(msgspec.Struct, frozen=True, kw_only=True):
-    """The outcome of Breathe: it is this conversation's turn again."""
+    """Outcome of Breathe: the conversation may continue."""
 
     ref: str
 
@@ -37,7 +37,7 @@ class Logged(msgspec.Struct, frozen=True, kw_only=True):
     event: WorkloadEvent
     sequence: int
     stored_at_s: float
-    is_astray: bool = False  # its subject names another: it is void
+    is_astray: bool = False  # the subject names another workload: the event is void
 
 
 class UnreadableEvent(msgspec.Struct, frozen=True, kw_only=True):
@@ -50,72 +50,72 @@ class UnreadableEvent(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CaughtUp(msgspec.Struct, frozen=True):
-    """Everything that was in WORKLOADS at the start has been told."""
+    """WORKLOADS has been read to its end at the start."""
 
 
 class LogReplaced(msgspec.Struct, frozen=True):
-    """WORKLOADS is another stream than before: all that was told of it is void."""
+    """WORKLOADS is another stream than before: all its earlier events are void."""
 
 
 class LogDamaged(msgspec.Struct, frozen=True, kw_only=True):
-    """WORKLOADS or CONTROL is not what it was, in these words; "" = it is, or that was accepted."""
+    """WORKLOADS or CONTROL has lost data. ``why`` is "" if sound, or after an accepted loss."""
 
     why: str
 
 
 class QueueSet(msgspec.Struct, frozen=True, kw_only=True):
-    """A queue's setting, as CONTROL has it under this sequence."""
+    """A queue's setting, stored in CONTROL under this sequence."""
 
     setting: QueueSetting
     sequence: int
 
 
 class CordonSet(msgspec.Struct, frozen=True, kw_only=True):
-    """What CONTROL has of a cluster or node."""
+    """A cordon or uncordon of a cluster or node, stored in CONTROL."""
 
     cordon: Cordon
 
 
 class RuntimeSet(msgspec.Struct, frozen=True, kw_only=True):
-    """A runtime, as CONTROL has it under this sequence."""
+    """A runtime, stored in CONTROL under this sequence."""
 
     setting: RuntimeSetting
     sequence: int
 
 
 class QueuesListed(msgspec.Struct, frozen=True):
-    """All of CONTROL is about to be told, perhaps of a new stream: its sequences count from now."""
+    """A listing of CONTROL begins, perhaps of a new stream: sequences count from now."""
 
 
 class QueuesKnown(msgspec.Struct, frozen=True):
-    """Everything that was in CONTROL at the start has been told."""
+    """CONTROL has been read to its end at the start."""
 
 
 class FiguresHeard(msgspec.Struct, frozen=True, kw_only=True):
-    """What the GPUs of a job did, as its cluster measured it just now."""
+    """GPU usage of a job, as its cluster just measured."""
 
     figures: JobFigures
 
 
 class LogSize(msgspec.Struct, frozen=True, kw_only=True):
     bytes: int
-    max_bytes: int  # -1 = no limit
+    max_bytes: int  # -1: no limit
 
 
 class Storing(msgspec.Struct, frozen=True):
-    """Whether WORKLOADS takes what is written: "", or why it does not."""
+    """Whether WORKLOADS stores writes. ``trouble`` is "" if so, else the reason."""
 
     trouble: str
 
 
 class StoryRead(msgspec.Struct, frozen=True, kw_only=True):
-    """The outcome of ReadStory."""
+    """Outcome of ReadStory."""
 
     ref: str
     events: tuple[RecordedEvent, ...] = ()  # in the log
-    archived: tuple[RecordedEvent, ...] = ()  # looked up only if the log's begin is not there
-    unreadable: str = ""  # why the log's story ends before its end
-    failed: str = ""  # could not be read now
+    archived: tuple[RecordedEvent, ...] = ()  # read only if the log lacks the first event
+    unreadable: str = ""  # why the history stops before its end, or ""
+    failed: str = ""  # why the read failed, or ""
 
 
 class Tick(msgspec.Struct, frozen=True):

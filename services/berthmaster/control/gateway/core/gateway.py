@@ -1,13 +1,16 @@
-"""The gateway's core: one event in, instructions out, the time passed in. Pure.
+"""The gateway's core: take one event and the time, return instructions. Pure.
 
-Every request is a conversation under its ref: each answer that is told under it leads to exactly
-one more instruction, until that is a Reply. No conversation outlives its Reply, and there is a
-bound on how many there are. What a verb does is written in conversations.py; here is who is asked,
-and what the log and the queues teach the state that all conversations share.
+Example: ``Requested(ref="g/7", verb="submit")`` returns an ``Append`` with ref g/7. The caller
+stores
+the event and passes ``Answered(ref="g/7")`` in. The core then returns ``Reply(ref="g/7")``.
 
-To drive it: ``handle(event, now_s)``, carry out what it returns, feed each outcome back under the
-instruction's ref. Conversations whose ref begins with ``wish/`` were begun by no request: a cancel
-that an eviction overtook is carried through, and ends without a Reply.
+Every request is a conversation under its ref. Each outcome leads to exactly one more instruction,
+until this is a Reply, which ends the conversation. The number of conversations is bounded.
+conversations.py has the verbs. This module chooses the conversation, and updates the state that all
+conversations share from the log and the queues.
+
+Conversations with a ref that begins with ``wish/`` have no request and no Reply. Example: an
+eviction overtakes a cancel, and the gateway completes the cancel.
 """
 
 from collections import Counter
@@ -75,12 +78,10 @@ _ANSWER_TO: Final[dict[type, type]] = {
 
 
 class Gateway:
-    """``handle`` is all there is to it."""
-
     def __init__(self, *, by: str, limits: Limits | None = None) -> None:
         self._shared = SharedState(by, limits or Limits())
-        self._talks: dict[str, tuple[Conversation, type]] = {}  # and what it waits for
-        self._wishes: dict[str, Wish | Order | Cordon | Settle] = {}  # not begun yet, by ref
+        self._talks: dict[str, tuple[Conversation, type]] = {}  # with the type of the next outcome
+        self._wishes: dict[str, Wish | Order | Cordon | Settle] = {}  # not started yet, by ref
         self._waiting = Waiting()
         limits = self._shared.limits
         self._suspects = Suspects(limits.cordon_after, limits.cordon_within_s)
@@ -91,36 +92,36 @@ class Gateway:
 
     @property
     def caught_up(self) -> bool:
-        """Whether everything that was in the log at the start has been read."""
+        """Return whether the log has been read up to its end at the start."""
         return self._shared.caught_up
 
     @property
     def queues_known(self) -> bool:
-        """Whether every queue that was set has been read."""
+        """Return whether all stored queue settings have been read."""
         return self._shared.queues_known
 
     @property
     def is_full(self) -> bool:
-        """Whether the log is so full that new submits are refused."""
+        """Return whether the log is nearly full, so that new submits are refused."""
         return self._shared.is_full
 
     @property
     def followed_to(self) -> int:
-        """The last sequence of the log that has been read."""
+        """Return the last log sequence that has been read."""
         return self._shared.followed_to
 
     @property
     def view(self) -> WorkloadIndex:
-        """For figures and tests."""
+        """Return the index, for metrics and tests."""
         return self._shared.view
 
     @property
     def in_flight(self) -> int:
-        """Conversations that have not ended."""
+        """Return the number of open conversations."""
         return len(self._talks)
 
     def handle(self, event: Event, now_s: float) -> list[Instruction]:
-        """Take one event. Whatever strangers send, this does not raise."""
+        """Take one event and return instructions. No input of a client makes this method raise."""
         match event:
             case Logged():
                 return self._on_logged(event, now_s)
@@ -222,7 +223,7 @@ class Gateway:
     def _on_told(self, told: Told, now_s: float) -> list[Instruction]:
         talk, waits_for = self._talks.get(told.ref, (None, None))
         if talk is None or type(told) is not waits_for:
-            return []  # abandoned meanwhile, or told twice: nobody waits for it
+            return []  # abandoned, or a repeated outcome: no conversation waits
         return self._advance(told.ref, talk, Step(told, now_s))
 
     def _advance(self, ref: str, talk: Conversation, step: Step | None) -> list[Instruction]:
@@ -239,7 +240,7 @@ class Gateway:
             return [Reply(ref=ref, reply=reply)]
         wish = self._pursued.pop(ref)
         if isinstance(reply, Refusal) and reply.retry:
-            self._wishes[ref] = wish  # at the next tick
+            self._wishes[ref] = wish  # retried at the next tick
         return []
 
     def _on_abandoned(self, event: Abandoned) -> list[Instruction]:
@@ -248,7 +249,7 @@ class Gateway:
             return []
         return self._finish(event.ref, unavailable(conversations.AGAIN))
 
-    # What the log teaches
+    # Events of the log
 
     def _on_logged(self, event: Logged, now_s: float) -> list[Instruction]:
         offered = self._shared.view.offer(
@@ -273,13 +274,15 @@ class Gateway:
         return begun
 
     def _settle_on(self, names: list[Key]) -> None:
-        """Look at those who depended on what has changed."""
+        """Check the jobs that depend on a changed workload."""
         for name in names:
             tenant, _, workload_id = name.partition("/")
             self._wishes[f"{WISH}after/{name}"] = Settle(tenant, workload_id)
 
     def _wish_on(self, work: Workload) -> None:
-        """Somebody asked for its end, its attempt ended otherwise: it must not start again."""
+        """Cancel an evicted workload whose cancel was requested before, so that no attempt
+        starts.
+        """
         if work.state is State.QUEUED and work.cancel_requested:
             ref = f"{WISH}{work.key}"
             if ref not in self._pursued:
@@ -290,12 +293,12 @@ class Gateway:
 
     @property
     def idle_jobs(self) -> int:
-        """Running jobs that are idle by the log."""
+        """Return the number of running jobs that are idle by the log."""
         return self._idle.idle
 
     @property
     def exceeding(self) -> Counter[ExceededLimit]:
-        """Running jobs with GPU fractions above each limit."""
+        """Return the number of running jobs with GPU fractions above each limit."""
         return self._limits.exceeding
 
     def _on_figures(self, figures: JobFigures, now_s: float) -> None:
@@ -310,7 +313,7 @@ class Gateway:
             self._idle.take(figures, work, setting, now_s)
 
     def _note_measured(self, now_s: float) -> None:
-        """Have the log told what was measured; what is not stored is measured again."""
+        """Record measured changes in the log. A change that is not stored is measured again."""
         if not self._shared.caught_up:
             return
         for order in (*self._idle.due(self._shared.certain, now_s), *self._limits.due()):
@@ -319,7 +322,7 @@ class Gateway:
                 self._wishes[ref] = order
 
     def _suspect(self, now_s: float) -> None:
-        """Nodes that fail everybody's jobs get nothing new, once all is known of them."""
+        """Cordon nodes that fail jobs of all tenants, once the log and the cordons are known."""
         if not (self._shared.caught_up and self._shared.queues_known):
             return
         for cordon in self._suspects.due(now_s):
@@ -331,7 +334,7 @@ class Gateway:
         begun: list[Instruction] = []
         if self._shared.damage:
             return begun
-        waiting, self._wishes = self._wishes, {}  # what ends at once, in vain, waits for a tick
+        waiting, self._wishes = self._wishes, {}  # after a failure: retried at a tick
         while waiting and len(self._talks) < self._shared.limits.max_in_flight:
             ref, wish = waiting.popitem()
             self._pursued[ref] = wish

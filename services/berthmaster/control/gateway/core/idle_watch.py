@@ -1,20 +1,24 @@
-"""Which running jobs leave all their GPUs idle, by what clusters measure. Pure.
+"""Find running jobs that leave all their GPUs idle, by the clusters' measurements. Pure.
 
-``take`` gets each message of a job's usage (twice a minute). ``due`` returns what the log should be
-told: that a job is idle, still is, or is no more.
+``take`` gets each usage message of a job, twice a minute. ``due`` returns the changes to record in
+the log: a job is idle, still idle, or no longer idle.
 
-Example: queue research says 2 h and 5 %. From 12:00 on every message of job train says that its
-busiest GPU was at 1 %. At 14:00 the log is told that train is idle since 12:00, and every ten
-minutes again if its queue acts on that. At 14:35 a GPU is at 80 %: the log is told at once.
+Example: queue research has the limits 2 h and 5 %. From 12:00 on, every message of job train shows
+1 % for the busiest GPU. At 14:00 the gateway records that train is idle since 12:00, and repeats
+this
+every ten minutes if the queue acts on idle jobs. At 14:35 a GPU is at 80 %, and the gateway records
+this at once.
 
-Rules of this file:
+Rules:
 
-- A sample is idle only if all GPUs of all its pods were measured, no source contradicts another,
-  and the busiest GPU was below the limit all the time.
-- Any other sample, a gap of ``GAP_S`` or a report of progress begins the time again. Missing data
-  never counts as idle, and takes a verdict back.
-- Times are the server's: a cluster's clock counts for nothing.
-- Parts of divided jobs and jobs that Kueue governs are left out: nothing is decided for them.
+- A sample is idle only if all GPUs of all pods were measured, no source contradicts another, and
+  the
+  busiest GPU stayed below the limit.
+- Any other sample, a gap of ``GAP_S`` or a progress report restarts the period. Missing data never
+  counts as idle, and withdraws a verdict.
+- Times are the server's. A cluster's clock is never used.
+- Parts of divided jobs and jobs that Kueue governs are left out: the gateway decides nothing about
+  them.
 """
 
 from collections.abc import Callable
@@ -29,7 +33,7 @@ from berthmaster.lib.messages.control import QueueSetting
 from berthmaster.lib.messages.telemetry import FIGURES_S, JobFigures
 from berthmaster.lib.messages.workload import Idle
 
-GAP_S: Final = 4 * FIGURES_S  # without a message, after which nothing is known
+GAP_S: Final = 4 * FIGURES_S  # without a message, after which the usage is unknown
 RENEW_S: Final = VALID_S * 2 / 3
 BUSY: Final = "its GPUs work again"
 UNMEASURED: Final = "not all of its GPUs are measured any more"
@@ -37,33 +41,33 @@ WHO: Final = "gateway: measured"
 
 
 class _Seen(NamedTuple):
-    """Of one attempt, what its newest messages said."""
+    """State of one attempt by its newest messages."""
 
     attempt: int
     last_s: float
-    since_s: float | None  # idle since then; None = the newest sample was not
-    percent: float  # most that any GPU had since then
+    since_s: float | None  # start of the idle period, None if the newest sample was not idle
+    percent: float  # maximum of any GPU in the idle period
 
 
 class IdleWatch:
     def __init__(self) -> None:
         self._seen: dict[Key, _Seen] = {}
-        self._flagged: dict[Key, float] = {}  # idle by the log -> since when this process knows
+        self._flagged: dict[Key, float] = {}  # idle by the log -> known here since
         self._wanted: dict[Key, Order] = {}
 
     @property
     def idle(self) -> int:
-        """Jobs that are idle by the log."""
+        """Return the number of jobs that are idle by the log."""
         return len(self._flagged)
 
     def forget(self) -> None:
-        """Drop everything: the log is another one."""
+        """Drop everything after a replacement of the log."""
         self._seen.clear()
         self._flagged.clear()
         self._wanted.clear()
 
     def follow(self, work: Workload, now_s: float) -> None:
-        """Note what the log says of a workload now."""
+        """Follow a workload's state in the log."""
         name = work.key
         if work.idle is not None and not work.ended:
             self._flagged.setdefault(name, now_s)
@@ -74,7 +78,9 @@ class IdleWatch:
             self._wanted.pop(name, None)
 
     def take(self, told: JobFigures, work: Workload, setting: QueueSetting, now_s: float) -> None:
-        """Take one message about a job. ``setting``: of its queue, which watches for idle jobs."""
+        """Take one message about a job. ``setting`` is that of its queue, which has an idle
+        limit.
+        """
         name = work.key
         if not _is_watched(work) or (told.cluster, told.attempt) != (work.cluster, work.attempt):
             return
@@ -92,7 +98,7 @@ class IdleWatch:
         since_s = now_s - told.window_s
         if known is not None and known.since_s is not None and now_s - known.last_s <= GAP_S:
             since_s, percent = known.since_s, max(percent, known.percent)
-        if work.progress_at_s > since_s:  # its own words contradict what was measured
+        if work.progress_at_s > since_s:  # a progress report outweighs the measurement
             since_s = work.progress_at_s
         self._seen[name] = _Seen(told.attempt, now_s, since_s, percent)
         after_s = setting.idle_after_s
@@ -103,7 +109,7 @@ class IdleWatch:
             self._want(work, Idle(since_s=since_s, utilization_percent=percent), "")
 
     def due(self, find: Callable[[str, str], Workload | None], now_s: float) -> list[Order]:
-        """Return what the log should be told. ``find``: an open workload by tenant and id."""
+        """Return the changes to record. ``find`` returns an open workload by tenant and id."""
         for name, since_s in self._flagged.items():
             seen = self._seen.get(name)
             last_s = seen.last_s if seen is not None else since_s
@@ -149,7 +155,7 @@ def _is_measured(told: JobFigures, work: Workload) -> bool:
 
 
 def _idle_percent(told: JobFigures, work: Workload, below_percent: float) -> float | None:
-    """Return what the busiest GPU had, if the sample is idle."""
+    """Return the usage of the busiest GPU if the sample is idle, else None."""
     most = told.use.utilization_max_percent
     if most is None or most >= below_percent or not _is_measured(told, work):
         return None

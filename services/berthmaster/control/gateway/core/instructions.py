@@ -1,4 +1,4 @@
-"""What the gateway's core asks for, beside the instructions that all cores share (lifecycle)."""
+"""Instructions of the gateway's core, beside those that all cores share (lifecycle)."""
 
 import msgspec
 
@@ -6,7 +6,7 @@ from berthmaster.lib.lifecycle.instructions import Append, PutControl, Reload, R
 
 
 class ReadStory(msgspec.Struct, frozen=True, kw_only=True):
-    """Instruction: read all of one workload's events, from the archive if purged."""
+    """Read all events of one workload, from the archive if purged."""
 
     ref: str
     tenant: str
@@ -14,10 +14,10 @@ class ReadStory(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Breathe(msgspec.Struct, frozen=True, kw_only=True):
-    """Instruction: go on with this conversation when it is its turn; it is a long one."""
+    """Continue this long conversation at its fair turn."""
 
     ref: str
-    asker: str  # a tenant; "": an operator
+    asker: str  # a tenant, or "" for an operator
 
 
 Instruction = Append | Breathe | Reload | ReadStory | PutControl | Reply

@@ -1,14 +1,13 @@
-"""What a tenant's or an operator's verbs about one job come to, as it stands. Pure.
+"""Effects of the verbs of tenants and operators about one job, given its state. Pure.
 
-Rules of this file:
-
-- What is so already is no error: the answer says so. What cannot be is refused, with what would be.
-- A workload that runs is held only by whoever says that it may be ended for that.
-- What an operator holds a tenant does not release.
-- What Kueue governs on a worker is moved by Kueue: here it is refused. On a hub it is evicted and
-  moved by an AdmissionCheck of ours, and not held.
-- A checkpoint is told of the last attempt, while it runs or when it is over, and not more often
-  than once a second. How far it is is told while it runs, and seldom (``progress_every_s``).
+- A request for a state that already holds is no error, and the reply says so. An impossible request
+  is refused with a possible one.
+- A running workload is held only if the request allows its eviction.
+- A tenant cannot release an operator's hold.
+- Kueue moves the workloads that it governs on a worker, so their moves are refused here. On a hub,
+  our AdmissionCheck evicts and moves them, and they cannot be held.
+- A checkpoint is reported for the last attempt, during or after its run, at most once a second.
+  Progress is reported while the attempt runs, at most once in ``progress_every_s``.
 """
 
 from collections.abc import Mapping
@@ -52,7 +51,7 @@ JobEvent = (
     Held | HoldReleased | MoveRequested | Checkpointed | Progressed | IdleChanged | LimitExceeded
 )
 CHECKPOINT_EVERY_S: Final = 1.0
-RENEWED_S: Final = 60.0  # an older verdict that a job is idle is worth another
+RENEWED_S: Final = 60.0  # age after which a verdict that a job is idle is renewed
 ORDERS: Final[Mapping[str, Verb]] = {
     "hold_job": "hold",
     "release_job": "release",
@@ -70,7 +69,7 @@ VERBS: Final[Mapping[type, Verb]] = {
 
 
 class Order(NamedTuple):
-    """What somebody wants of one workload."""
+    """A requested change of one workload."""
 
     tenant: str
     id: str
@@ -82,8 +81,8 @@ class Order(NamedTuple):
     to: str = ""
     checkpoint: Checkpoint | None = None
     progress: Progress | None = None
-    idle: Idle | None = None  # of the verb idle, which no request has; None = it is idle no more
-    exceeded: Exceeded | None = None  # of the verb exceeded, which no request has
+    idle: Idle | None = None  # of the verb idle, which has no request. None means: no longer idle
+    exceeded: Exceeded | None = None  # of the verb exceeded, which has no request
     attempt: int | None = None
 
 
@@ -120,7 +119,7 @@ def operators_order(verb: Verb, body: JobOrderRequest) -> Order:
 
 
 def is_so(order: Order, work: Workload, now_s: float) -> str:
-    """What there is nothing to do about; "" = there is."""
+    """Return why nothing is to do, or ""."""
     hold = work.hold
     match order.verb:
         case "release":
@@ -154,8 +153,10 @@ def is_so(order: Order, work: Workload, now_s: float) -> str:
 
 
 def part_refusal(work: Workload, verb: str) -> Refusal | None:
-    """Why nothing is done about one part of a divided job, if this is one: all parts of a gang go
-    together. A part may tell of itself, and one that needs no others may leave its cluster."""
+    """Return a refusal if the workload is part of a divided job. All parts of a gang are changed
+    together. A part may report its own checkpoints and progress, and a part outside a gang may
+    leave its cluster.
+    """
     part = work.request.part if work.request is not None else None
     if part is None or verb in ("checkpointed", "progressed"):
         return None
@@ -165,7 +166,7 @@ def part_refusal(work: Workload, verb: str) -> Refusal | None:
 
 
 def refusal_of(order: Order, work: Workload, now_s: float) -> Refusal | None:
-    """Why it cannot be done; None if it can."""
+    """Return why the change is not possible, or None."""
     if work.ended:
         return _conflict("id", order.id, f"a workload that has not ended; this one {work.state}")
     match order.verb:
@@ -261,7 +262,7 @@ def _kueues(order: Order) -> Refusal:
 def event_of(
     order: Order, work: Workload, now_s: float, by: str, cause: str
 ) -> tuple[JobEvent, str]:
-    """What is appended, and a note for people."""
+    """Return the event to append, and a note for users."""
     head: dict[str, Any] = {
         "tenant": work.tenant,
         "id": work.id,

@@ -1,8 +1,8 @@
-"""Which jobs with fractions of GPUs use more than they were granted, for long. Pure.
+"""Find jobs that use more than their GPU fractions for two minutes. Pure.
 
-``take`` gets each message of a job's usage. After ``LASTS`` messages in a row above a limit the log
-is told once for each attempt and limit. Nothing is done to the job: the event, a metric and
-`berth audit` name it.
+``take`` gets each usage message of a job. After ``LASTS`` messages in a row above a limit, the
+gateway records this in the log once for each attempt and limit. The job continues: the event, a
+metric and `berth audit` name the job.
 """
 
 from collections import Counter
@@ -26,17 +26,17 @@ class LimitWatch:
 
     @property
     def exceeding(self) -> Counter[ExceededLimit]:
-        """Return how many running jobs are above each limit at present."""
+        """Return the number of running jobs above each limit now."""
         rows = self._rows.values()
         return Counter(limit for row in rows for limit, count in row.items() if count >= LASTS)
 
     def forget(self) -> None:
-        """Drop everything: the log is another one."""
+        """Drop everything after a replacement of the log."""
         self._rows.clear()
         self._wanted.clear()
 
     def follow(self, work: Workload) -> None:
-        """Drop a workload that does not run any more."""
+        """Drop a workload that no longer runs."""
         if work.state is not State.RUNNING:
             self._rows.pop(work.key, None)
             self._wanted.pop(work.key, None)
@@ -69,6 +69,6 @@ class LimitWatch:
                 )
 
     def due(self) -> list[Order]:
-        """Return what the log should be told."""
+        """Return the changes to record in the log."""
         wanted, self._wanted = self._wanted, {}
         return list(wanted.values())

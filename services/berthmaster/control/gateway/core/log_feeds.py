@@ -1,9 +1,11 @@
-"""Logs that tenants follow: pieces of each, and who has asked an agent for more. Pure.
+"""Logs that tenants follow: the buffered chunks of each, and the open requests to agents. Pure.
 
-Each reply is asked for by whoever follows: who reads slowly asks seldom, and costs nobody a thing.
-All who follow one pod share one feed. It holds the newest pieces; whoever is behind them is told so
-and goes on from the oldest. Cursors are of the log itself (lib/jobs/lines.py), so it does not
-matter which gateway is asked.
+All followers of one pod share one feed with the newest chunks. A follower that is behind them gets
+a
+``cut`` mark and continues from the oldest. Each follower requests its replies, so a slow one
+requests seldom and costs the others nothing. Cursors belong to the log itself (lib/jobs/lines.py),
+so
+any gateway can answer.
 """
 
 from collections import OrderedDict, deque
@@ -38,7 +40,7 @@ class Read(NamedTuple):
 
 
 class LogFeed:
-    """The newest pieces of one log, each behind the one before."""
+    """The newest chunks of one log, without gaps."""
 
     def __init__(self, most_bytes: int) -> None:
         self._most = most_bytes
@@ -50,11 +52,11 @@ class LogFeed:
 
     @property
     def cursor(self) -> Cursor | None:
-        """Behind the newest piece; None: there is none."""
+        """Return the end of the newest chunk, or None without chunks."""
         return self._pieces[-1].cursor if self._pieces else None
 
     def take(self, after: Cursor, chunk: LogChunk) -> None:
-        """An agent's answer to what was asked behind ``after``."""
+        """Add an agent's answer to a request after the cursor ``after``."""
         self.pods = chunk.pods or self.pods
         self.ended = chunk.ended
         if not chunk.data:
@@ -62,7 +64,7 @@ class LogFeed:
         if self._pieces and self._pieces[-1].cursor != after:
             if parse_cursor(chunk.cursor) <= self._pieces[-1].cursor:
                 return
-            self._pieces.clear()  # another gateway's follower was further
+            self._pieces.clear()  # a follower of another gateway was ahead
             self._size = 0
         self._pieces.append(Piece(after, parse_cursor(chunk.cursor), chunk.data))
         self._size += len(chunk.data)
@@ -70,7 +72,7 @@ class LogFeed:
             self._size -= len(self._pieces.popleft().data)
 
     def read(self, after: Cursor) -> Read | None:
-        """What there is behind a cursor, as much as one answer holds; None: nothing yet."""
+        """Return the data after a cursor, up to the size of one answer, or None."""
         if not self._pieces or after >= self._pieces[-1].cursor:
             return None
         parts: list[bytes] = []
@@ -97,7 +99,7 @@ class LogFeeds:
         return len(self._feeds)
 
     def of(self, key: LogKey, now_s: float) -> LogFeed | None:
-        """The feed of a log, made if need be; None: there are too many."""
+        """Return the feed of a log, created if needed. None means too many feeds."""
         self.forget(now_s)
         feed = self._feeds.get(key)
         if feed is None:
@@ -109,7 +111,7 @@ class LogFeeds:
         return feed
 
     def forget(self, now_s: float) -> None:
-        """Those whom nobody has asked about for long."""
+        """Drop feeds without a request for ``IDLE_S``."""
         while self._feeds:
             key, feed = next(iter(self._feeds.items()))
             if now_s - feed.asked_at_s <= IDLE_S:

@@ -1,11 +1,12 @@
-"""What all conversations of one gateway share: the view, the queues, the limits. Pure.
+"""State that all conversations of one gateway share: the index, the queues, the limits. Pure.
 
-**Dependencies.** Jobs that wait for others of their tenant: which may, and when they have. Pure.
+**Dependencies.** A job may wait for other jobs of its tenant. Example: ``train`` depends on
+``prepare`` until succeeded. When ``prepare`` succeeds, the gateway writes ``released`` for
+``train``.
+If ``prepare`` fails, the gateway cancels ``train``, and the reason names ``prepare``.
 
-What a job waits for must have been submitted before it: so no circle can be made. Whether it has
-waited is an event of the log (``released``), which deciders wait for; they remember no endings, and
-repeat decisions from the log alone. Where what it waits for can no longer come about, it is
-cancelled, and the reason names the other.
+A job may only depend on jobs submitted before, so no cycle is possible. ``released`` is an event
+because deciders remember no endings and repeat their decisions from the log alone.
 """
 
 from collections.abc import Mapping, Sequence
@@ -28,16 +29,16 @@ TRY_EVERY_S: Final = 5.0  # a try takes up to the settle limit
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
-    """What the core bounds itself by; the service's settings say why these defaults."""
+    """Bounds of the core. The service's settings give the reasons for these defaults."""
 
     max_in_flight: int = 1024  # conversations at once
-    max_tries: int = 8  # of one change whose workload keeps moving
+    max_tries: int = 8  # maximum tries of one change to a workload with concurrent changes
     max_open_of_tenant: int = 100_000
-    full_share: float = 0.9  # of the log's size limit, from which no submit is taken
-    cordon_after: int = 3  # workloads that ended badly on a node; 0 = never
-    cordon_within_s: float = 3600.0  # in which so many workloads ended badly on one node
-    keep_ended_s: float = 30 * 86_400.0  # as long as tombstones are kept
-    max_ended: int = 500_000  # workloads that have ended and are remembered
+    full_share: float = 0.9  # fraction of the log's size limit above which submits are refused
+    cordon_after: int = 3  # workloads with a bad ending on a node before its cordon, 0 means never
+    cordon_within_s: float = 3600.0  # period in which these bad endings count
+    keep_ended_s: float = 30 * 86_400.0  # retention of tombstones
+    max_ended: int = 500_000  # maximum remembered ended workloads
 
 
 class SharedState:
@@ -49,61 +50,62 @@ class SharedState:
         self.view = WorkloadIndex()
         self.caught_up = False
         self.is_full = False
-        self.trouble = ""  # why nothing that is written is stored
+        self.trouble = ""  # why writes are not stored, "" if they are
         self._next_try_s = 0.0
-        self.damage = ""  # of the logs: nothing is changed meanwhile
+        self.damage = ""  # damage of the logs, "" if sound. Damage stops all changes
         self.queues: dict[str, QueueSetting] = dict(NO_QUEUES)
         self.queues_known = False
         self.runtimes: dict[str, RuntimeSetting] = dict(BUILT_IN)
         self._queue_sequences: dict[str, int] = {}
         self._runtime_sequences: dict[str, int] = {}
-        self.followed_to = 0  # last sequence of the log that the view has
-        self._ahead: dict[Key, int] = {}  # what we wrote and the view has not seen: its sequence
+        self.followed_to = 0  # last log sequence in the index
+        self._ahead: dict[Key, int] = {}  # last sequence we wrote that the index does not have yet
 
     def set_queue(self, setting: QueueSetting, sequence: int) -> None:
-        """The newest setting of a queue counts, in whatever order they are heard of."""
+        """Keep the newest setting of a queue, in any order of arrival."""
         if sequence > self._queue_sequences.get(setting.queue, 0):
             self._queue_sequences[setting.queue] = sequence
             self.queues[setting.queue] = setting
 
     def set_runtime(self, setting: RuntimeSetting, sequence: int) -> None:
-        """The same of a runtime."""
+        """Keep the newest setting of a runtime, in any order of arrival."""
         if sequence > self._runtime_sequences.get(setting.runtime, 0):
             self._runtime_sequences[setting.runtime] = sequence
             self.runtimes[setting.runtime] = setting
 
     def nearest_tenant(self, name: str) -> str:
-        """Whom an operator may have meant by a tenant that nothing is known of; "" = nobody."""
+        """Return the known tenant most similar to an unknown name, or ""."""
         known = self.view.tenants | {each for one in self.queues.values() for each in one.tenants}
         return "" if name in known else nearest(name, sorted(known))
 
     def set_trouble(self, trouble: str, now_s: float) -> None:
-        """What became of the last writes: "" if they were stored."""
+        """Set the reason why the last writes were not stored, "" if they were."""
         if trouble and not self.trouble:
             self._next_try_s = now_s + TRY_EVERY_S
         self.trouble = trouble
 
     def refuses(self, now_s: float) -> str:
-        """Why a write is not even tried; "" = it is. In trouble one is tried now and then: only
-        that can tell that it is over."""
+        """Return why a write is not tried, or "". During trouble one write is tried every
+        ``TRY_EVERY_S``, because only a write shows the end of the trouble.
+        """
         if self.trouble and now_s < self._next_try_s:
             return self.trouble
         self._next_try_s = now_s + TRY_EVERY_S
         return ""
 
     def list_queues(self) -> None:
-        """Whatever is told now is at least as new as what is known."""
+        """Accept the settings that follow as at least as new as the known ones."""
         self._queue_sequences.clear()
         self._runtime_sequences.clear()
 
     def certain(self, tenant: str, workload_id: str) -> Workload | None:
-        """An open workload, if the view is up to date with all that we wrote about it ourselves."""
+        """Return an open workload if the index has all our own events about the workload."""
         if not self.caught_up or (self._ahead and key(tenant, workload_id) in self._ahead):
             return None
         return self.view.find(tenant, workload_id)
 
     def wrote(self, tenant: str, workload_id: str, sequence: int) -> None:
-        """We stored an event: whoever asks next must not get an older answer."""
+        """Note a stored event of ours, so that no later request gets an older answer."""
         if sequence > self.followed_to:
             self._ahead[key(tenant, workload_id)] = sequence
 
@@ -114,7 +116,7 @@ class SharedState:
                 del self._ahead[name]
 
     def restart(self) -> None:
-        """The log is another one: forget what was read of the old."""
+        """Forget all events of the old log after its replacement."""
         self.view = WorkloadIndex()
         self.caught_up = False
         self.followed_to = 0
@@ -122,13 +124,13 @@ class SharedState:
 
 
 class Waiting:
-    """Who waits for whom, for what an ending sets going."""
+    """Jobs that wait for other jobs, by the job they depend on."""
 
     def __init__(self) -> None:
         self._behind: dict[Key, dict[Key, None]] = {}
 
     def follow(self, work: Workload) -> list[Key]:
-        """A workload changed: those that are to be looked at now."""
+        """Follow a changed workload and return the workloads to check now."""
         found: list[Key] = []
         if work.ended:
             found += self._behind.pop(work.key, {})
@@ -140,7 +142,7 @@ class Waiting:
 
 
 def order_refusal(request: JobRequest, via: str) -> Refusal | None:
-    """What is wrong with whom a request waits for, whoever there is."""
+    """Return a refusal of a request's own dependencies or set, without a look at other jobs."""
     for at, other in enumerate(request.depends_on):
         if other.id == request.id:
             right = "another job: one that waits for itself, in a circle, never begins"
@@ -157,8 +159,9 @@ def order_refusal(request: JobRequest, via: str) -> Refusal | None:
 
 
 def unknown(shared: SharedState, tenant: str, others: Sequence[Dependency]) -> list[int]:
-    """Which of those it waits for this gateway does not know, or remembers no more, by their
-    places: their stories tell."""
+    """Return the positions of dependencies that this gateway does not know or no longer remembers.
+    Their event histories give their states.
+    """
     view = shared.view
     return [
         at
@@ -168,7 +171,7 @@ def unknown(shared: SharedState, tenant: str, others: Sequence[Dependency]) -> l
 
 
 def unknown_refusal(at: int, workload_id: str) -> Refusal:
-    """Nothing of that name is there, for this tenant."""
+    """Return a refusal: this tenant has no such workload."""
     return Refusal(
         code="not_found",
         field=f"depends_on[{at}].id",
@@ -178,9 +181,10 @@ def unknown_refusal(at: int, workload_id: str) -> Refusal:
 
 
 def stands(shared: SharedState, work: Workload, read: Mapping[str, State]) -> tuple[bool, str]:
-    """(whether all that it waits for has come about, why it no longer can). ``read``: how the
-    unknown ones stand; NEW is one of which log and archive have nothing any more, so that it has
-    ended, and nobody knows how."""
+    """Return whether all dependencies are met, and why they can no longer be. ``read`` has the
+    states of unknown dependencies. NEW means ended in an unknown way: neither log nor archive has
+    any event.
+    """
     all_done = True
     for other in work.request.depends_on if work.request is not None else ():
         state = shared.view.ended_state(work.tenant, other.id) or read.get(other.id)

@@ -1,14 +1,18 @@
-"""Nodes that fail everybody's jobs, and the evidence against them. Pure.
+"""Nodes that fail jobs of all tenants, and the evidence. Pure.
 
-The policy: nothing new is placed on a node on which attempts of so many different workloads have
-ended badly within a time, and none has succeeded since. Ended badly is: it could not start, or its
-node or a GPU was lost; or it exited with an error, which counts only where jobs of several tenants
-did, as one tenant's faulty program is no fault of a node. Memory that ran out is the job's own.
+Example: the limit is 3 workloads in an hour. Jobs a, b and c of one tenant lose a GPU on node n1,
+and
+no job succeeds there: n1 is cordoned. If a, b and c exit with an error, n1 is not cordoned, because
+one tenant's faulty program is no fault of a node.
 
-A workload that ended badly on several nodes is evidence against none of them: what they have in
-common is the workload. No more than ``MOST_A_CLUSTER`` nodes of a cluster are taken out within the
-time, so that nobody takes a fleet with him; a person sees the rest. What a person says of a node
-counts from then on: evidence from before is forgotten.
+- Bad endings are: not started, node lost, GPU lost, and exit with an error. Exits count only if
+  jobs
+  of several tenants exited. Out of memory is the job's own fault.
+- A success on the node clears the evidence.
+- A workload with bad endings on several nodes is no evidence: the common cause is the workload.
+- At most ``MOST_A_CLUSTER`` nodes of a cluster are cordoned within the time, so that no tenant can
+  cordon a fleet. An operator sees the rest.
+- An operator's cordon or uncordon clears the earlier evidence about the node.
 """
 
 from collections import Counter
@@ -26,7 +30,7 @@ Place = tuple[str, str]  # cluster, node
 
 
 class _Bad(NamedTuple):
-    """How an attempt ended there."""
+    """Bad ending of an attempt on a node."""
 
     fault: Fault
     tenant: str
@@ -34,18 +38,18 @@ class _Bad(NamedTuple):
 
 
 class Suspects:
-    """What is held against each node."""
+    """Evidence against each node."""
 
     def __init__(self, after: int, within_s: float) -> None:
-        """``after``: so many workloads; 0 = never."""
+        """Set the limit: ``after`` workloads within ``within_s``. 0 workloads means never."""
         self._after = after
         self._within_s = within_s
         self._bad: dict[Place, dict[Key, _Bad]] = {}
-        self._of: dict[Key, set[Place]] = {}  # where a workload has ended badly
-        self._set: dict[Place, Cordon] = {}  # what is said of a node, by a person or here
+        self._of: dict[Key, set[Place]] = {}  # nodes with a bad ending of the workload
+        self._set: dict[Place, Cordon] = {}  # last cordon or uncordon, by anyone
 
     def take(self, event: WorkloadEvent, work: Workload, stored_at_s: float) -> None:
-        """An event that counted; ``work``: its workload after it."""
+        """Take an event that was applied. ``work`` is the workload after the event."""
         if not self._after:
             return
         match event:
@@ -62,14 +66,14 @@ class Suspects:
                 pass
 
     def said(self, fact: Cordon) -> None:
-        """Somebody cordoned a node, or took that back."""
+        """Take a cordon or an uncordon of a node."""
         if fact.node is not None:
             place = (fact.cluster, fact.node)
             self._set[place] = fact
             self._forget(place, fact.set_at_s)
 
     def due(self, now_s: float) -> list[Cordon]:
-        """The nodes to be cordoned now, with the evidence."""
+        """Return the cordons that are due, with the evidence."""
         if not self._after:
             return []
         since_s = now_s - self._within_s
@@ -101,7 +105,7 @@ class Suspects:
         return found
 
     def _evidence(self, place: Place) -> str:
-        """What is held against it, if that is enough; else nothing."""
+        """Return the evidence against a node, or "" if there is too little."""
         bad = {name: one for name, one in self._bad[place].items() if self._of[name] == {place}}
         hard = {name: one for name, one in bad.items() if one.fault in CONTAGIOUS}
         if len(hard) < self._after:

@@ -1,9 +1,10 @@
-"""What the gateway remembers of the log, so that questions cost no read: open workloads whole,
-ended ones as small records, in the order of their submission.
+"""The gateway's memory of the log, so that queries cost no read.
 
-It is folded from the stream in order and may lag behind it; whoever must be right asks the log.
-It shrinks by age: a record whose tombstone can no longer be in the log is dropped. And by number,
-the oldest endings first: of those, log and archive are asked.
+Open workloads are whole, ended ones small records, both in the order of submission. The index folds
+the stream in order and may lag behind the stream. A caller that needs certainty reads the log.
+
+Records are dropped by age, when the log can no longer have the tombstone, and by number, oldest
+ending first. The log and the archive answer for dropped ones.
 """
 
 import functools
@@ -25,12 +26,12 @@ from berthmaster.lib.lifecycle.workload import Key, Workload, key
 from berthmaster.lib.messages.api import ListReply, ListRequest, WorkloadStateName, WorkloadView
 from berthmaster.lib.messages.workload import Submitted, WorkloadEvent
 
-REASON_CHARS: Final = 200  # of an ended workload; the whole text is in its story
-MAX_EXAMINED: Final = 20_000  # of one list: some milliseconds, then the page ends where it is
-VIEW_EFFORT: Final = 8  # times as long as to pass over a workload it takes to show one
+REASON_CHARS: Final = 200  # of an ended workload. The history has the whole text
+MAX_EXAMINED: Final = 20_000  # of one list: some milliseconds, then the page ends
+VIEW_EFFORT: Final = 8  # cost of showing a workload, as a multiple of skipping one
 STRETCH_EFFORT: Final = 800  # below half a millisecond of a list
 MAX_PAGE_CHARS: Final = 400_000  # far below the server's 1 MiB with all the JSON around it
-FORGOTTEN_AT_ONCE: Final = 2_000  # records: some milliseconds; no more end within a second
+FORGOTTEN_AT_ONCE: Final = 2_000  # records: some milliseconds. Fewer end within a second
 _ENTRY_CHARS: Final = 350
 _NAMES: Final[dict[State, WorkloadStateName]] = {
     State.QUEUED: "queued",
@@ -45,12 +46,12 @@ _NAMES: Final[dict[State, WorkloadStateName]] = {
 
 
 def state_name(state: State) -> WorkloadStateName:
-    """A state as replies name it. NEW has no name: nobody is told of a workload before it is."""
+    """Return the name of a state in replies. NEW has none, as replies show no new workload."""
     return _NAMES[state]
 
 
 class Record(msgspec.Struct, kw_only=True, gc=False):
-    """An ended workload, in a few hundred bytes (no containers but tuples of texts: no GC)."""
+    """An ended workload in a few hundred bytes. No containers but tuples of strings: no GC."""
 
     id: str
     state: State
@@ -74,7 +75,7 @@ class Record(msgspec.Struct, kw_only=True, gc=False):
 
 
 def _amounts(work: Workload) -> tuple[float, tuple[str, ...], int]:
-    """GPUs, GPU models and pods, as views and records show them."""
+    """Return GPUs, GPU models and pods, as views and records show them."""
     request = work.request
     if request is None:
         return 0.0, (), 0
@@ -84,12 +85,12 @@ def _amounts(work: Workload) -> tuple[float, tuple[str, ...], int]:
 
 @functools.lru_cache(maxsize=4096)
 def _shared(models: tuple[str, ...]) -> tuple[str, ...]:
-    """Most workloads name the same few models: one tuple for all of them."""
+    """Return one shared tuple, because most workloads name the same few models."""
     return models
 
 
 def view_of(work: Workload) -> WorkloadView:
-    """A folded workload as replies show it."""
+    """Return a folded workload as replies show it."""
     gpus, models, pods = _amounts(work)
     return WorkloadView(
         tenant=work.tenant,
@@ -179,7 +180,7 @@ def _record_of(work: Workload, order: int) -> Record:
 
 
 class _Shelf:
-    """Ids in the order of submission. Those that are gone are skipped, and swept out in time."""
+    """Ids in the order of submission. Removed ids are skipped, and swept out later."""
 
     def __init__(self) -> None:
         self._orders = array("Q")
@@ -187,7 +188,9 @@ class _Shelf:
         self.gone = 0
 
     def add(self, order: int, workload_id: str) -> None:
-        """Orders are sequences, added as the stream is read; what was in doubt comes later."""
+        """Add an id. Orders are sequences and usually arrive in order. Workloads that were in doubt
+        come later.
+        """
         at = bisect_left(self._orders, order) if self._orders and order < self._orders[-1] else None
         if at is None:
             self._orders.append(order)
@@ -197,13 +200,13 @@ class _Shelf:
             self._ids.insert(at, workload_id)
 
     def newest_first(self, before: int) -> Iterator[tuple[int, str]]:
-        """From the newest, or from the newest that is older than ``before``."""
+        """Yield from the newest, or from the newest before ``before`` if not 0."""
         end = bisect_left(self._orders, before) if before else len(self._orders)
         for at in range(end - 1, -1, -1):
             yield self._orders[at], self._ids[at]
 
     def sweep(self, kept: "dict[str, int]") -> None:
-        """Drop what is not in ``kept`` (id -> order)."""
+        """Drop all ids that are not in ``kept``, which maps an id to its order."""
         pairs = [
             (order, name)
             for order, name in zip(self._orders, self._ids, strict=True)
@@ -215,7 +218,7 @@ class _Shelf:
 
     @property
     def is_untidy(self) -> bool:
-        """More than half of it is gone."""
+        """Return whether more than half of the ids are removed."""
         return self.gone > 1000 and 2 * self.gone > len(self._ids)
 
 
@@ -223,15 +226,15 @@ class _Tenant:
     def __init__(self, name: str) -> None:
         self.name = name
         self.open: dict[str, Workload] = {}
-        self.open_parts = 0  # of them parts of divided jobs
-        self.orders: dict[str, int] = {}  # of the open ones
+        self.open_parts = 0  # number of open parts of divided jobs
+        self.orders: dict[str, int] = {}  # of the open workloads
         self.ended: dict[str, Record] = {}
         self.all_shelf = _Shelf()
         self.open_shelf = _Shelf()
         self.counts: dict[WorkloadStateName, int] = {}
 
     def count(self, state: State, change: int, part_of: str) -> None:
-        """What is part of a job is counted with that."""
+        """Count a workload under its state. Parts are counted with their job."""
         if part_of:
             return
         name = state_name(state)
@@ -244,7 +247,7 @@ class _Tenant:
     def matches(
         self, order: int, workload_id: str, wanted: frozenset[State], request: ListRequest
     ) -> bool:
-        """Whether it still is the workload of this order, and one that is asked for."""
+        """Return whether the id still has this order, and the workload matches the request."""
         queue = request.queue
         work = self.open.get(workload_id)
         if work is not None:
@@ -257,7 +260,7 @@ class _Tenant:
             state, in_queue, same = record.state, record.queue, record.order == order
             part_of = record.part_of
         if part_of and not request.parts and (part_of in self.open or part_of in self.ended):
-            return False  # one whose job is not known stands for itself
+            return False  # a part without a known job is shown by itself
         if not same or (wanted and state not in wanted) or (queue and in_queue != queue):
             return False
         if not (request.set or request.labels or request.since_s):
@@ -288,20 +291,20 @@ class _Tenant:
 
 
 class WorkloadIndex:
-    """All workloads of all tenants, as far as the log has been read."""
+    """All workloads of all tenants, up to the last sequence that was read."""
 
     def __init__(self) -> None:
         self._tenants: dict[str, _Tenant] = {}
         self._frozen: dict[Key, str] = {}
         self._last: dict[Key, int] = {}  # of the frozen: sequence of the last event
         self._endings: deque[tuple[float, str, Record]] = deque()  # oldest first
-        self.waiting: Counter[str] = Counter()  # queue -> how many jobs wait in it
+        self.waiting: Counter[str] = Counter()  # queue -> number of pending jobs
         self.open_count = 0
         self.ended_count = 0
 
     @property
     def frozen_count(self) -> int:
-        """Workloads that this reader cannot follow."""
+        """Return the number of frozen workloads."""
         return len(self._frozen)
 
     def offer(
@@ -312,8 +315,9 @@ class WorkloadIndex:
         *,
         void: bool = False,
     ) -> tuple[Verdict, Workload] | None:
-        """Fold the stream's next event; None if its workload is frozen or has ended. ``void``: see
-        ``lifecycle.fold.offer``."""
+        """Fold the stream's next event. Return None if the workload is frozen or has ended. For
+        ``void`` see ``lifecycle.fold.offer``.
+        """
         tenant = self._tenants.get(event.tenant)
         if tenant is None:
             name = sys.intern(event.tenant)
@@ -330,13 +334,13 @@ class WorkloadIndex:
             if record is not None:
                 if sequence <= record.sequence or not isinstance(event, Submitted) or event.after:
                     return None
-                self._drop(tenant, record)  # its tombstone is gone, and the id begins a new life
+                self._drop(tenant, record)  # its tombstone is gone, and the id has a new history
             work = Workload(tenant=tenant.name, id=event.id)
         before = work.shown
         verdict = offer(work, event, sequence, stored_at_s, void=void)
         if verdict is Verdict.AHEAD and not is_new:
             self.freeze(work.tenant, work.id, sequence, LOST)
-        if work.state is State.NEW:  # events whose beginning is not there any more
+        if work.state is State.NEW:  # events without the workload's first one
             return verdict, work
         if before is not work.shown and work.request is not None and not work.part_of:
             self.waiting[work.request.queue] += work.state is State.QUEUED
@@ -382,33 +386,32 @@ class WorkloadIndex:
         tenant.tidy()
 
     def freeze(self, tenant: str, workload_id: str, sequence: int, why: str) -> None:
-        """This reader cannot follow the workload any more, from this event on: what it knows is no
-        longer the truth."""
+        """Freeze a workload from this event on: its known state is no longer right."""
         name = key(tenant, workload_id)
         self._frozen.setdefault(name, why)
         self._last[name] = max(sequence, self._last.get(name, 0))
 
     def frozen(self, tenant: str, workload_id: str) -> str:
-        """Why it is frozen, or nothing."""
+        """Return why a workload is frozen, or ""."""
         return self._frozen.get(key(tenant, workload_id), "")
 
     @property
     def tenants(self) -> set[str]:
-        """Those that have submitted something."""
+        """Return the tenants with a submitted workload."""
         return set(self._tenants)
 
     def open_of(self, tenant: str) -> int:
-        """How many jobs of a tenant have not ended; one that is divided is one."""
+        """Return the number of a tenant's open jobs. A divided job counts once."""
         known = self._tenants.get(tenant)
         return len(known.open) - known.open_parts if known else 0
 
     def find(self, tenant: str, workload_id: str) -> Workload | None:
-        """An open workload."""
+        """Return an open workload, or None."""
         known = self._tenants.get(tenant)
         return known.open.get(workload_id) if known else None
 
     def ended_state(self, tenant: str, workload_id: str) -> State | None:
-        """How a workload has ended; None: it has not, or is not remembered."""
+        """Return the ending of a workload. None means: not ended, or not remembered."""
         known = self._tenants.get(tenant)
         record = known.ended.get(workload_id) if known is not None else None
         return record.state if record is not None else None
@@ -418,15 +421,16 @@ class WorkloadIndex:
         return known is not None and workload_id in known.ended
 
     def open_workloads(self) -> Iterator[Workload]:
-        """All of them, tenant by tenant."""
+        """Yield all open workloads, tenant by tenant."""
         for tenant in self._tenants.values():
             yield from tenant.open.values()
 
     def forget(
         self, ended_before_s: float, *, most: int = sys.maxsize, limit: int = FORGOTTEN_AT_ONCE
     ) -> int:
-        """Drop at most ``limit`` records: of workloads that ended before, and of the oldest beyond
-        ``most``; how many."""
+        """Drop at most ``limit`` records and return their number: those ended before
+        ``ended_before_s``, and the oldest beyond ``most``.
+        """
         dropped = 0
         while self._endings and dropped < limit:
             if self._endings[0][0] >= ended_before_s and self.ended_count <= most:
@@ -439,9 +443,10 @@ class WorkloadIndex:
         return dropped
 
     def listed(self, tenant: str | None, request: ListRequest) -> Generator[None, None, ListReply]:
-        """One page of a tenant's workloads, newest first; None: of everybody's. A long one is some
-        milliseconds of work: it stops wherever something else may be done, and goes on with what
-        is known by then."""
+        """Return one page of a tenant's workloads, newest first, or of all tenants if ``tenant`` is
+        None. A long page takes some milliseconds, so the generator yields between slices of work
+        and continues with the state at that time.
+        """
         names = self._tenants if tenant is None else {tenant} & self._tenants.keys()
         asked = [self._tenants[name] for name in names]
         wanted = frozenset(State(name) for name in request.states)
@@ -496,7 +501,7 @@ def _chars(entry: WorkloadView) -> int:
 def _newest_first(
     tenants: Sequence[_Tenant], before: int, *, only_open: bool
 ) -> Iterator[tuple[int, str, _Tenant]]:
-    """All their workloads in one order: sequences are of one stream, so no two are the same."""
+    """Yield all workloads of the tenants in one order. Sequences of one stream are unique."""
 
     def of(tenant: _Tenant) -> Iterator[tuple[int, str, _Tenant]]:
         shelf = tenant.open_shelf if only_open else tenant.all_shelf
