@@ -1,6 +1,6 @@
 """The agent API: the only service that agents of worker clusters speak to.
 
-The door folds the log and mirrors the facts. It answers a cluster about that cluster alone, and
-checks what an agent reports against the log before it stores that. Replicas need no agreement,
-because the server compares the sequence that the check was made on.
+The door folds the log and mirrors the facts. A cluster gets data about itself only. The door checks
+an agent's report against the log before storing the report. Replicas need no agreement, because the
+NATS server compares the sequence that the check was made on.
 """

@@ -1,11 +1,11 @@
-"""The door's figures for Prometheus."""
+"""The door's Prometheus metrics."""
 
 from berthmaster.control.door.core.door import Door
 from berthmaster.lib.runtime.metrics import Metrics
 
 
 class DoorMetrics:
-    """What is counted as it happens, and what is read from the core now and then."""
+    """Counters updated at each request, and gauges refreshed from the core."""
 
     def __init__(self, metrics: Metrics) -> None:
         self._requests = metrics.counter(
@@ -47,7 +47,7 @@ class DoorMetrics:
         self._facts.labels(result).inc()
 
     def show(self, core: Door, polls: int) -> None:
-        """Take over the present values."""
+        """Set the gauges from the core."""
         self._open.set(core.log.open)
         self._known.set(core.fleet.facts)
         self._frozen.set(len(core.log.frozen))

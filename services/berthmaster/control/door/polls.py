@@ -1,7 +1,7 @@
-"""Requests that wait until there is something to answer, a bounded number of each cluster.
+"""Requests that wait for an answer, a bounded number for each cluster.
 
-One more than that ends the oldest, with the answer that there is nothing: whoever was killed has
-left it behind, and his successor must not wait for it.
+One poll too many ends the oldest one with an empty answer: a killed agent has left the oldest poll,
+and its successor must not wait for that.
 """
 
 import asyncio
@@ -29,18 +29,18 @@ class Polls:
         return sum(map(len, self._waiting.values()))
 
     def stir(self, cluster: str, kind: str = "") -> None:
-        """There may be something for it now."""
+        """Wake the polls of a cluster, after a possible answer for this kind."""
         for poll in self._waiting.get(cluster, ()):
             if not poll.kinds or not kind or kind in poll.kinds:
                 poll.stirred.set()
 
     def close(self) -> None:
-        """Everybody is answered now."""
+        """Answer all polls now."""
         self._closed = True
         self.stir_all()
 
     def stir_all(self) -> None:
-        """There may be something for everybody."""
+        """Wake all polls."""
         for polls in self._waiting.values():
             for poll in polls:
                 poll.stirred.set()
@@ -52,7 +52,7 @@ class Polls:
         wait_s: float,
         kinds: Collection[str] = (),
     ) -> T | None:
-        """The first answer that is one; None: there was none for so long."""
+        """Return the first answer that is not None, or None after ``wait_s``."""
         found = answer()
         if found is not None or not wait_s or self._closed:
             return found

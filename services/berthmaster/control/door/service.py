@@ -1,15 +1,20 @@
-"""`berth serve door`: what agents of worker clusters speak to.
+"""The agent API: answer the agents of worker clusters, and store or forward their reports.
 
-Several replicas share the requests; each folds the log and mirrors the facts by itself, so any can
-be killed at any moment: what an agent asked is asked again, and what it told is told again.
+Several replicas share the requests. Each one folds the log and mirrors the facts alone, so any
+replica can be killed at any time. Agents repeat unanswered requests and reports.
 
-Telemetry, figures and chunks of logs come by a connection of their own. Their bytes are limited
-before they are decoded, so none of them delays an answer.
+Telemetry, usage metrics and log chunks arrive by a connection of their own. Their bytes are limited
+before decoding, so none of them delays an answer.
 
-`berth recover` publishes under ``berth.inquiry.<cluster>``, and a door passes that on by
-``berth.assign.<cluster>``. The executor answers with ``holdings``, page by page. The door publishes
-each page under ``berth.held.<cluster>`` with what the receipts prove. A door without a readable log
-answers ``hello``, ``facts`` and ``holdings`` all the same.
+Recovery of a lost log:
+
+1. `berth recover` publishes under ``berth.inquiry.<cluster>``.
+2. A door forwards the inquiry under ``berth.assign.<cluster>``.
+3. The executor answers with ``holdings``, page by page.
+4. The door publishes each page under ``berth.held.<cluster>``, with the result of each receipt's
+   check.
+
+A door without a readable log still answers ``hello``, ``facts`` and ``holdings``.
 """
 
 import asyncio
@@ -106,25 +111,25 @@ from berthmaster.lib.runtime.service import Context, Service
 NAME: Final = "door"
 SERVED_AS: Final = "berth-door"
 RELIST_S: Final = 600.0
-SETTLE_LIMIT_S: Final = 2.5  # for a write; below the 4 s after which an agent asks again
+SETTLE_LIMIT_S: Final = 2.5  # for a write. Below the 4 s after which an agent repeats its request
 MAX_POLLS: Final = 2  # open polls of one kind and cluster: an executor and its killed predecessor
-MAX_APPENDS: Final = 2000  # events and facts of all clusters that are being stored; others wait
-BEHIND_LIMIT_S: Final = 1.0  # to wait for the log to be read as far as an agent has
+MAX_APPENDS: Final = 2000  # events and facts of all clusters being stored. Others wait
+BEHIND_LIMIT_S: Final = 1.0  # maximum wait until the log is read as far as an agent has
 LEASE_LIMIT_S: Final = 0.5
 PUT_LIMIT_S: Final = 3.0
 ANSWER_LIMIT_S: Final = 20.0  # a poll waits for 15
-MAX_OPEN: Final = 100_000  # requests of all clusters; those of one are bounded by themselves
-MANY_WAITING: Final = 10_000  # for the log to be read further
-KNOWN_CLUSTERS: Final = 4096  # whose subjects are parsed once
+MAX_OPEN: Final = 100_000  # requests of all clusters. Those of one cluster have their own bound
+MANY_WAITING: Final = 10_000  # number of requests that wait for the log to be read further
+KNOWN_CLUSTERS: Final = 4096  # with their subjects parsed once
 FIGURES_S: Final = 1.0
 MAX_LETTERS: Final = 100
 RATE_AGAIN_S: Final = 1.0
-SETTLED_AT_ONCE: Final = 4  # of one cluster: each reads a story from the log
+SETTLED_AT_ONCE: Final = 4  # of one cluster: each reads an event history from the log
 _Work = Callable[[str, bytes], Awaitable[msgspec.Struct]]
 
 
 class Shell:
-    """One replica: it reads and writes by one connection, and is asked by others."""
+    """One replica: reads and writes by ``conn``, receives requests by the ``heard`` connections."""
 
     def __init__(
         self, ctx: Context[DoorSettings], conn: Connection, heard: RequestConnections
@@ -151,7 +156,7 @@ class Shell:
         self._figures = DoorMetrics(ctx.metrics)
 
     async def run(self) -> None:
-        """Until the service is told to stop."""
+        """Serve until the service is asked to stop."""
         ctx = self._ctx
         for part in self._ready:
             ctx.health.ready(part, False, "catching up")
@@ -179,7 +184,7 @@ class Shell:
                     self._core.telemetry, self._figures.telemetry, self._figures.dropped
                 ),
                 "figures": self._pass_figures,
-                # The gateway that asked for a piece of a log asks again for one that is lost.
+                # The gateway repeats its request for a lost log chunk.
                 "logs": self._passing(self._core.log_chunk, None, self._figures.logs_dropped),
             }.items()
         ]
@@ -215,11 +220,12 @@ class Shell:
         await endpoints.stop()
         await asyncio.gather(*(each.unsubscribe() for each in observed), return_exceptions=True)
 
-    # What the streams tell
+    # Streams
 
     async def _follow_log(self) -> None:
-        """What an executor is told is not in the log it ends: so nothing is answered from a log
-        that was not compared."""
+        """Compare the log with the last known state before reading. An executor ends a job that the
+        log does not have, so the door answers nothing from a log it has not compared.
+        """
         while await self._guard.begin():
             try:
                 await self._fold_log()
@@ -231,7 +237,7 @@ class Shell:
                 self._core.log_replaced()
 
     async def _fold_log(self) -> None:
-        """Until it is another one. Raises StreamReplaced, in a group."""
+        """Fold the log until its replacement. Raises StreamReplaced, in a group."""
         core, guard = self._core, self._guard
         follower = Follower(self._conn, WORKLOADS, FOLLOWED[WORKLOADS])
 
@@ -240,8 +246,8 @@ class Shell:
             core.receipts.log = follower.making
             core.log.caught_up()
             self._is_ready("log")
-            self._takes.stir_all()  # another log than they ask about: they are sent a list
-            # Polls that died with another replica end by this, and those behind a reconnection.
+            self._takes.stir_all()  # their cursors belong to another log: they get a list
+            # Nudges end polls that died with another replica or behind a reconnection.
             for cluster in core.log.clusters:
                 self._nudge(cluster, core.log.position)
 
@@ -268,14 +274,15 @@ class Shell:
         self._stir(cluster, recorded.sequence)
 
     def _stir(self, cluster: str, sequence: int) -> None:
-        """Its executor has something to hear. The nudge is for an executor whose poll, or whose
-        poll's answer, is lost: the link of a leaf was away, which neither end is told."""
+        """Wake the polls of a cluster with a new hint. The nudge is for an executor that has lost
+        its poll or the answer: the link of a leaf node failed, and neither end is notified.
+        """
         if cluster and self._ready["log"]:
             self._takes.stir(cluster)
             self._nudge(cluster, sequence)
 
     def _nudge(self, cluster: str, sequence: int) -> None:
-        """Once for all that comes in this turn of the loop."""
+        """Send one nudge for all hints of this event-loop pass."""
         if not self._nudges:
             asyncio.get_running_loop().call_soon(
                 lambda: self._ctx.spawn(self._send_nudges(), name="nudges")
@@ -289,7 +296,7 @@ class Shell:
                 await self._conn.publish(subjects.assign(cluster), encode(Nudge(sequence=sequence)))
                 self._figures.nudges.inc()
             except BusError:
-                return  # a hint only: the next poll finds it
+                return  # a hint only: the next poll finds the event
 
     async def _mirror_fleet(self) -> None:
         follower = Follower(
@@ -353,7 +360,7 @@ class Shell:
             return unavailable("still reading the log; ask again")
         if not self._core.may_ask(cluster, len(data), self._conn.now()):
             return overloaded("fewer bytes of requests of one cluster; ask again", RATE_AGAIN_S)
-        if work in (self._take, self._facts):  # they wait; those that do are bounded in number
+        if work in (self._take, self._facts):  # these wait, in bounded number
             if not self._core.may_read(cluster, self._conn.now()):
                 again_s = self._core.reads_again_s(cluster)
                 return overloaded("to read less of one cluster; ask again", again_s)
@@ -366,15 +373,18 @@ class Shell:
             self._core.in_hand.end(cluster)
 
     def _needs(self, work: _Work) -> tuple[str, ...]:
-        """What must be read before this is answered. While the log is damaged agents greet the
-        door, report and read facts, and say what they hold, and one of them leads."""
+        """Return the streams that must be read before this verb is answered. While the log is
+        damaged, agents may greet, report and read facts, list their attempts, and hold the lease.
+        """
         if work in (self._hello, self._holdings, self._lease):
             return ()
         return ("fleet",) if work in (self._facts, self._report) else ("log", "fleet")
 
     @asynccontextmanager
     async def _turn(self, cluster: str, items: int) -> AsyncIterator[bool]:
-        """Wait for the cluster's turn with so many events or facts; False: it has too many."""
+        """Wait for a slot for this number of events or facts. Yield False if the cluster has too
+        many.
+        """
         core = self._core
         if not core.in_hand.add(cluster, items):
             yield False
@@ -395,15 +405,15 @@ class Shell:
     def _next_turns(self) -> None:
         for items, turn in self._turns.due():
             if turn.done():
-                self._turns.leave(items)  # it was given up while it waited
+                self._turns.leave(items)  # the waiting request was cancelled
             else:
                 turn.set_result(None)
 
     async def _read_up_to(self, sequence: int) -> None:
-        """Until the log has been read so far, within the time limit."""
+        """Wait until the log is read up to a sequence, within the time limit."""
         if sequence <= self._core.log.position:
             return
-        if len(self._reached) >= MANY_WAITING:  # who named what is never stored has long gone
+        if len(self._reached) >= MANY_WAITING:  # some sequences are never stored
             self._reached = [each for each in self._reached if not each[2].done()]
             heapq.heapify(self._reached)
         waiting: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -430,7 +440,7 @@ class Shell:
         if isinstance(request, Refusal):
             return request
         began_s = asyncio.get_running_loop().time()
-        # Beyond what anybody can have seen nothing is waited for longer than for the rest.
+        # A sequence beyond all stored ones has the same time limit as any other.
         await self._read_up_to(max(event.after for event in request.events))
         async with self._turn(cluster, len(request.events)) as granted:
             if not granted:
@@ -462,7 +472,7 @@ class Shell:
 
     async def _append(self, event: ExecutorEvent, *, again: bool) -> TellOutcome:
         name = key(event.tenant, event.id)
-        if name in self._under_way:  # two in one batch would send each of the batch by itself
+        if name in self._under_way:  # two in a batch would split the batch
             return TellOutcome(result="behind", why="another event of it is being stored")
         self._under_way.add(name)
         try:
@@ -480,7 +490,9 @@ class Shell:
                 return TellOutcome(result="unknown", why=why)
 
     async def _settle(self, event: ExecutorEvent) -> TellOutcome:
-        """It was told before, and something stands behind its guard: itself, or it never will."""
+        """Settle a repeated event whose guard has advanced: either this event was stored, or it
+        never can be.
+        """
         try:
             story = await self._log.story(event.tenant, event.id)
         except BusError as error:
@@ -491,7 +503,7 @@ class Shell:
                     if EVENTS.decode(message.data) == event:
                         return TellOutcome(result="stored", sequence=message.sequence)
                 except UNREADABLE:
-                    pass  # then it is another one
+                    pass  # so this is another event
                 break
         return TellOutcome(result="refused", why="after: something else has happened")
 
@@ -509,7 +521,7 @@ class Shell:
         found: StoryReply | None = self._core.story(cluster, request)
         if found is None:
             return unavailable("the log has not been read so far")
-        if not self._guard.sound:  # what was read may have gone, and something else be there
+        if not self._guard.sound:  # the stored log may differ from the events that were read
             return unavailable("the log is not known to be what was read of it; ask again")
         if found.workload is None and not found.failed and request.receipt:
             async with self._settling.setdefault(cluster, asyncio.Semaphore(SETTLED_AT_ONCE)):
@@ -521,8 +533,9 @@ class Shell:
     async def _newest(
         self, request: StoryRequest, found: StoryReply, work: OwnWorkload
     ) -> StoryReply | Refusal:
-        """The asker has no pods. For what it has claimed it would make them, though the end may be
-        stored already and not be read here."""
+        """Return the state unless the log has a newer event. The caller has no pods, and would
+        create them for a claimed attempt. The log may already have an ending that is not read here.
+        """
         if State(work.state) not in HELD:
             return found
         try:
@@ -537,8 +550,10 @@ class Shell:
     async def _unknown(
         self, cluster: str, request: StoryRequest, found: StoryReply
     ) -> StoryReply | Refusal:
-        """What the asker holds is not open in its cluster. Then log or archive say why: it ended,
-        or a later attempt was placed. Where neither does, the log has lost it, and it runs on."""
+        """Answer a query about an attempt that is not open in the cluster. Log or archive usually
+        have the reason: an ending, or a later attempt. If neither does, the log has lost the
+        attempt, and the attempt continues.
+        """
         held = self._core.receipts.opened(request.receipt)
         name = request.tenant, request.id
         if held is None or (held.cluster, held.tenant, held.id) != (cluster, *name):
@@ -655,8 +670,9 @@ class Shell:
         passed: Counter | None,
         dropped: Counter,
     ) -> Callable[[str, bytes], None]:
-        """Return the handler of one kind of observations. ``subject_of`` says where one of them
-        goes. The others are dropped, before they are decoded where that can be."""
+        """Return the handler of one kind of observations. ``subject_of`` returns the subject to
+        forward to, or "" to drop the message, if possible before decoding.
+        """
 
         def take(subject: str, data: bytes) -> None:
             cluster = _cluster_of(subject)
@@ -682,7 +698,9 @@ class Shell:
         self._figures.figures_refused.inc(passed.refused)
 
     def _pass_inquiry_on(self, subject: str, data: bytes) -> None:
-        """To the agent of the cluster, as a nudge; `berth recover` asks again for what is lost."""
+        """Forward an inquiry to the cluster's agent as a nudge. `berth recover` repeats lost
+        ones.
+        """
         try:
             nudge = NUDGES.decode(data)
             to = subjects.assign(subjects.parse_inquiry(subject))
@@ -704,7 +722,7 @@ class Shell:
             self._figures.log_ends_refused.inc(strange)
         try:
             kept = [_kept_end(cluster, each) for each in theirs]
-            # Stored in order: the acknowledgement of the last one is that of all.
+            # Messages are stored in order: the last acknowledgement covers all.
             for subject, end in kept[:-1]:
                 await self._conn.publish(subject, end)
             if kept:
@@ -722,7 +740,7 @@ class Shell:
         return HubWorkReply(found=tuple(log.hub_work(cluster, each) for each in request.asked))
 
     async def _holdings(self, cluster: str, data: bytes) -> msgspec.Struct:
-        """Pass it on to `berth recover`; nobody else listens."""
+        """Publish the page for `berth recover`, its only reader."""
         request = decoded(HoldingsRequest, HOLDINGS_REQUESTS, data)
         if isinstance(request, Refusal):
             return request
@@ -743,7 +761,7 @@ class Shell:
 
 @lru_cache(maxsize=KNOWN_CLUSTERS)
 def _cluster_of(subject: str) -> str:
-    """Return the cluster whose agent publishes under a subject; "" for a malformed one."""
+    """Return the cluster whose agent publishes under a subject, or "" if malformed."""
     try:
         return subjects.parse_agent(subject)[0]
     except subjects.SubjectError:
@@ -751,14 +769,14 @@ def _cluster_of(subject: str) -> str:
 
 
 def _kept_end(cluster: str, end: PodLogEnd) -> tuple[str, bytes]:
-    """Subject and body of what is kept. Raises SubjectError."""
+    """Return subject and body of a stored end of a log. Raises SubjectError."""
     told = {name: getattr(end, name) for name in PodLogEnd.__struct_fields__}
     subject = subjects.log_end(end.tenant, end.id, end.attempt, cluster, end.pod)
     return subject, encode(LogEnd(cluster=cluster, **told))
 
 
 async def main(ctx: Context[DoorSettings]) -> None:
-    # Not WORKLOADS: where that is lost, agents report what they hold all the same.
+    # Not WORKLOADS: agents report their attempts even if this stream is lost.
     async with stream_connection(ctx, FLEET) as conn:
         if conn is None:
             return

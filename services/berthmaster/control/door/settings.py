@@ -1,4 +1,4 @@
-"""What the door can be told."""
+"""The door's settings."""
 
 from dataclasses import dataclass
 
@@ -9,7 +9,7 @@ from berthmaster.lib.runtime.settings import setting
 
 @dataclass(frozen=True, kw_only=True)
 class DoorSettings(LogReaderSettings):
-    """Each with its unit and the reason of its default. All bounds are of one cluster."""
+    """Settings of the door. All bounds are of one cluster."""
 
     max_facts_mib: int = setting(
         256, least=1, most=100_000, help="MiB of the latest facts of one cluster"
@@ -26,7 +26,7 @@ class DoorSettings(LogReaderSettings):
 
     @property
     def limits(self) -> Limits:
-        """What the core holds a cluster to."""
+        """Return the core's limits of one cluster."""
         return Limits(
             max_facts_bytes=self.max_facts_mib * MIB,
             telemetry_bytes_per_s=self.telemetry_mib_per_s * MIB,

@@ -1,16 +1,16 @@
-"""What one cluster may ask of the door, so that its flood costs the others little.
+"""Bounds of each cluster at the door, so that one cluster's flood costs the others little.
 
-Work is served in turn: each cluster has a queue of its own, and one piece of each goes before the
-next piece of any. What a cluster may have in hand and waiting is bounded, and so is its rate where
-what it says is kept or passed on. The door compares the size of a message with that rate before it
-decodes the message. Example: at 1 MiB/s of figures the door decodes no more than that of one
-cluster, however much its agent sends.
+Each cluster has a queue, and the queues are served in turn. Work in flight and waiting work are
+bounded for each cluster. Stored and forwarded messages have a rate limit, checked by size before
+decoding. Example: at 1 MiB/s of usage metrics the door decodes no more than that of one cluster,
+for
+any amount its agent sends.
 
-**Facts.** The last value of every fact, by cluster, as the clusters' agents ask for their own.
+**Facts.** The last value of every fact by cluster, for the agents' requests.
 
-A fact is kept as it is stored. As in every mirror, one with an older stamp than the one at hand is
-dropped, and what a new list does not name is forgotten. What one cluster may have here is bounded:
-facts that it could tell without end would take the memory of whoever reads them all.
+A fact is kept as stored. As in every mirror, a fact with an older stamp than the known one is
+dropped, and a new list removes the facts that it does not name. The facts of a cluster are bounded,
+because an endless number would fill the memory of every reader.
 """
 
 from collections import OrderedDict, deque
@@ -31,12 +31,12 @@ MIB = 1 << 20
 class Limits(NamedTuple):
     """Limits of one cluster. settings.py has those that operators set."""
 
-    max_requests: int = 64  # requests in hand
-    max_items: int = 1000  # events and facts in hand
+    max_requests: int = 64  # requests in flight
+    max_items: int = 1000  # events and facts in flight
     max_facts: int = 50_000
     max_fact_bytes: int = 256 * 1024
     max_facts_bytes: int = 256 * MIB
-    facts_bytes_per_s: float = MIB  # all facts come anew each hour; the stream has 8 GiB
+    facts_bytes_per_s: float = MIB  # all facts are sent again each hour, and the stream has 8 GiB
     facts_burst_bytes: float = 128 * MIB  # all nodes of a new cluster
     requests_bytes_per_s: float = 16 * MIB  # more than facts and logs take together
     requests_burst_bytes: float = 192 * MIB  # more than the facts of a new cluster
@@ -52,7 +52,7 @@ class Limits(NamedTuple):
 
 
 class Bucket:
-    """So much a second, and at once so much."""
+    """Token bucket with a rate per second and a burst."""
 
     def __init__(self, rate_per_s: float, burst: float) -> None:
         self._rate_per_s = rate_per_s
@@ -61,7 +61,9 @@ class Bucket:
         self._at_s = float("-inf")
 
     def take(self, amount: float, now_s: float) -> bool:
-        """Whether there is so much; then it is taken. More than the burst needs a full bucket."""
+        """Take the amount and return True, or return False. An amount above the burst needs a full
+        bucket.
+        """
         gained = max(0.0, now_s - self._at_s) * self._rate_per_s
         self._at_s = now_s
         self._left = min(self._burst, self._left + gained)
@@ -71,16 +73,16 @@ class Bucket:
         return True
 
     def again_s(self) -> float:
-        """From the last look until there is something again."""
+        """Return the seconds from the last take until the bucket is no longer empty."""
         return max(0.0, -self._left / self._rate_per_s) if self._rate_per_s else 0.0
 
     def owe(self, amount: float) -> None:
-        """Take more than is there: what was not known before it was done."""
+        """Take an amount known only afterwards, even below zero."""
         self._left -= amount
 
 
 class Buckets:
-    """One bucket of each cluster, all alike."""
+    """One bucket of each cluster, all with the same limits."""
 
     def __init__(self, rate_per_s: float, burst: float) -> None:
         self.rate_per_s = rate_per_s
@@ -94,12 +96,12 @@ class Buckets:
         return bucket
 
     def take(self, cluster: str, amount: float, now_s: float) -> bool:
-        """Take so much of the cluster's bucket, if it holds as much; return whether it did."""
+        """Take the amount from the cluster's bucket if available, and return whether it was."""
         return self.of(cluster).take(amount, now_s)
 
 
 class InHand:
-    """What a cluster has in hand: requests and, in them, events or facts."""
+    """Work in flight of each cluster: requests, and their events or facts."""
 
     def __init__(self, max_requests: int, max_items: int) -> None:
         self._max_requests = max_requests
@@ -108,7 +110,7 @@ class InHand:
         self._items: dict[str, int] = {}
 
     def begin(self, cluster: str) -> bool:
-        """Whether one more request may be worked on."""
+        """Begin one more request, and return whether this is allowed."""
         count = self._requests.get(cluster, 0)
         if count >= self._max_requests:
             return False
@@ -116,7 +118,7 @@ class InHand:
         return True
 
     def add(self, cluster: str, items: int) -> bool:
-        """Whether so many more items may be."""
+        """Add items, and return whether this number is allowed."""
         count = self._items.get(cluster, 0) + items
         if count > self._max_items:
             return False
@@ -140,7 +142,7 @@ def _less(counts: dict[str, int], cluster: str, by: int) -> None:
 
 class Turns(Generic[T]):
     def __init__(self, room: int) -> None:
-        """``room``: how many items may be worked on at once."""
+        """Serve clusters in turn. ``room`` is the number of items in progress at once."""
         self._room = room
         self._used = 0
         self._queues: OrderedDict[str, deque[tuple[int, T]]] = OrderedDict()
@@ -149,7 +151,7 @@ class Turns(Generic[T]):
         self._queues.setdefault(cluster, deque()).append((items, work))
 
     def due(self) -> Iterator[tuple[int, T]]:
-        """Whose turn it is now, with how many items; each holds its room until it leaves."""
+        """Yield the next work with its number of items, which count until ``leave``."""
         while self._queues and self._used < self._room:
             cluster, queue = next(iter(self._queues.items()))
             items, work = queue.popleft()
@@ -182,7 +184,7 @@ class StoredFact(NamedTuple):
 
 class _Facts:
     def __init__(self) -> None:
-        self.last: OrderedDict[str, StoredFact] = OrderedDict()  # the newest at the end
+        self.last: OrderedDict[str, StoredFact] = OrderedDict()  # newest last
         self.bytes = 0
         self.epoch = 0
 
@@ -200,14 +202,16 @@ class FleetView:
         return sum(len(one.last) for one in self._clusters.values())
 
     def start_listing(self, replaced: bool) -> None:
-        """All facts come once more; ``replaced``: their sequences mean something else now."""
+        """Begin a listing of all facts. ``replaced``: the stream is new, and old sequences are
+        void.
+        """
         self._listed = set()
         if replaced:
             self._clusters.clear()
             self.twins = Twins()
 
     def end_listing(self) -> None:
-        """What was not listed is no more."""
+        """Remove the facts that the listing did not name."""
         if self._listed is None:
             return
         for cluster, one in self._clusters.items():
@@ -221,7 +225,9 @@ class FleetView:
     def take(
         self, subject: str, sequence: int, stored_at_s: float, data: bytes
     ) -> tuple[str, str] | None:
-        """One fact; (cluster, kind) if it is news. What cannot be read is another's to bury."""
+        """Take one fact and return cluster and kind if new, else None. Another service stores dead
+        letters of unreadable ones.
+        """
         if self._listed is not None:
             self._listed.add(subject)
         try:
@@ -242,7 +248,7 @@ class FleetView:
         return cluster, kind
 
     def profile(self, cluster: str) -> ClusterProfile | None:
-        """The cluster's profile; None if there is none that can be read."""
+        """Return the cluster's profile, or None if missing or unreadable."""
         one = self._clusters.get(cluster)
         stored = one.last.get(profile(cluster)) if one is not None else None
         try:
@@ -251,15 +257,16 @@ class FleetView:
             return None
 
     def epoch(self, cluster: str) -> int:
-        """The newest of a cluster's writers."""
+        """Return the newest epoch of a cluster's writers."""
         one = self._clusters.get(cluster)
         return one.epoch if one is not None else 0
 
     def since(
         self, cluster: str, kinds: Collection[str], after: int, most_bytes: int
     ) -> tuple[list[StoredFact], bool]:
-        """Facts behind a cursor, the oldest first, as many as fit and at least one; whether there
-        are more. Empty ``kinds`` = all."""
+        """Return facts after a cursor, oldest first, as many as fit and at least one, and whether
+        there are more. Empty ``kinds`` means all.
+        """
         one = self._clusters.get(cluster)
         found: list[StoredFact] = []
         for fact in reversed(one.last.values()) if one is not None else ():
@@ -275,7 +282,7 @@ class FleetView:
         return found[::-1], False
 
     def room(self, cluster: str, subject: str, size: int) -> str:
-        """Why a fact of so many bytes has no room, "" = it has."""
+        """Return why a fact of this size exceeds a bound, or ""."""
         one = self._clusters.get(cluster)
         if one is None:
             return ""

@@ -1,14 +1,15 @@
-"""What the door answers. Pure: the log and the facts as they were read, requests and time come in.
+"""The door's answers. Pure: the log, the facts, requests and the time are passed in.
 
-Rules of this file:
-
-- A cluster is told of itself only, and believed of itself only. The cluster is the one in the
-  request's subject, which the bus's permissions tie to its key; what a message says is compared
-  with it.
-- A cursor is a sequence of a log that has a name. One that is not ours, or older than the hints at
-  hand, is answered with a list of all that is open.
-- Whoever asks for more than is known yet waits; nothing is answered from an older view than the
-  one that the asker has seen.
+- A cluster gets data about itself only, and reports about itself only. The cluster is the one in
+  the
+  request's subject. NATS permissions tie this subject to the cluster's key. The door compares each
+  message with the subject.
+- A cursor is a sequence of a named log. Example: the log is X, and hints are kept from 900 on. A
+  cursor 950 of X gets the hints after 950. A cursor 800 of X, or any cursor of log Y, gets a list
+  of
+  all open workloads.
+- A request that names a later sequence than the door has read waits. No answer is older than the
+  view that the agent has seen.
 """
 
 from collections.abc import Sequence
@@ -52,15 +53,15 @@ from berthmaster.lib.nats import subjects
 from berthmaster.lib.nats.message_subjects import fact_subject
 from berthmaster.lib.profiles.metrics import plausible
 
-PAGE_BYTES: Final = 256 * 1024  # of an answer; the largest event or fact still fits behind it
+PAGE_BYTES: Final = 256 * 1024  # of an answer. The largest event or fact still fits behind
 LETTERS_AT_ONCE: Final = 20
-FIGURES_BURST_S: Final = 8.0  # jobs that began together report together
-AGAIN_S: Final = 0.25  # by then a cluster's full share of requests has mostly been served
+FIGURES_BURST_S: Final = 8.0  # jobs that start together report together
+AGAIN_S: Final = 0.25  # time in which a cluster's full share of requests is mostly served
 T = TypeVar("T", bound=msgspec.Struct)
 
 
 class _Head(msgspec.Struct):
-    """Of a node's telemetry, what gives its subject and its order. Readers decode the rest."""
+    """Fields of a node's telemetry for its subject and order. Readers decode the rest."""
 
     cluster: str
     node: str
@@ -71,7 +72,7 @@ class _Head(msgspec.Struct):
 
 
 class _Reader(msgspec.Struct):
-    """Of a piece of a log, whom it is for."""
+    """Field of a log chunk for its recipient."""
 
     reader: str
 
@@ -81,7 +82,7 @@ _HEAD: Final = msgspec.json.Decoder(_Head)
 
 
 def decoded(kind: type[T], decoder: Reader[T], data: bytes) -> T | Refusal:
-    """A request, or what is wrong with it."""
+    """Return a request, or a refusal of a malformed one."""
     if len(data) > MAX_AGENT_BYTES:
         return Refusal(
             code="too_large",
@@ -98,7 +99,7 @@ def decoded(kind: type[T], decoder: Reader[T], data: bytes) -> T | Refusal:
 
 
 class _RawReport(msgspec.Struct):
-    """A ReportRequest of which a fact cannot be read."""
+    """A ReportRequest with a malformed fact."""
 
     facts: Annotated[tuple[msgspec.Raw, ...], Meta(min_length=1, max_length=MAX_REPORTED)]
 
@@ -107,8 +108,9 @@ _RAW_REPORTS: Final = msgspec.json.Decoder(_RawReport)
 
 
 def reported(data: bytes) -> Sequence[ReportedFact | ReportOutcome] | Refusal:
-    """Return the facts of a report, or what is wrong with the report. A fact that cannot be read
-    stands as its outcome, so that the others are stored."""
+    """Return the facts of a report, or a refusal of the report. A malformed fact is replaced by its
+    outcome, so that the others are stored.
+    """
     request = decoded(ReportRequest, REPORT_REQUESTS, data)
     if isinstance(request, ReportRequest):
         return request.facts
@@ -128,16 +130,16 @@ def _fact_or_fault(data: bytes) -> ReportedFact | ReportOutcome:
 
 
 class PassedFigures(NamedTuple):
-    """A job's figures as they are passed on."""
+    """A job's usage metrics as the door forwards them."""
 
-    subject: str  # "" = they are dropped
+    subject: str  # "" = dropped
     data: bytes
-    refused: int  # values that were left out
+    refused: int  # number of values left out
 
 
 class Door:
     def __init__(self, limits: Limits, key: bytes = b"") -> None:
-        """``key``: that receipts are signed with."""
+        """``key`` signs receipts."""
         self._limits = limits
         self.receipts = Receipts(key)
         self.log = LogView()
@@ -159,14 +161,14 @@ class Door:
         self._reads = Buckets(limits.read_bytes_per_s, limits.read_burst_bytes)
 
     def log_replaced(self) -> None:
-        """It is read anew from its beginning."""
+        """Drop the view of the log, which is read again from its beginning."""
         self.log = LogView()
         self.log_name = ""
 
-    # What is open, and what happened
+    # Open workloads and their events
 
     def take(self, cluster: str, request: TakeRequest) -> RawTake | None:
-        """The answer; None: there is nothing yet."""
+        """Return the answer, or None if there is nothing yet."""
         log, after = self.log, request.after
         same = request.log == self.log_name
         if request.page and same:
@@ -174,7 +176,7 @@ class Door:
                 return None
             return self._list(cluster, request.page, after)
         if not same or not after or (after <= log.position and not log.follows(cluster, after)):
-            # Never 0, which would ask for the list again.
+            # Never 0, because 0 would request the list again.
             return self._list(cluster, "", max(1, log.position))
         hints = log.since(cluster, after, PAGE_BYTES)
         if not hints:
@@ -182,8 +184,8 @@ class Door:
         return RawTake(cursor=hints[-1].sequence, log=self.log_name, hints=self._raw(hints))
 
     def nothing(self, request: TakeRequest) -> RawTake:
-        """The answer to who has waited long enough."""
-        page = request.page  # of a list, of which this replica has not read enough to tell more
+        """Return the empty answer after the full wait."""
+        page = request.page  # of a list that this replica has not read far enough to continue
         cursor = request.after if page else max(request.after, self.log.position)
         return RawTake(cursor=cursor, log=self.log_name, reset=bool(page), next=page)
 
@@ -199,7 +201,7 @@ class Door:
                 sequence=hint.sequence,
                 event=msgspec.Raw(hint.event),
                 held=hint.held,
-                # Whoever has claimed it has its receipt, or reads it with its story.
+                # A claimed attempt's executor has the receipt, or reads one with the story.
                 receipt=self._signed(None if hint.held else hint.receipt),
             )
             for hint in hints
@@ -209,8 +211,8 @@ class Door:
         return self.receipts.signed(receipt) if receipt is not None else ""
 
     def story(self, cluster: str, request: StoryRequest) -> StoryReply | None:
-        """How a workload stands; None: the log has not been read so far."""
-        if request.after > max(1, self.log.position):  # 1: the cursor of a list of nothing
+        """Return the state of a workload. None means: the log has not been read that far."""
+        if request.after > max(1, self.log.position):  # 1: the cursor of an empty list
             return None
         name = request.tenant, request.id
         found = self.log.story(cluster, *name)
@@ -224,7 +226,7 @@ class Door:
     # Facts
 
     def facts(self, cluster: str, request: FactsRequest) -> RawFacts | None:
-        """The answer; None: there is nothing new yet."""
+        """Return the answer, or None if there is nothing new yet."""
         same = request.log == self.fleet_name
         after = request.after if same else 0
         found, more = self.fleet.since(cluster, request.kinds, after, PAGE_BYTES)
@@ -240,14 +242,14 @@ class Door:
         )
 
     def no_facts(self, cluster: str, request: FactsRequest) -> RawFacts:
-        """The answer to who has waited long enough."""
+        """Return the empty answer after the full wait."""
         epoch = self.fleet.epoch(cluster)
         return RawFacts(cursor=request.after, log=self.fleet_name, epoch=epoch)
 
     def admit(
         self, cluster: str, told: ReportedFact, now_s: float
     ) -> tuple[str, bytes] | ReportOutcome:
-        """Where and as what a fact is to be stored, or why not."""
+        """Return subject and body of a fact to store, or the reason of a refusal."""
         fact = told.fact
         if fact.cluster != cluster:
             return ReportOutcome(result="forbidden", why="cluster: it is another cluster's fact")
@@ -269,16 +271,17 @@ class Door:
         return subject, data
 
     def _dated(self, profile: ClusterProfile, now_s: float) -> ClusterProfile:
-        """Return the profile with the time at which its uid was first stored. The agent's own word
-        does not count: with an earlier time it could take another cluster's place."""
+        """Return the profile with the time at which its uid was first stored. The agent's own time
+        does not count: an earlier time would let the agent take another cluster's name.
+        """
         before = self.fleet.profile(profile.cluster)
         since_s = now_s if before is None or before.uid != profile.uid else before.uid_since_s
         return msgspec.structs.replace(profile, uid_since_s=since_s if profile.uid else 0.0)
 
-    # What is passed on
+    # Forwarding
 
     def telemetry(self, cluster: str, data: bytes, now_s: float) -> str:
-        """The subject under which a node's telemetry is passed on; "" = it is dropped."""
+        """Return the subject to forward a node's telemetry to, or "" to drop the message."""
         size = len(data)
         if size > self._limits.max_telemetry_bytes:
             return ""
@@ -294,9 +297,10 @@ class Door:
         return subject if head.cluster == cluster else ""
 
     def figures(self, cluster: str, data: bytes, now_s: float) -> PassedFigures:
-        """The subject under which a job's figures are passed on; "" = they are dropped. Of a
-        tenant's job only the cluster is heard that has this attempt. The cluster that had it may
-        send the last message about it. Values that no job can have are left out."""
+        """Return a job's usage metrics with their subject, "" to drop them. Only the cluster with
+        this attempt may report a tenant's job. The attempt's former cluster may send the last
+        message. Impossible values are left out.
+        """
         dropped = PassedFigures("", b"", 0)
         size = len(data)
         if size > self._limits.max_figures_bytes:
@@ -318,8 +322,9 @@ class Door:
         return PassedFigures(subject, encode(right) if refused else data, refused)
 
     def log_chunk(self, cluster: str, data: bytes, now_s: float) -> str:
-        """The subject under which a piece of a log is passed on; "" = it is dropped. Whether it was
-        asked for is known to who asked."""
+        """Return the subject to forward a log chunk to, or "" to drop the chunk. Only the gateway
+        knows whether the chunk was requested.
+        """
         if not self.may_log(cluster, len(data), now_s):
             return ""
         try:
@@ -328,11 +333,11 @@ class Door:
             return ""
 
     def may_log(self, cluster: str, size: int, now_s: float) -> bool:
-        """Whether so many bytes more of this cluster's logs are taken."""
+        """Return whether the cluster may send this number of log bytes now."""
         return self._logged.take(cluster, size, now_s)
 
     def may_ask(self, cluster: str, size: int, now_s: float) -> bool:
-        """Return whether the door reads so many bytes more of this cluster's requests."""
+        """Return whether the cluster may send requests of this number of bytes now."""
         return self._asked.take(cluster, size, now_s)
 
     def may_keep_end(self, cluster: str, end: PodLogEnd) -> bool:
@@ -340,11 +345,11 @@ class Door:
         return self.log.had(cluster, key(end.tenant, end.id), end.attempt)
 
     def may_read(self, cluster: str, now_s: float) -> bool:
-        """Whether a cluster that reads has not read too much lately."""
+        """Return whether the cluster may read, after its latest reads."""
         return self._reads.take(cluster, 0, now_s)
 
     def reads_again_s(self, cluster: str) -> float:
-        """When a cluster that has read too much may read again, from the last look."""
+        """Return the seconds until the cluster may read again, from the last check."""
         return self._reads.of(cluster).again_s()
 
     def was_read(self, cluster: str, size: int) -> None:
@@ -352,22 +357,22 @@ class Door:
 
     @property
     def letter_again_s(self) -> float:
-        """When one more dead letter may be kept."""
+        """Return the seconds until one more dead letter may be stored."""
         per_minute = self._limits.letters_per_minute
         return 60 / per_minute if per_minute else 60.0
 
     def may_bury(self, cluster: str, now_s: float) -> bool:
-        """Whether one more dead letter of this cluster's agent is kept."""
+        """Return whether one more dead letter of this cluster's agent may be stored."""
         return self._letters.take(cluster, 1, now_s)
 
 
 def unavailable(expected: str) -> Refusal:
-    """Not now; another replica, or the same a little later, can."""
+    """Return a temporary refusal. Another replica, or this one a little later, can answer."""
     return Refusal(code="unavailable", field="", value="", expected=expected, retry=True)
 
 
 def overloaded(expected: str, again_s: float = AGAIN_S) -> Refusal:
-    """Too much of one cluster at once. ``again_s``: when to ask again."""
+    """Return a refusal of too much load of one cluster. ``again_s``: seconds before a retry."""
     return Refusal(
         code="overloaded",
         field="",

@@ -1,22 +1,20 @@
-"""The log as the clusters' executors need it: what is open where, and what happened lately.
+"""The log as the executors need it: the open workloads of each cluster, and recent events.
 
-Rules of this file:
-
-- Only open workloads are kept. Of one that is not known nothing is open anywhere: the log was read
-  from its beginning. The youngest endings are remembered, so that a late event opens none anew.
-- A cluster hears of a placement, a wish to cancel, an order to make room or to have another number
-  of pods, and of endings that its executor did not write. What goes by way of a hub's Kueue is
-  none of its business, but for what the pods there write: whose they are it may ask, and of that
-  it may tell how far they are and where their checkpoints are.
-- Hints are kept for a while (a window), for those who follow; who comes later gets the list of what
-  is open. The list is a level: nothing that was missed can stay unknown.
-- What a cluster may add to one workload's story is bounded in number and size: the log is
-  everybody's.
-- A cluster's agent reports figures and ends of logs of attempts that are or were in its cluster.
-  Example: attempt 1 of acme/train left red, attempt 2 runs on blue. Red may send the last figures
-  and the end of the log of attempt 1, and nothing of attempt 2.
-- A workload with an event that cannot be read, or before one of which others are missing, is
-  frozen: nothing is done about it until its ending.
+- Only open workloads are kept. An unknown workload is open nowhere, because the log was read from
+  its beginning. The newest endings are remembered, so that a late event opens no workload again.
+- A cluster gets hints about: placements, cancel requests, evictions, changes of the number of pods,
+  and endings that its executor did not write.
+- For jobs by way of a hub's Kueue the cluster gets no hints. Its agent may ask which job the pods
+  belong to, and may report progress and checkpoints.
+- Hints are kept for a window, for followers. Later requests get the list of open workloads. The
+  list
+  is the full state, so no missed event stays unknown.
+- A cluster's events of one workload are bounded in number and size, because all share the log.
+- A cluster's agent reports usage and ends of logs of attempts that are or were in its cluster.
+  Example: attempt 1 of acme/train left red, attempt 2 runs on blue. Red may send the last usage
+  message and the end of the log of attempt 1, and nothing of attempt 2.
+- A workload is frozen after an unreadable event, or an event with missing ones before. Nothing is
+  done about a frozen workload until its ending.
 """
 
 from collections import OrderedDict, deque
@@ -61,13 +59,13 @@ from berthmaster.lib.nats.message_subjects import decode_event
 from berthmaster.lib.nats.subjects import SubjectError, aggregate, is_decision, parse_workload_event
 from berthmaster.lib.requests.validation import uri_fault
 
-WINDOW: Final = 20_000  # hints of all clusters, each a kilobyte or two
-ENDINGS: Final = 100_000  # that are remembered: a stale writer is late by seconds
-LEFT: Final = 100_000  # attempts that are over and remembered: pods outlive them by minutes
-MAX_RUNNING: Final = 200  # events that say where an attempt's pods are now
-MAX_HEARD: Final = 3000  # of an attempt, of how far it is and of checkpoints: in a year some 1,100
+WINDOW: Final = 20_000  # hints of all clusters, each 1 or 2 kB
+ENDINGS: Final = 100_000  # remembered endings: a stale writer is late by seconds
+LEFT: Final = 100_000  # remembered former attempts: pods outlive them by minutes
+MAX_RUNNING: Final = 200  # events of one attempt with its pods' nodes
+MAX_HEARD: Final = 3000  # of an attempt: progress and checkpoints, about 1,100 in a year
 EVENT_BYTES: Final = 8 * 1024
-POD_BYTES: Final = 1024  # more for each pod of the request
+POD_BYTES: Final = 1024  # for each pod of the request
 _SAME: Final = tuple(set(OwnWorkload.__struct_fields__) & set(Workload.__struct_fields__))
 _OF_RECEIPT: Final = tuple(
     (set(PlacementReceipt.__struct_fields__) & set(Workload.__struct_fields__)) - {"sequence"}
@@ -85,29 +83,29 @@ class StoredHint(NamedTuple):
 
 
 class _Here(msgspec.Struct):
-    """A workload's place in a cluster."""
+    """A workload in its cluster."""
 
     workload: Workload
     placed: StoredHint
     wish: StoredHint | None = None
-    order: StoredHint | None = None  # to make room
+    order: StoredHint | None = None  # to make room by an eviction
     commit: StoredHint | None = None  # of a part of a gang: its pods may start
-    resize: StoredHint | None = None  # to have another number of pods, until it is told that it has
-    running: int = 0  # how often it was told where its pods are
-    heard: int = 0  # how often, how far it is or where its checkpoint is
+    resize: StoredHint | None = None  # new number of pods, until confirmed
+    running: int = 0  # number of events with the pods' nodes
+    heard: int = 0  # number of progress and checkpoint events
 
 
 class HubName(NamedTuple):
-    """By what pods of a worker say which workload of a hub they are of."""
+    """Names by which the pods of a worker identify a hub's workload."""
 
     namespace: str
-    workload: str  # of Kueue, the same name on the hub; "" where we made its Job there
-    job: str = ""  # that
+    workload: str  # of Kueue, the same name on the hub. "" if we created the Job there
+    job: str = ""  # name of this Job
 
 
 class _Lately:
     def __init__(self, floor: int) -> None:
-        self.floor = floor  # whoever is not beyond has missed some
+        self.floor = floor  # a cursor below has missed hints
         self.hints: deque[StoredHint] = deque()
 
 
@@ -116,19 +114,19 @@ class Refuse(NamedTuple):
 
 
 class Store(NamedTuple):
-    """By what the log says it may follow: append it behind its guard."""
+    """The event may follow by the log: append with the guard."""
 
 
 class Settle(NamedTuple):
-    """Something stands behind its guard; it was told before, so that may be itself."""
+    """The guard has advanced, and the event is repeated: perhaps this event is stored."""
 
 
 class Behind(NamedTuple):
-    """The log has not been read so far."""
+    """The log has not been read that far."""
 
 
 class Frozen(NamedTuple):
-    """Its workload cannot be read."""
+    """The workload is frozen."""
 
     why: str
 
@@ -140,43 +138,44 @@ class LogView:
     """All open workloads, by cluster."""
 
     def __init__(self, window: int = WINDOW) -> None:
-        self.position = 0  # of the last event that was taken
-        self.born = 0  # position at which hints began to be kept
-        self.frozen_in: dict[Key, str] = {}  # the cluster in which it was then
+        self.position = 0  # sequence of the last event taken
+        self.born = 0  # position from which hints are kept
+        self.frozen_in: dict[Key, str] = {}  # cluster of each frozen workload
         self._window = window
         self._workloads = OpenWorkloads()
         self._open = self._workloads.open
         self.frozen = self._workloads.frozen
         self._ended: OrderedDict[Key, int] = OrderedDict()
-        self._left: OrderedDict[tuple[Key, int], str] = OrderedDict()  # attempt -> cluster it left
+        self._left: OrderedDict[tuple[Key, int], str] = OrderedDict()  # attempt -> former cluster
         self._here: dict[str, dict[Key, _Here]] = {}
         self._by_hub: dict[str, dict[HubName, _Here]] = {}
-        self._hub_names: dict[Key, HubName] = {}  # of those that are in it
+        self._hub_names: dict[Key, HubName] = {}  # of the workloads in ``_by_hub``
         self._lately: dict[str, _Lately] = {}
-        self._order: deque[str] = deque()  # whose hint is the oldest
+        self._order: deque[str] = deque()  # clusters, by the age of their hints
         self._live = False
 
     @property
     def open(self) -> int:
-        """Workloads that have not ended."""
+        """Return the number of open workloads."""
         return len(self._open)
 
     @property
     def clusters(self) -> tuple[str, ...]:
-        """Those in which something is open."""
+        """Return the clusters with open workloads."""
         return tuple(self._here)
 
     def caught_up(self) -> None:
-        """All that was stored has been taken: from here on hints are kept."""
+        """Keep hints from now on: all stored events have been taken."""
         if not self._live:
             self._live = True
             self.born = self.position
 
-    # What the log tells
+    # Events of the log
 
     def take(self, subject: str, sequence: int, stored_at_s: float, data: bytes) -> str:
-        """One stored event, in order; the cluster that has a new hint, "" = none. Raises
-        Unreadable for what must be kept for a person to see."""
+        """Take one stored event, in order. Return the cluster with a new hint, or "". Raises
+        Unreadable for a message to store as a dead letter.
+        """
         self.position = sequence
         if is_decision(subject):
             return ""
@@ -225,7 +224,7 @@ class LogView:
         now = workload.cluster if workload.live else ""
         if was and (was != now or attempt != workload.attempt):
             self._keep_left(name, attempt, was)
-        elif workload.ended and workload.cluster:  # only its tombstone is there
+        elif workload.ended and workload.cluster:  # only its tombstone is stored
             self._keep_left(name, workload.attempt, workload.cluster)
         if was and was != now:
             self._leave(was, name)
@@ -236,7 +235,7 @@ class LogView:
         self, name: Key, workload: Workload, event: WorkloadEvent, hint: StoredHint, claimant: str
     ) -> str:
         match event:
-            case Placed() | Carried() if not workload.live:  # carried, and has no place
+            case Placed() | Carried() if not workload.live:  # carried, without a placement
                 return ""
             case Placed() | Carried() if HUB_CELL in (getattr(event, "cell", ""), workload.cell):
                 self._hub_names[name] = by = _hub_name(workload)
@@ -246,7 +245,7 @@ class LogView:
             case Carried() if workload.target.via == "hub":
                 return ""
             case Placed() if sent_by_hub(event):
-                return ""  # by Karmada: what is there the service beside it tells
+                return ""  # by Karmada: the service beside Karmada reports its jobs
             case Placed():
                 hint = hint._replace(receipt=_receipt(workload, hint.sequence))
                 self._here.setdefault(event.cluster, {})[name] = _Here(workload, hint)
@@ -343,17 +342,17 @@ class LogView:
                 del self._by_hub[cluster]
 
     def _place(self, cluster: str, name: Key) -> _Here | None:
-        """Where a workload is, be it by the executor's doing or by way of a hub."""
+        """Return a workload's entry in the cluster, by an executor or by way of a hub."""
         here = self._here.get(cluster, {}).get(name)
         by = self._hub_names.get(name)
         if here is None and by is not None:
             here = self._by_hub.get(cluster, {}).get(by)
         return here if here is not None and here.workload.key == name else None
 
-    # What clusters ask
+    # Queries of clusters
 
     def hub_work(self, cluster: str, asked: HubPods) -> HubWork | None:
-        """Whose pods these are, if it runs in this cluster by way of a hub."""
+        """Return the workload of these pods, if it is in this cluster by way of a hub."""
         here = self._by_hub.get(cluster, {})
         space, job = asked.namespace, asked.job
         names = HubName(space, asked.workload), HubName(space, "", job)
@@ -371,12 +370,12 @@ class LogView:
         )
 
     def follows(self, cluster: str, after: int) -> bool:
-        """Whether all hints behind this cursor are at hand."""
+        """Return whether all hints after this cursor are kept."""
         lately = self._lately.get(cluster)
         return after >= (lately.floor if lately is not None else self.born)
 
     def since(self, cluster: str, after: int, most_bytes: int) -> list[StoredHint]:
-        """Hints behind a cursor, the oldest first, as many as fit and at least one."""
+        """Return hints after a cursor, oldest first, as many as fit and at least one."""
         lately = self._lately.get(cluster)
         if lately is None or not lately.hints or lately.hints[-1].sequence <= after:
             return []
@@ -396,7 +395,7 @@ class LogView:
         return taken
 
     def listed(self, cluster: str, page: str, most_bytes: int) -> tuple[list[StoredHint], str]:
-        """What is open in a cluster behind a page's mark; and the mark of the next one."""
+        """Return the open workloads of a cluster after a page's mark, and the next page's mark."""
         here = self._here.get(cluster, {})
         taken: list[StoredHint] = []
         size = 0
@@ -416,7 +415,7 @@ class LogView:
         return taken, ""
 
     def story(self, cluster: str, tenant: str, workload_id: str) -> OwnWorkload | Frozen | None:
-        """A workload that is open in this cluster."""
+        """Return a workload that is open in this cluster."""
         name = key(tenant, workload_id)
         if self.frozen_in.get(name) == cluster:
             return Frozen(self.frozen[name])
@@ -428,12 +427,12 @@ class LogView:
         return OwnWorkload(**told | {"state": workload.state.value})
 
     def receipt(self, cluster: str, tenant: str, workload_id: str) -> PlacementReceipt | None:
-        """Of the placement of a workload that is open in this cluster."""
+        """Return the receipt of a workload that is open in this cluster."""
         here = self._here.get(cluster, {}).get(key(tenant, workload_id))
         return here.placed.receipt if here is not None else None
 
     def check(self, cluster: str, event: ExecutorEvent, *, again: bool) -> Check:
-        """Whether an executor's event may follow, as of ``event.after``."""
+        """Check whether an executor's event may follow, as of ``event.after``."""
         if event.cluster != cluster:
             return Refuse("cluster: it is about another cluster than the one that tells it")
         try:
@@ -467,15 +466,16 @@ class LogView:
         return Store()
 
     def has(self, cluster: str, name: str, attempt: int) -> bool:
-        """Return whether this attempt of a workload, as ``key`` names it, is in this cluster now,
-        also by way of a hub. Of a frozen workload any attempt is."""
+        """Return whether this attempt is in this cluster now, also by way of a hub. ``name`` is as
+        ``key`` returns it. For a frozen workload any attempt matches.
+        """
         workload = self._open.get(Key(name))
         if workload is not None and Key(name) not in self.frozen:
             return workload.live and (workload.cluster, workload.attempt) == (cluster, attempt)
         return self.frozen_in.get(Key(name)) == cluster
 
     def had(self, cluster: str, name: str, attempt: int) -> bool:
-        """Return whether this attempt is in this cluster, or was in it lately."""
+        """Return whether this attempt is in this cluster, or was there lately."""
         workload = self._open.get(Key(name))
         is_open = workload is not None and workload.live and workload.attempt == attempt
         if not is_open and self._left.get((Key(name), attempt)) == cluster:
@@ -483,7 +483,7 @@ class LogView:
         return self.has(cluster, name, attempt)
 
     def concerns(self, cluster: str, name: str) -> bool:
-        """Whether a workload, as ``key`` names it, is open in this cluster, frozen ones too."""
+        """Return whether a workload is open or frozen in this cluster, by its ``key``."""
         known = Key(name)
         return known in self._here.get(cluster, {}) or self.frozen_in.get(known) == cluster
 
@@ -495,7 +495,7 @@ def _hub_name(workload: Workload) -> HubName:
 
 
 def _receipt(workload: Workload, sequence: int) -> PlacementReceipt | None:
-    """Of a placement that was stored under this number."""
+    """Return the receipt of a placement stored under this sequence."""
     if workload.request is None:
         return None
     told = {field: getattr(workload, field) for field in _OF_RECEIPT}
@@ -504,7 +504,7 @@ def _receipt(workload: Workload, sequence: int) -> PlacementReceipt | None:
 
 
 def _as_placed(event: Carried) -> Placed:
-    """Its placement, which is what executors receive."""
+    """Return the placement that executors receive for a carried workload."""
     work = event.workload
     fields: dict[str, Any] = {field: getattr(work, field) for field in _OF_PLACED}
     fields["request"] = work.wished or work.request
@@ -513,7 +513,7 @@ def _as_placed(event: Carried) -> Placed:
 
 
 def _too_much(here: _Here, event: ExecutorEvent) -> str:
-    """What an honest executor never says, "" = nothing of that."""
+    """Return why no honest executor sends this event, or ""."""
     workload = here.workload
     request = workload.request
     pods = sum(one.count for one in request.pod_sets) if request is not None else 0

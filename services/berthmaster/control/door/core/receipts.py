@@ -1,8 +1,9 @@
-"""Receipts of placements, signed by the door, from which a lost log can be built again.
+"""Receipts of placements, signed by the door, to rebuild a lost log.
 
-An executor keeps the receipt with the job object. It returns the receipt when the door does not
-know the attempt, or when `berth recover` asks. The receipt proves the tenant, the request, the
-cluster and the attempt. Only the door can make receipts: the key is derived from the seed in the
+An executor keeps the receipt with the job object. The executor returns the receipt when the door
+does not know the attempt, or when `berth recover` asks. The receipt proves the tenant, the request,
+the cluster and the attempt. Only the door can make receipts: the key is derived from the seed in
+the
 door's credentials. All replicas of the door have that seed, and no agent has it. The format is
 opaque to executors: base64 of the content, a dot, base64 of the keyed digest.
 """
@@ -30,7 +31,7 @@ _ENCODER: Final = msgspec.json.Encoder()
 
 
 def key_of(seed: str) -> bytes:
-    """Return the key of a door that connects with this seed; "" = without a seed."""
+    """Return the key of a door that connects with this seed. "" means no seed."""
     secret = seed.encode() or _OPEN_BUS
     return hashlib.blake2b(secret, digest_size=32, person=_PERSON).digest()
 
@@ -38,8 +39,9 @@ def key_of(seed: str) -> bytes:
 def tells_of_end(held: PlacementReceipt, history: Iterable[RecordedEvent]) -> bool:
     """Return whether the history shows the end of the attempt.
 
-    An ending that was stored since shows it, an eviction or withdrawal of the attempt, or a later
-    attempt."""
+    Proofs are an ending stored after the placement, an eviction or withdrawal of the attempt, and a
+    later attempt.
+    """
     for one in history:
         event = one.event
         if one.void:
@@ -61,7 +63,7 @@ class Receipts:
 
     def __init__(self, key: bytes = b"") -> None:
         self._key = key
-        self.log = ""  # what new ones say, see PlacementReceipt
+        self.log = ""  # log name in new receipts, see PlacementReceipt
 
     def signed(self, receipt: PlacementReceipt) -> str:
         now = msgspec.structs.replace(receipt, log=self.log)
@@ -69,13 +71,13 @@ class Receipts:
         return f"{content}.{self._mac(content)}"
 
     def opened(self, text: str) -> PlacementReceipt | None:
-        """Return the signed content; None if the signature is not ours."""
+        """Return the signed content, or None if the signature is not ours."""
         content, _, mac = text.partition(".")
         if not text.isascii() or not hmac.compare_digest(mac, self._mac(content)):
             return None
         try:
             return _RECEIPTS.decode(urlsafe_b64decode(content))
-        except (ValueError, *UNREADABLE):  # of a version to come
+        except (ValueError, *UNREADABLE):  # of a future version
             return None
 
     def proven(self, cluster: str, held: HeldAttempt) -> ProvenAttempt:
