@@ -1,5 +1,5 @@
-"""NATS: subjects, connection, streams, mirrors of facts, durable consumers, endpoints, leases.
+"""NATS: subjects, connection, streams, fact mirrors, durable consumers, endpoints and leases.
 
-May live here: what would change if the bus were another one. Must not: the event log
-(lib/event_log), rights (lib/access), what a message means for one service, or a decision.
+Belongs here: code that another message bus would change. Not here: the event log (lib/event_log),
+permissions (lib/access), the meaning of a message for one service, or a decision.
 """

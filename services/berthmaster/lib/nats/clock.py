@@ -1,8 +1,11 @@
-"""The server's clock, as known here: all ages are measured by it, whatever the local clock shows.
+"""Keep the NATS server's clock. All ages are measured by this clock, never by the local one.
 
-An observation bounds the server's time between our send and our receive. The tighter bound wins
-until drift may have made it worse. Between observations the monotonic clock carries the time on, so
-that a change of this machine's clock changes nothing.
+Example: a request leaves at 100.0 and is answered at 100.2 of the monotonic clock. The server's
+time in the answer belongs to some point in between, so the error is at most 0.1 s. A later
+observation replaces this one if its error is smaller, or once drift has made this one worse.
+
+Between observations the monotonic clock advances the time, so a change of this machine's clock has
+no effect.
 """
 
 import asyncio
@@ -15,8 +18,8 @@ import msgspec
 
 from berthmaster.lib.nats.errors import BusError
 
-DRIFT: Final = 1e-4  # seconds a second: more than a crystal is wrong, so the figure stays honest
-SMALL_STEP_S: Final = 1.0  # a correction backwards up to this is waited out instead of shown
+DRIFT: Final = 1e-4  # seconds per second, an upper bound: no quartz crystal drifts as much
+SMALL_STEP_S: Final = 1.0  # up to this, a backward correction is waited out instead of shown
 SYNC_INTERVAL_S: Final = 30.0
 FIRST_SYNC_INTERVAL_S: Final = 1.0  # until the first answer
 
@@ -30,7 +33,7 @@ _TIME_REPLY: Final = msgspec.json.Decoder(_TimeReply)
 
 
 class ServerClock:
-    """The server's time, as known here."""
+    """The server's time, as estimated here."""
 
     def __init__(
         self,
@@ -39,18 +42,18 @@ class ServerClock:
     ) -> None:
         self._wall = wall
         self.monotonic = monotonic
-        self._offset_s: float | None = None  # server's time less our monotonic one
+        self._offset_s: float | None = None  # server's time minus local monotonic time
         self._doubt_s = 0.0
         self._observed_at_s = 0.0
         self._latest_s = 0.0
 
     @property
     def known(self) -> bool:
-        """Whether the server has answered; before that, the local clock is used."""
+        """Return whether the server has answered. Before that, the local clock is used."""
         return self._offset_s is not None
 
     def observe(self, sent_s: float, received_s: float, server_s: float) -> None:
-        """The server's time was ``server_s`` between these two times of ``monotonic``."""
+        """Record that the server's time was ``server_s`` between these two times of ``monotonic``."""
         offset_s = server_s - (sent_s + received_s) / 2
         doubt_s = max(0.0, received_s - sent_s) / 2
         if self._offset_s is not None:
@@ -77,15 +80,16 @@ class ClockSync:
         request: Callable[[], Awaitable[bytes | None]],
         is_connected: Callable[[], bool],
     ) -> None:
-        """``request``: returns the body of one answer, None = there is nothing to ask. It may raise
-        BusError."""
+        """``request`` returns the body of one answer; None = no server to ask. ``request`` may
+        raise BusError.
+        """
         self._clock = clock
         self._request = request
         self._is_connected = is_connected
         self._task: asyncio.Task[None] | None = None
 
     async def observe(self) -> None:
-        """Observe the clock once. Without an answer it stays as it is until the next time."""
+        """Observe the clock once. Without an answer the clock stays unchanged until the next time."""
         sent_s = self._clock.monotonic()
         try:
             body = await self._request()

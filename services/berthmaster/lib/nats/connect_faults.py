@@ -32,7 +32,7 @@ _X509_ERRORS: Final = {
 
 
 class ConnectFaults:
-    """The faults of one connection. ``reason``: why there is none now; "" = not known."""
+    """The faults of one connection. ``reason``: why the connection is down; "" = unknown."""
 
     def __init__(self, settings: ConnectionSettings, log: LogLike) -> None:
         self.url = redact(settings.nats_url)  # for logs: the setting may hold a password
@@ -44,14 +44,14 @@ class ConnectFaults:
         self._logged_event = ""
 
     def on_refused_user(self, text: str) -> None:
-        """The server refuses the user."""
+        """Record that the server refuses the user."""
         if why := credentials_fault(self._creds_file, time.time()):
             text = f"{text}; {why}"
         self._refuse(f"refuses this user: {text}")
         self._report(self._log.error, "NATS refuses this user", text)
 
     def on_error(self, error: Exception, text: str) -> None:
-        """A try to connect failed with this error and text."""
+        """Record that a connection attempt failed with this error and text."""
         if why := certificate_fault(error, self._ca_file):
             self._refuse(why)
             self._report(self._log.error, "NATS is not trusted", why)
@@ -59,11 +59,11 @@ class ConnectFaults:
             self._report(self._log.warning, "waiting for NATS", text)
 
     def clear(self) -> None:
-        """There is a connection."""
+        """Forget the faults, since the connection is up."""
         self.reason = self._logged_event = ""
 
     def _refuse(self, why: str) -> None:
-        if not self.refusal.done():  # a later refusal ends no first connect any more
+        if not self.refusal.done():  # only the first refusal ends the first connect
             self.refusal.set_result(why)
 
     def _report(self, log: Callable[..., None], event: str, why: str) -> None:
@@ -74,7 +74,7 @@ class ConnectFaults:
 
 
 def credentials_fault(path: Path | None, now_s: float) -> str:
-    """Return why a server refuses this user, by its credentials; "" where these look right."""
+    """Return why a server refuses this user, judged by the credentials; "" if these look valid."""
     if path is None:
         return "no credentials were given (BERTH_NATS_CREDS_FILE)"
     try:
@@ -88,7 +88,9 @@ def credentials_fault(path: Path | None, now_s: float) -> str:
 
 
 def certificate_fault(error: BaseException, ca_file: Path | None) -> str:
-    """Return why the server's certificate is refused; "" for any other error, which may pass."""
+    """Return why the server's certificate is refused; "" for any other error, which may be
+    temporary.
+    """
     if not isinstance(error, ssl.SSLCertVerificationError):
         return ""
     why = _X509_ERRORS.get(error.verify_code, error.verify_message)

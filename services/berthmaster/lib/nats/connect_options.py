@@ -1,7 +1,7 @@
-"""Options of a connection to NATS, for settings of a service and its credentials.
+"""Options of a connection to NATS, from a service's settings and credentials.
 
-The limits suit a service that must never hang. The client leaves a silent server, tries an absent
-one for ever, and buffers a bounded number of bytes meanwhile.
+The limits suit a service that must never hang. The client leaves a silent server, retries an absent
+one for ever, and meanwhile buffers a bounded number of bytes.
 """
 
 import ssl
@@ -18,18 +18,19 @@ from berthmaster.lib.runtime.redact import redact
 
 CONNECT_TIMEOUT_S: Final = 2
 RECONNECT_WAIT_S: Final = 0.1
-PING_INTERVAL_S: Final = 2  # a server that hangs is left after three of them, well before the
-# event log's time limit, so that a write is settled through another one
-PING_AMONG_SEVERAL_S: Final = 0.5  # where there is another one to go to
-PENDING_BYTES: Final = 8 * 1024 * 1024  # what is buffered while the server is away
+# The client leaves a hanging server after three pings, well before the event log's time limit. So a
+# write is settled through another server.
+PING_INTERVAL_S: Final = 2
+PING_AMONG_SEVERAL_S: Final = 0.5  # with another server to go to
+PENDING_BYTES: Final = 8 * 1024 * 1024  # buffered bytes while the server is away
 FLUSH_TIMEOUT_S: Final = 2
 
 
 class ConnectionSettings(Protocol):
-    """Settings of a connection, as runtime's CommonSettings has them."""
+    """Settings of a connection, a subset of runtime's CommonSettings."""
 
     @property
-    def nats_url(self) -> str: ...  # one or several, separated by commas
+    def nats_url(self) -> str: ...  # one URL, or several separated by commas
     @property
     def nats_creds_file(self) -> Path | None: ...  # None = no user
     @property
@@ -37,11 +38,13 @@ class ConnectionSettings(Protocol):
     @property
     def nats_ca_file(self) -> Path | None: ...  # None = the system's authorities, for tls://
     @property
-    def nats_plaintext(self) -> bool: ...  # whether another machine's server may be without TLS
+    def nats_plaintext(self) -> bool: ...  # whether a server on another machine may lack TLS
 
 
 def exposed(url: str) -> bool:
-    """Return whether others can read the traffic: no TLS, and not a server of this machine."""
+    """Return whether others can read the traffic: the server is remote and the connection lacks
+    TLS.
+    """
     parts = urlsplit(url if "://" in url else f"nats://{url}")
     host = parts.hostname or ""
     try:
@@ -66,13 +69,14 @@ def connect_options(settings: ConnectionSettings, name: str) -> dict[str, Any]:
         "inbox_prefix": settings.inbox_prefix or f"_INBOX.{name}",
         "allow_reconnect": True,
         "max_reconnect_attempts": -1,
-        "reconnect_time_wait": RECONNECT_WAIT_S,  # the library says whole seconds; a part works
+        # the library documents whole seconds; fractions work
+        "reconnect_time_wait": RECONNECT_WAIT_S,
         "connect_timeout": CONNECT_TIMEOUT_S,
         "ping_interval": PING_AMONG_SEVERAL_S if len(servers) > 1 else PING_INTERVAL_S,
         "max_outstanding_pings": 2,
         "pending_size": PENDING_BYTES,
         "flush_timeout": FLUSH_TIMEOUT_S,
-        "skip_subject_validation": True,  # subjects.py builds them
+        "skip_subject_validation": True,  # subjects.py builds valid ones
     }
     if "ws://" in settings.nats_url or "wss://" in settings.nats_url:
         nats_py.allow_websockets()
@@ -84,8 +88,10 @@ def connect_options(settings: ConnectionSettings, name: str) -> dict[str, Any]:
 
 
 def _signing(path: Path) -> dict[str, Any]:
-    """Return callbacks that read the file again at each try to connect, so that they use a renewed
-    one. Raises BusError for a wrong file; later, a wrong file fails that try."""
+    """Return callbacks that read the file at each connection attempt, and so use a renewed one.
+
+    Raises BusError for an invalid file. A file that becomes invalid later fails that attempt.
+    """
     read_creds(path)
 
     def now() -> Creds:
@@ -112,14 +118,14 @@ def read_creds(path: Path) -> Creds:
 
 
 def user_of(path: Path | None) -> str:
-    """Return the name of the user that a file of credentials is for; "" without a file. Raises
-    BusError."""
+    """Return the name of the user in a credentials file; "" without a file. Raises BusError."""
     return str(decoded(read_creds(path).jwt).get("name", "")) if path is not None else ""
 
 
 def client_context(ca_file: Path | None) -> ssl.SSLContext:
-    """Return a context that trusts this authority, or without one those of the system. Raises
-    BusError."""
+    """Return a context that trusts this authority, or the system's authorities if None. Raises
+    BusError.
+    """
     try:
         return ssl.create_default_context(cafile=str(ca_file) if ca_file else None)
     except ssl.SSLError as error:

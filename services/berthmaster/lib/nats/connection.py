@@ -1,8 +1,9 @@
 """One connection to NATS, with time limits, so that its service never hangs.
 
-It reconnects for ever, ends each request within its time limit, and keeps the server's clock: ages
-are measured by that clock, never by a distant machine's. The server reports permission violations
-out of band. The connection passes them on, because they would look like time-outs otherwise.
+The connection reconnects for ever, ends each request within its time limit, and keeps the server's
+clock. Ages are measured by that clock, never by a distant machine's. The server reports permission
+violations out of band. The connection passes them on, because they would look like time-outs
+otherwise.
 """
 
 import asyncio
@@ -26,9 +27,9 @@ from berthmaster.lib.nats.write_health import WriteHealth
 from berthmaster.lib.runtime.log import LogLike
 
 REQUEST_TIMEOUT_S: Final = 1.0
-CLOSE_TIMEOUT_S: Final = 1.0  # of each of two steps; a service has five seconds to end
-MAX_PASSED_ON_BYTES: Final = 4 * 1024 * 1024  # that wait for the server
-REPORT_INTERVAL_S: Final = 1.0  # drops come by the thousand, lines about them do not
+CLOSE_TIMEOUT_S: Final = 1.0  # of each of two steps; a service has five seconds to stop
+MAX_PASSED_ON_BYTES: Final = 4 * 1024 * 1024  # bytes that wait for the server
+REPORT_INTERVAL_S: Final = 1.0  # between two lines about drops, which may number thousands
 
 
 class _ApiErrorBody(msgspec.Struct):
@@ -42,23 +43,25 @@ class _ApiReply(msgspec.Struct):
 
 
 _API_REPLY: Final = msgspec.json.Decoder(_ApiReply)
-# A header of each stored message that DIRECT.GET brings. JetStream answers to any subject that a
-# request names: under an observation's subject, another service has led such a message there.
+# A header of each stored message in an answer of DIRECT.GET. JetStream answers to any subject that
+# a request names. A message with this header on an observed subject was redirected by another
+# service.
 OF_A_STREAM: Final = "Nats-Stream"
 _OF_A_STREAM: Final = OF_A_STREAM.encode()
-SERVER_CLOCK: Final = f"{JETSTREAM}STREAM.INFO.FLEET"  # JetStream's answers tell the server's time
+# JetStream's answers contain the server's time
+SERVER_CLOCK: Final = f"{JETSTREAM}STREAM.INFO.FLEET"
 Handler = Callable[[str, bytes], None]
 
 
 def _header_bytes(headers: Mapping[str, str] | None) -> int:
-    """Return the bytes that the server adds to the payload when it applies its limit."""
+    """Return the header bytes that the server adds to the payload when it applies its limit."""
     if not headers:
         return 0
     return 14 + sum(len(name) + len(value.encode()) + 4 for name, value in headers.items())
 
 
 class Connection:
-    """An open connection. Make it with ``open``; use it as an async context manager."""
+    """An open connection. Create with ``open`` and use as an async context manager."""
 
     def __init__(self, name: str, log: LogLike, clock: ServerClock | None = None) -> None:
         self.name = name
@@ -66,9 +69,9 @@ class Connection:
         self.nc = PatientClient()
         self.reconnects = 0
         self._stored_listeners: list[Callable[[str, bytes, int], None]] = []
-        self.dropped = 0  # messages that arrived faster than their handlers worked
+        self.dropped = 0  # messages dropped because their handlers were too slow
         self.parts: dict[type, object] = {}  # objects that users of this connection share, by type
-        self.violations: list[str] = []  # newest last, bounded
+        self.violations: list[str] = []  # newest last, at most 100
         self.closed = asyncio.Event()
         self.on_violation: Callable[[str], None] | None = None
         self._requests = Requests(self.nc)
@@ -78,8 +81,8 @@ class Connection:
         self._clock_subject = SERVER_CLOCK
         self._clock_sync = ClockSync(self._clock, self._request_time, lambda: self.connected)
         self.imports = False  # whether JetStream is in another account
-        self._begun = False  # connecting, so that there is something to close
-        self._faults: ConnectFaults | None = None  # None = no connect was tried
+        self._begun = False  # a connect has begun, so ``close`` has work to do
+        self._faults: ConnectFaults | None = None  # None = no connect was attempted
         self._next_report_s = 0.0
 
     @classmethod
@@ -93,12 +96,12 @@ class Connection:
         clock: ServerClock | None = None,
         clock_subject: str = SERVER_CLOCK,
     ) -> "Connection":
-        """Connect; waits for a server that is not there yet, for ``timeout_s`` or for ever.
+        """Connect. Waits for an absent server for ``timeout_s``, or for ever.
 
-        ``clock_subject``: the request whose answer has the server's time. A user without
-        JetStream asks a service (verb ``hello``). "" = none, the local clock is used.
+        ``clock_subject``: the request whose answer has the server's time. A user without JetStream
+        sends ``hello`` to a service. "" = no request; the local clock is used.
 
-        Raises NotConnected after ``timeout_s``, BusError for a refused user or wrong settings.
+        Raises NotConnected after ``timeout_s``, BusError for a refused user or invalid settings.
         """
         self = cls(name, log, clock)
         self._clock_subject = clock_subject
@@ -128,7 +131,7 @@ class Connection:
         )
         self._begun = True
         first: set[asyncio.Future[Any]] = {attempt, faults.refusal}
-        try:  # the library tries for ever, and retries after a refusal too
+        try:  # the library retries for ever, after a refusal too
             await asyncio.wait(first, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
             if faults.refusal.done():
                 raise BusError(f"{faults.url}: {faults.refusal.result()}")
@@ -195,13 +198,14 @@ class Connection:
         self.closed.set()
 
     def when_reconnected(self, call: Callable[[], None]) -> Callable[[], None]:
-        """Call this at each reconnection. Return a function that removes the listener."""
+        """Call ``call`` at each reconnection. Return a function that removes the listener."""
         self._reconnect_waiters.append(call)
         return lambda: self._reconnect_waiters.remove(call)
 
     def when_stored(self, call: Callable[[str, bytes, int], None]) -> None:
-        """Call this with subject, data and sequence of each write that is acknowledged, from now
-        on; of a batch with those of its last message."""
+        """Call ``call`` with subject, data and sequence of each write that is acknowledged from now
+        on. Of a batch, these are those of its last message.
+        """
         self._stored_listeners.append(call)
 
     # Core NATS
@@ -211,7 +215,9 @@ class Connection:
         return self.nc.is_connected
 
     def check_size(self, data: bytes, headers: Mapping[str, str] | None = None) -> None:
-        """Raises TooLarge. The server counts the headers too, and hangs up on what is too large."""
+        """Raise TooLarge for an oversized message. The server counts the headers too, and closes
+        the connection on an oversized message.
+        """
         size = len(data) + _header_bytes(headers)
         if size > self.nc.max_payload:
             raise TooLarge(
@@ -221,8 +227,10 @@ class Connection:
     async def publish(
         self, subject: str, data: bytes, *, reply: str = "", headers: dict[str, str] | None = None
     ) -> None:
-        """Send and forget. Raises TooLarge, and NotConnected when the buffer for an absent server
-        is full."""
+        """Send without waiting for an answer.
+
+        Raises TooLarge, and NotConnected when the buffer for an absent server is full.
+        """
         self.check_size(data, headers)
         try:
             await self.nc.publish(subject, data, reply=reply, headers=headers)
@@ -230,11 +238,14 @@ class Connection:
             raise NotConnected(f"cannot publish: {error}") from error
 
     async def flush(self, *, timeout_s: float = REQUEST_TIMEOUT_S) -> None:
-        """Wait until the server has taken all that was sent before, subscriptions too. Raises
-        NoAnswer, NotConnected."""
+        """Wait until the server has received all earlier messages and subscriptions.
+
+        Raises NoAnswer, NotConnected.
+        """
         try:
             async with asyncio.timeout(timeout_s):
-                # The library's ping overtakes what is buffered, and nothing tells when that is out.
+                # The library's ping overtakes buffered data, and no callback reports when the
+                # buffer is sent.
                 while self.nc.pending_data_size:  # noqa: ASYNC110
                     await asyncio.sleep(0.0005)
                 await self.nc.flush()
@@ -267,7 +278,8 @@ class Connection:
         headers: dict[str, str] | None = None,
     ) -> int:
         """Write to a stream and return the sequence. Raises as ``request`` does, and ApiError when
-        the stream refuses the message."""
+        the stream refuses the message.
+        """
         began_s = self.write_health.began()
         try:
             reply = await self.request(subject, data, timeout_s=timeout_s, headers=headers)
@@ -284,8 +296,9 @@ class Connection:
     async def subscribe(
         self, subject: str, handler: Handler, *, queue: str = "", pending_messages: int = 65_536
     ) -> Subscription:
-        """Subscribe; the handler is plain and quick. Messages beyond the bound are dropped, and so
-        are answers of JetStream."""
+        """Subscribe with a plain, quick handler. Messages beyond the bound are dropped, and so are
+        answers of JetStream.
+        """
 
         async def each(msg: Msg) -> None:
             if msg.headers and OF_A_STREAM in msg.headers:
@@ -307,7 +320,7 @@ class Connection:
         queue: str = "",
         pending_messages: int = 65_536,
     ) -> Subscription:
-        """Subscribe to whole messages, for the rest of this package."""
+        """Subscribe to whole messages. For this package only."""
         try:
             return await self.nc.subscribe(
                 subject,
@@ -320,8 +333,10 @@ class Connection:
             raise NotConnected(f"cannot subscribe to {subject}: {error}") from error
 
     async def observe(self, subject: str, handler: Handler, *, queue: str = "") -> Listening:
-        """Subscribe without a queue: the handler is called with each message as it is read, and can
-        drop it before any other work. Raises NotConnected."""
+        """Subscribe without a queue. The parser calls the handler with each message as soon as the
+        message is read, so the handler can drop the message before any other work. Raises
+        NotConnected.
+        """
 
         def take(name: bytes, reply: bytes, headers: bytes, body: bytes) -> None:
             del reply
@@ -338,8 +353,10 @@ class Connection:
             raise NotConnected(f"cannot subscribe to {subject}: {error}") from error
 
     def pass_on(self, subject: str, data: bytes) -> bool:
-        """Publish without waiting; return whether the server was there and took what was published
-        before. What comes late is worth less than the memory in which it would wait."""
+        """Publish without waiting. Return False without publishing if the server is away, or if too
+        much earlier data is still unsent. A late message is worth less than the memory for keeping
+        it.
+        """
         if not self.connected or self.nc.pending_data_size > MAX_PASSED_ON_BYTES:
             return False
         self.nc.send_now(subject, data)
@@ -350,8 +367,9 @@ class Connection:
     async def api(
         self, subject: str, body: Mapping[str, object] | None = None, *, timeout_s: float = 5.0
     ) -> bytes:
-        """One request to ``$JS.API.<subject>``, by whatever name this account knows that; the raw
-        reply. Raises ApiError for its errors."""
+        """Send one request to ``$JS.API.<subject>``, under the name that this account uses. Return
+        the raw reply. Raises ApiError for JetStream's errors.
+        """
         data = msgspec.json.encode(body) if body is not None else b""
         reply = await self.request(self.api_subject(subject), data, timeout_s=timeout_s)
         head = _API_REPLY.decode(reply.data)
@@ -366,7 +384,7 @@ class Connection:
     # The server's clock
 
     def now(self) -> float:
-        """Return the server's time in seconds since 1970, as known here."""
+        """Return the server's time in seconds since 1970, as estimated here."""
         return self._clock.now()
 
     async def _request_time(self) -> bytes | None:
@@ -377,10 +395,10 @@ class Connection:
             subject = self.api_subject(subject.removeprefix(JETSTREAM))
         return (await self.request(subject, b"{}")).data
 
-    # The end
+    # Closing
 
     async def close(self) -> None:
-        """Send what is buffered, then close; never longer than its time limit."""
+        """Send buffered data, then close. Each step ends within its time limit."""
         self._clock_sync.stop()
         if not self._begun:
             return
@@ -395,9 +413,10 @@ class Connection:
             async with asyncio.timeout(CLOSE_TIMEOUT_S):
                 await self.nc.close()
         except (TimeoutError, nats_errors.Error, OSError, RuntimeError):
-            pass  # the process does not wait for it (uvloop: "the handler is closed")
+            pass  # the process does not wait for the close (uvloop: "the handler is closed")
         except asyncio.CancelledError:
-            # A stream raises this too, if a try to connect was cancelled while it waited.
+            # A stream raises this too, if a connection attempt was cancelled while the stream
+            # waited.
             if (task := asyncio.current_task()) is None or task.cancelling():
                 raise
         self._requests.closed()

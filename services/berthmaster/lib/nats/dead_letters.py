@@ -1,6 +1,6 @@
 """Dead letters: messages that cannot be decoded or handled are stored with the reason.
 
-Operators read them, so bodies are cut, and secrets with a known form are removed
+Operators read them, so bodies are cut, and secrets of a known form are removed
 (lib/runtime/redact.py).
 """
 
@@ -28,7 +28,7 @@ async def store_dead_letter(
     sequence: int = 0,
     workload: str = "",
 ) -> bool:
-    """Keep one message with the reason. If even that fails (False), the log line remains."""
+    """Store one message with the reason. Return False on failure: only the log line remains then."""
     subject, reason = redact(subject), excerpt(reason, MAX_REASON_CHARS)
     conn.log.error(
         "dead letter", subject=subject, reason=reason, sequence=sequence, workload=workload

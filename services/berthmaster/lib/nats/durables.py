@@ -1,6 +1,7 @@
-"""Durable consumers: ``ensure_streams`` makes them with the streams, workers pull from them.
+"""Durable consumers: ``ensure_streams`` creates them with the streams, and workers pull from them.
 
-A consumer delivers to any subject that its maker names, so only the user "setup" makes consumers.
+A consumer delivers to any subject that its creator names. So only the user "setup" creates
+consumers.
 """
 
 from typing import Any, Final, NamedTuple
@@ -12,19 +13,21 @@ _NS: Final = 10**9
 
 
 class Durable(NamedTuple):
-    """One durable consumer. A consumer has one filter: with several the server compares all
-    subjects of a block with them for each message, and on a stream of 60,000 messages a backlog
-    came nine times slower."""
+    """One durable consumer, with a single filter. With several filters, the server compares all
+    subjects of a block with them for each message. On a stream of 60,000 messages a backlog was
+    nine times slower.
+    """
 
     stream: str
     name: str
     filter: str
     ack_wait_s: float = 10.0
-    most_unfinished: int = 1024  # messages delivered and not finished; no others are delivered
-    from_now: bool = False  # nothing that the stream has already
+    # unacknowledged messages; at this number the server delivers no others
+    most_unfinished: int = 1024
+    from_now: bool = False  # skip messages stored before the consumer was created
 
     def config(self) -> dict[str, Any]:
-        """Return the consumer's configuration as the server takes it."""
+        """Return the consumer's configuration in the server's format."""
         return {
             "name": self.name,
             "durable_name": self.name,
@@ -38,12 +41,13 @@ class Durable(NamedTuple):
 
     @property
     def create(self) -> str:
-        """Return the request that makes the consumer."""
+        """Return the request that creates the consumer."""
         return f"CONSUMER.CREATE.{self.stream}.{self.name}.{self.filter}"
 
 
 ENDINGS: Final = ("succeeded", "failed", "cancelled")
-_NOT_DUE: Final = 256  # of the archivist: behind one that is not due, none is due
+# of the archivist: events fall due in order, so one that is not due blocks the rest
+_NOT_DUE: Final = 256
 ARCHIVED_DECISIONS: Final = Durable(
     WORKLOADS, "archivist-decisions", ALL_DECISIONS, most_unfinished=_NOT_DUE
 )

@@ -1,10 +1,10 @@
 """Request endpoints through the NATS micro-service API: discoverable, shared by replicas, bounded.
 
-Handlers of one service run concurrently up to a bound. Where the service names the client of a
+Handlers of one service run concurrently up to a bound. If the service names the client of a
 request, clients are served in turn (fair_queue.py). A request beyond the bounds gets the service's
-refusal at once, before its sender has given up. Every request gets an answer, also after a fault,
-except where the answer cannot arrive. The server keeps the way back for a while after the request,
-and only for the connection that brought it.
+refusal at once, before its sender has given up. Every request gets an answer, even after a fault,
+unless the answer cannot arrive. The server keeps the way back only for a short time after the
+request, and only for the connection that brought the request.
 """
 
 import asyncio
@@ -27,54 +27,56 @@ from nats.micro.request import Request
 from nats.micro.service import EndpointConfig, Service, ServiceConfig
 
 MAX_CONCURRENT: Final = 2048
-ANSWER_LIMIT_S: Final = 10.0  # whoever asked has given up by then
-LATE_S: Final = 3.0  # beyond the limit for answers; the server forgets requests soon after that
+ANSWER_LIMIT_S: Final = 10.0  # the client has given up by then
+LATE_S: Final = 3.0  # beyond ANSWER_LIMIT_S; the server forgets requests soon after that
 WARN_EVERY_S: Final = 1.0
-# Where an answer may go. Whoever asks names that subject, and the answer is sent with our rights:
-# a refusal that is sent anywhere would stand in the log as an event or a decision.
+# Prefixes of valid reply subjects. The client names the reply subject, and the answer is sent with
+# this service's permissions. A refusal sent to any other subject could be stored as an event or a
+# decision.
 INBOXES: Final = ("_INBOX.", "_R_.")
 KNOWN_SUBJECTS: Final = 4096
 REFUSALS_AT_ONCE: Final = 16  # some 0.1 ms of the server's time
-REFUSALS_AT_MOST: Final = 64  # where the last went long ago: the loop or its core was busy
+REFUSALS_AT_MOST: Final = 64  # after a long pause, when the loop or its core was busy
 REFUSALS_PAUSE_S: Final = 0.004
 REFUSALS_PER_S: Final = REFUSALS_AT_ONCE / REFUSALS_PAUSE_S
-REFUSALS_WAITING: Final = 16_384  # four seconds'
+REFUSALS_WAITING: Final = 16_384  # four seconds' worth
 DRAIN_S: Final = 2.0
-START_LIMIT_S: Final = 10.0  # a server that others keep busy is no reason not to start
+START_LIMIT_S: Final = 10.0  # a server kept busy by others must not prevent a start
 
-Answer = Callable[[str, bytes], Awaitable[bytes | None]]  # (subject, body) -> reply; None: not us
+# (subject, body) -> reply; None = not for this service
+Answer = Callable[[str, bytes], Awaitable[bytes | None]]
 Failed = Callable[[str, Exception], bytes]
 Overloaded = Callable[[Beyond], bytes]
 
 
 class Endpoint(NamedTuple):
-    """One subject (wildcards allowed) and who answers it."""
+    """One subject (wildcards allowed) and its handler."""
 
     subject: str
     answer: Answer
-    work: int = 1  # about how long its steps keep the event loop, of turns.PORTION
+    work: int = 1  # units of turns.PORTION: about how long its steps block the event loop
 
 
 class Fairness(NamedTuple):
-    """Who asks, and what each of them may have."""
+    """How to identify the client of a request, and the limits of each client."""
 
     client: Callable[[str], str]  # of a request's subject
     share: Share
 
 
 class _Question(NamedTuple):
-    """A request and what its answer depends on."""
+    """A request, with all that its answer depends on."""
 
     subject: str
     reply: str
     data: bytes
     received_s: float
-    reconnects: int  # which connection brought it
+    reconnects: int  # number of reconnections when the request arrived: identifies the connection
     back: "_Answers"
 
 
 class _Answers:
-    """Sends answers, but none that the server would only complain about."""
+    """Sends answers, except those that the server would reject."""
 
     def __init__(self, conn: Connection, failed: Failed, limit_s: float) -> None:
         self._conn = conn
@@ -87,9 +89,10 @@ class _Answers:
         self._next_line_s = 0.0
 
     def astray(self, to: str) -> bool:
-        """Return whether its answer would go where no inbox is: such a request is not worked on.
-        Without a reply subject it is no request, but may be an answer of JetStream that somebody
-        with a service's key has led here."""
+        """Return whether the reply subject is no inbox: such a request is ignored. A message
+        without a reply subject is no request. It may be an answer of JetStream that the owner of a
+        service's key has redirected here.
+        """
         if to.startswith(INBOXES):
             return False
         self._astray += 1
@@ -97,8 +100,9 @@ class _Answers:
         return True
 
     def slow(self, subject: str) -> None:
-        """A request was not answered within its time limit: in a flood many at one moment, and a
-        traceback of each would keep everybody waiting."""
+        """Count a request that exceeded its time limit. In a flood many do at the same time, and a
+        traceback of each would delay every client.
+        """
         self._slow += 1
         self._warn("requests took longer than their time limit", self._slow, subject)
 
@@ -134,7 +138,7 @@ class _Answers:
         self._warn("answers came too late to be sent", self._too_late)
 
     def _warn(self, event: str, count: int, subject: str = "") -> None:
-        """They come by the thousand, lines about them do not."""
+        """Log at most one line per WARN_EVERY_S, since these events come by the thousand."""
         now_s = asyncio.get_running_loop().time()
         if now_s >= self._next_line_s:
             self._next_line_s = now_s + WARN_EVERY_S
@@ -143,14 +147,18 @@ class _Answers:
 
 
 def refusals_due(since_s: float) -> int:
-    """How many may go, so long after the last ones. Where a pause takes longer than it should, more
-    go at once: else the last of thousands would go when the server has forgotten who asked."""
+    """Return how many refusals to send, ``since_s`` seconds after the last ones. After a long pause
+    more are sent at once. Otherwise the last of thousands would leave after the server has
+    forgotten the request.
+    """
     return min(max(REFUSALS_AT_ONCE, int(since_s * REFUSALS_PER_S)), REFUSALS_AT_MOST)
 
 
 class _Refusals:
-    """Sends them a few at a time. They come by the thousand, on the way that everything else takes
-    as well: the server takes each in turn, and what others wait for would stand behind them all."""
+    """Sends refusals a few at a time. They come by the thousand, over the same connection as
+    everything else. The server handles messages in order, so other answers would wait behind them
+    all.
+    """
 
     def __init__(self, conn: Connection) -> None:
         self._conn = conn
@@ -159,11 +167,13 @@ class _Refusals:
         self._task: asyncio.Task[None] | None = None
 
     def add(self, reply: bytes, data: bytes) -> None:
-        """Beyond the bound they are left out: whoever sends so much reads none of them."""
+        """Queue a refusal. Beyond the bound refusals are dropped: a client that sends so much reads
+        none.
+        """
         reconnects = int(self._conn.nc.stats["reconnects"])
         if reconnects != self._reconnects:
             self._reconnects = reconnects
-            self._commands.clear()  # nobody is there who could be told
+            self._commands.clear()  # the clients of the old connection cannot be reached
         if len(self._commands) >= REFUSALS_WAITING:
             return
         self._commands.append(b"PUB %b %d\r\n%b\r\n" % (reply, len(data), data))
@@ -185,12 +195,14 @@ class _Refusals:
             self._task.cancel()
 
 
-Begin = Callable[[_Question, Endpoint, Callable[[], None]], None]  # the last is called at its end
-_Find = Callable[[str], tuple[str, Endpoint | None]]  # what was asked, and of whom, by the subject
+# the last argument is called at the end of the request
+Begin = Callable[[_Question, Endpoint, Callable[[], None]], None]
+# maps a subject to the request's own subject and its endpoint
+_Find = Callable[[str], tuple[str, Endpoint | None]]
 
 
 class _Door:
-    """Who may come in: those who ask have their turns, and what each has in hand is bounded."""
+    """Admits requests: clients are served in turn, and the requests in flight of each are bounded."""
 
     def __init__(self, begin: Begin, most: int, fairness: Fairness | None) -> None:
         self._start = begin
@@ -201,17 +213,17 @@ class _Door:
         self.client = fairness.client if fairness else lambda _: ""
 
     def beyond(self, client: str, size: int) -> Beyond | None:
-        """Why one more request of his must not come in, if so."""
+        """Return the limit that one more request of this client would exceed, if any."""
         turns, most = self._turns, self._most
         if turns is None:
             return self._full if self._under_way >= most else None
-        # Several who ask without end must not keep out one who hardly asks.
+        # Several clients with endless requests must not block one that rarely asks.
         if turns.in_hand >= most and turns.in_hand >= most * (2 if turns.is_new(client) else 1):
             return self._full
         return turns.beyond(client, size)
 
     def enter(self, client: str, question: _Question, endpoint: Endpoint) -> None:
-        """A request that nothing is ``beyond``."""
+        """Admit a request that is not ``beyond`` a limit."""
         turns = self._turns
         if turns is None:
             self._under_way += 1
@@ -226,8 +238,9 @@ class _Door:
 
 
 class _Row:
-    """What is asked by one connection. Requests are taken as they are read, since whatever is done
-    for each of a flood is done before anything that stands behind it."""
+    """Handles the requests of one connection. Each is handled as soon as it is read, because work
+    on the requests of a flood delays everything queued behind them.
+    """
 
     def __init__(self, conn: Connection, door: _Door, back: _Answers, overloaded: Overloaded):
         self._takers = conn.nc.message_parser.takers
@@ -235,7 +248,7 @@ class _Row:
         self._entry = door
         self._answers = back
         self._refusals = _Refusals(conn)
-        self._refusal = cache(overloaded)  # of a handful of reasons
+        self._refusal = cache(overloaded)  # one reply per reason, of a handful
 
     def taker(self, find: _Find) -> Taker:
         client = self._entry.client
@@ -248,7 +261,7 @@ class _Row:
         return partial(self._take, known)
 
     def listen(self, subscription: Subscription, take: Taker) -> None:
-        """From now on its messages are taken as they are read."""
+        """Handle the subscription's messages as they are read from now on."""
         self._subscriptions.append(b"%d" % subscription._id)
         self._takers[self._subscriptions[-1]] = take
 
@@ -265,7 +278,7 @@ class _Row:
         headers: bytes,
         body: bytes,
     ) -> None:
-        del headers  # requests have none that matter
+        del headers  # requests have no relevant headers
         text, client, endpoint = known(subject)
         to = reply.decode("utf-8", "replace")
         if endpoint is None or self._answers.astray(to):
@@ -277,7 +290,7 @@ class _Row:
 
 
 class Stopping(Exception):
-    """The service ends before it could answer; another replica may."""
+    """The service stops before it could answer. Another replica may answer."""
 
 
 class Endpoints:
@@ -296,11 +309,11 @@ class Endpoints:
         self._tasks = tasks
 
     async def stop(self) -> None:
-        """Take no more requests; finish those in hand, within a time limit."""
+        """Accept no more requests. Finish those in flight, within a time limit."""
         stopping = [self._service.stop(), *(_drained(lane) for lane in self._lanes)]
         try:
             async with asyncio.timeout(DRAIN_S):
-                # The server may be away, so nothing more comes from it either.
+                # The server may be away, but then no requests arrive either.
                 await asyncio.gather(*stopping, return_exceptions=True)
         except TimeoutError:
             pass
@@ -329,16 +342,20 @@ async def serve(
     answer_limit_s: float = ANSWER_LIMIT_S,
     lanes: Sequence[Connection] = (),
 ) -> Endpoints:
-    """Start answering. ``overloaded(beyond)`` and ``failed(subject, error)`` make the replies for
-    requests beyond the bounds and for handlers that raised, took too long (TimeoutError), answered
-    too much (TooLarge) or were cut short (Stopping). ``lanes``: connections by which requests of
-    tenants or clusters come, where the server puts them into lanes. Raises NotConnected."""
+    """Start answering.
+
+    ``overloaded(beyond)`` makes the reply for a request beyond the bounds. ``failed(subject,
+    error)`` makes the reply when a handler raised, took too long (TimeoutError), answered too much
+    (TooLarge) or was cut short (Stopping). ``lanes``: connections for requests of tenants or
+    clusters, which the server distributes over lanes. Raises NotConnected.
+    """
     tasks: set[asyncio.Task[None]] = set()
     loop = asyncio.get_running_loop()
     no_turn = Beyond(f"a turn within {answer_limit_s:g} s, which did not come", RATE_AGAIN_S)
 
     def begin(question: _Question, endpoint: Endpoint, over: Callable[[], None]) -> None:
-        if loop.time() > question.received_s + answer_limit_s:  # whoever asked may still be told
+        # the client may still receive the refusal
+        if loop.time() > question.received_s + answer_limit_s:
             work = question.back.send(question, overloaded(no_turn))
         else:
             work = _work(question, endpoint, failed, answer_limit_s)
@@ -369,13 +386,15 @@ async def serve(
                 name=endpoint_name,
                 subject=endpoint.subject,
                 handler=partial(_of_service, take),
-                queue_group=name,  # replicas share; another service hears all of it too
+                # replicas share the requests; another service receives all of them too
+                queue_group=name,
             )
             await service.add_endpoint(config)
             if (subscription := service._endpoints[-1]._subscription) is not None:
                 row.listen(subscription, take)
         kinds = subjects.kinds_in_lanes(each.subject for each in endpoints.values())
-        # An operator's verb may be called as a tenant's: only who may ask for it comes to it.
+        # An operator's verb may arrive as a tenant's request. Permissions decide who may send that
+        # verb.
         by_verb = {subjects.kind_and_verb(each.subject): each for each in endpoints.values()}
         for number, lane in enumerate(lanes):
             rows.append(row_of(lane))
@@ -386,7 +405,7 @@ async def serve(
                 )
                 rows[-1].listen(subscription, take)
                 in_lanes.append(subscription)
-        # From here on, whoever asks is heard.
+        # From here on, all requests are received.
         await asyncio.gather(*(by.flush(timeout_s=START_LIMIT_S) for by in (conn, *lanes)))
     except (BusError, nats_errors.Error, OSError) as error:
         raise NotConnected(f"cannot serve {name}: {error}") from error
@@ -409,7 +428,7 @@ def _by_lane(
 
 
 async def _of_service(take: Taker, request: Request) -> None:
-    """What came between subscribing and listening."""
+    """Handle a message that came between subscribing and listening."""
     await _of_lane(take, request._msg)
 
 

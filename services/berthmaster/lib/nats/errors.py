@@ -1,19 +1,19 @@
-"""What can go wrong on the bus, named by what the caller can do next.
+"""Errors of the bus, named by what the caller can do next.
 
 ::
 
     BusError
-    ├── NotConnected      the server is away: wait for it, or give the work back
-    ├── NoAnswer          nobody answered in time: it may have been done; read back or repeat safely
-    ├── NotPermitted      the server does not allow it to this user: a person must
-    ├── TooLarge          more bytes than the server takes: repeating is pointless
-    ├── ApiError          JetStream said no, with its number: see ``code``
-    └── StreamReplaced    the stream is another than before: start anew from nothing
+    ├── NotConnected      the server is away: wait, or return the work
+    ├── NoAnswer          no answer in time, may have been done: read back or repeat safely
+    ├── NotPermitted      the server denies this user: an operator must grant the permission
+    ├── TooLarge          more bytes than the server accepts: repeating is pointless
+    ├── ApiError          JetStream refused, with a number: see ``code``
+    └── StreamReplaced    the stream was replaced: start again with an empty state
 """
 
 
 class BusError(Exception):
-    """Anything that went wrong between us and the bus."""
+    """Any failure between this process and the bus."""
 
 
 class NotConnected(BusError):
@@ -21,11 +21,11 @@ class NotConnected(BusError):
 
 
 class NoAnswer(BusError):
-    """A request was sent and nobody answered in time, or nobody listens."""
+    """A request was sent, and no answer came in time or no service listens."""
 
 
 class NotPermitted(BusError):
-    """The server's permissions forbid it; nothing was done, and repeating is pointless."""
+    """The server's permissions forbid the request. Nothing was done, and repeating is pointless."""
 
 
 class TooLarge(BusError):
@@ -33,7 +33,7 @@ class TooLarge(BusError):
 
 
 class ApiError(BusError):
-    """JetStream refused; ``code`` is its err_code, ``description`` its words."""
+    """JetStream refused. ``code`` is the err_code, ``description`` the server's text."""
 
     def __init__(self, code: int, description: str) -> None:
         super().__init__(f"{description} (JetStream error {code})")
@@ -42,4 +42,4 @@ class ApiError(BusError):
 
 
 class StreamReplaced(BusError):
-    """The stream was deleted and made again: its sequences mean something else now."""
+    """The stream was deleted and created again, so its sequences mean something else now."""

@@ -1,7 +1,7 @@
-"""Reports facts while this replica holds the lease; others mirror and stand by.
+"""Reports facts while this replica holds the lease. Other replicas mirror the facts and stand by.
 
-Each time the lease is gained a new life of the writer begins, with an epoch above all before: what
-a replica that stood still may yet send is then recognised as old.
+Each time the replica gains the lease, a new incarnation of the writer begins, with an epoch above
+all earlier ones. So readers recognise old reports of a replica that was suspended for a while.
 """
 
 import asyncio
@@ -18,14 +18,15 @@ from berthmaster.lib.runtime.periodic import stopped_within
 from berthmaster.lib.runtime.service import Context
 
 LOOK_S: Final = 0.05
-LEASE_TTL_S: Final = 1.5  # until a silent replica is replaced by one that stands by
-REPORT_INTERVAL_S: Final = 0.1  # between two reports of one thing, at least
-REPORTS_PER_S: Final = 500.0  # of nodes that only our own pods have changed, and of the hourly rest
+LEASE_TTL_S: Final = 1.5  # until a standby replaces a silent replica
+REPORT_INTERVAL_S: Final = 0.1  # minimum time between two reports of one subject
+# of the hourly refresh, and of nodes where only Berthmaster's pods changed
+REPORTS_PER_S: Final = 500.0
 RELEASE_LIMIT_S: Final = 1.0
 
 
 class FactPublisher:
-    """The one writer of the facts in a scope."""
+    """The only writer of the facts in a scope."""
 
     def __init__(
         self,
@@ -36,7 +37,7 @@ class FactPublisher:
         lease: Callable[..., Lease],
         writer: Writer,
     ) -> None:
-        """``lease``: makes one of a holder's name and what to call when it comes and goes."""
+        """``lease`` creates a lease from a holder's name and callbacks for gain and loss."""
         self._ctx = ctx
         self._reports = ctx.metrics.counter("reports", "Stored facts by kind", ["fact"])
         self._waited_s = ctx.metrics.histogram(
@@ -67,7 +68,9 @@ class FactPublisher:
             self._waited_s.observe(waited_s)
 
     async def run(self, ready: Callable[[], bool]) -> None:
-        """Until the service stops; nothing is told before ``ready`` says that all was read."""
+        """Report until the service stops. Nothing is reported until ``ready`` returns True: all is
+        read.
+        """
         lease = self._ctx.spawn(self.lease.run(), name="lease")
         stopping = self._ctx.stopping
         try:
@@ -81,7 +84,7 @@ class FactPublisher:
             await asyncio.wait({lease}, timeout=RELEASE_LIMIT_S)
 
     async def _live(self, stopping: asyncio.Event) -> None:
-        """One life, which ends with the lease or the service."""
+        """Run one incarnation, which ends with the lease or the service."""
         over = asyncio.create_task(self._over.wait(), name="lease lost")
         stop = asyncio.create_task(stopping.wait(), name="stopping")
         until = asyncio.Event()
@@ -94,6 +97,6 @@ class FactPublisher:
             stop.cancel()
 
     def show(self) -> None:
-        """Readiness: somebody tells these facts."""
+        """Set readiness: some replica reports these facts."""
         known = self.lease.held or bool(self.lease.seen_holder)
         self._ctx.health.ready("lease", known, "nobody tells these facts")

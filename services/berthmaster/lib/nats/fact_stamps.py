@@ -1,4 +1,4 @@
-"""What orders facts: the stamps that a writer gives, and a fact as a mirror has it."""
+"""The order of facts: the stamps that a writer sets, and a fact as a mirror keeps it."""
 
 import msgspec
 
@@ -6,14 +6,14 @@ from berthmaster.lib.messages.fleet import FleetFact, Stamp
 
 
 class Stamps:
-    """One writer's lives: an epoch each, and a counter within it."""
+    """One writer's incarnations: an epoch each, and a counter within the epoch."""
 
     def __init__(self) -> None:
         self.epoch = 0
         self._counter = 0
 
     def new_life(self, earlier: int, now_s: float) -> int:
-        """An epoch above that of the newest fact there is, and above the clock in milliseconds."""
+        """Return a new epoch, above that of the newest fact and above the clock in milliseconds."""
         self.epoch = max(earlier, self.epoch, int(now_s * 1000)) + 1
         self._counter = 0
         return self.epoch

@@ -1,10 +1,15 @@
-"""Last-value facts: written so that a late one is recognised, mirrored so that none is missed.
+"""Last-value facts, with stamps by which a mirror recognises a late one and misses none.
 
-A writer's life has an epoch, larger than that of any life before on the same subject; within it a
-counter rises. A mirror takes a fact only if its stamp is not older than the one it has: facts never
-go back, whatever the order of arrival. And no writer puts one over a newer one, as one that stood
-still for a while would: a mirror that begins after that has nothing to know the older by. The age
-of a fact is the server's time stamp.
+Example: a writer's incarnation has epoch 1700000000000 and stamps its facts with counters 1, 2, 3.
+Its successor has a larger epoch. A mirror that has (epoch, 3) ignores (epoch, 2).
+
+- Each incarnation of a writer has an epoch larger than all earlier ones on the same subject. A
+  counter rises within the epoch.
+- A mirror applies a fact only if the stamp is not older than the current one. So facts never go
+  back, whatever the order of arrival.
+- A writer that was suspended for a while must not overwrite a newer fact. A mirror that starts
+  afterwards could not recognise the older one.
+- The age of a fact is the server's time stamp.
 """
 
 import asyncio
@@ -28,13 +33,13 @@ from berthmaster.lib.nats.streams import FLEET
 RELIST_S: Final = 600.0
 PUT_TIMEOUT_S: Final = 2.0
 LIST_LIMIT_S: Final = 10.0
-MAX_OF_CLUSTER: Final = 200_000  # subjects that one cluster may have here: some 1 KiB each
+MAX_OF_CLUSTER: Final = 200_000  # subjects of one cluster in a mirror: some 1 KiB each
 IGNORED_EVERY_S: Final = 10.0
-MAX_LETTERS: Final = 1000  # undecodable facts that wait to be kept; beyond it they are only logged
+MAX_LETTERS: Final = 1000  # undecodable facts that wait to be stored; others are only logged
 
 
 class Overtaken(BusError):
-    """Another life of the writer has told something newer there."""
+    """Another incarnation of the writer has stored something newer there."""
 
 
 class _AnyStamp(msgspec.Struct):
@@ -50,12 +55,13 @@ _ANY_FACT: Final = msgspec.json.Decoder(_AnyFact)
 
 
 class FactWriter(Stamps):
-    """Writes facts under one epoch. Call ``begin`` first, and again when a lease was regained."""
+    """Writes facts under one epoch. Call ``begin`` first, and again after the lease was regained."""
 
     def __init__(self, conn: Connection) -> None:
         super().__init__()
         self._conn = conn
-        self._last: dict[str, int] = {}  # subject -> sequence of what this life put there
+        # subject -> sequence of the fact stored by this incarnation
+        self._last: dict[str, int] = {}
 
     async def begin(self, filter_subject: str) -> int:
         """Choose an epoch above that of the newest fact under these subjects. Raises BusError."""
@@ -64,9 +70,14 @@ class FactWriter(Stamps):
         return self.new_life(_stamp_of(previous).epoch if previous else 0, self._conn.now())
 
     async def put(self, subject: str, fact: FleetFact, *, keep_s: float | None = None) -> int:
-        """Store a fact; its sequence. ``keep_s``: the server forgets it after so long, for facts of
-        things that come and go without end; None = never. Raises BusError, Overtaken where a newer
-        one is there: a newer value comes soon, so no retry."""
+        """Store a fact and return its sequence.
+
+        ``keep_s``: the server deletes the fact after this many seconds, for facts of objects that
+        come and go; None = never.
+
+        Raises BusError, Overtaken if a newer fact is stored. A newer value follows soon, so there
+        is no retry.
+        """
         headers = {"Nats-TTL": f"{max(1, round(keep_s))}s"} if keep_s is not None else {}
         after = self._last.get(subject)
         if after is None:
@@ -76,7 +87,8 @@ class FactWriter(Stamps):
         except ApiError as error:
             if error.code not in WRONG_LAST_SEQUENCE:
                 raise
-            # What was put without an answer, and has arrived; or another life's.
+            # An unacknowledged write of this incarnation has arrived, or another incarnation has
+            # written.
             after = await self._behind(subject, fact.stamp)
             sequence = await self._store(subject, fact, headers, after)
         if keep_s is None:
@@ -84,7 +96,9 @@ class FactWriter(Stamps):
         return sequence
 
     async def _behind(self, subject: str, stamp: Stamp) -> int:
-        """The sequence of the last fact there, which must be an older one; 0 = there is none."""
+        """Return the sequence of the last fact there; 0 = none. Raises Overtaken if that fact is
+        newer.
+        """
         last = await last_message(self._conn, FLEET, subject)
         if last is None:
             return 0
@@ -108,7 +122,7 @@ def _stamp_of(message: Message) -> _AnyStamp:
     try:
         return _ANY_FACT.decode(message.data).stamp or _AnyStamp()
     except UNREADABLE:
-        return _AnyStamp()  # not one of ours, so it orders nothing
+        return _AnyStamp()  # not a Berthmaster fact, so without an order
 
 
 def _cluster_of(subject: str) -> str:
@@ -116,10 +130,10 @@ def _cluster_of(subject: str) -> str:
 
 
 class FactMirror:
-    """The last value under every subject of FLEET (or some), kept as it changes.
+    """The last value under every subject of FLEET (or some), kept up to date.
 
-    ``on_fact`` is called, in stream order, with each fact that is new and not older than what was
-    there; ``on_gone`` with a subject whose fact a relisting no longer found.
+    ``on_fact`` is called, in stream order, with each fact that is new and not older than the
+    current one. ``on_gone`` is called with a subject whose fact a relisting no longer found.
     """
 
     def __init__(
@@ -150,17 +164,17 @@ class FactMirror:
 
     @property
     def sequence(self) -> int:
-        """The last sequence applied: the mirror is the stream as of then."""
+        """Return the last sequence applied. The mirror equals the stream up to there."""
         return self._follower.sequence
 
     @property
     def caught_up(self) -> bool:
-        """Whether everything that was stored at the start has been applied."""
+        """Return whether all facts stored at the start have been applied."""
         return self._follower.caught_up
 
     @property
     def last_heard_s(self) -> float:
-        """Event loop time of the last message or heartbeat."""
+        """Return the event loop time of the last message or heartbeat."""
         return self._follower.last_heard_s
 
     async def run(self, *, caught_up: Callable[[], None] | None = None) -> None:
@@ -177,7 +191,7 @@ class FactMirror:
 
     def _start_listing(self, replaced: bool) -> None:
         self._listed = set()
-        if replaced:  # the same sequence is another message now; stamps still order the facts
+        if replaced:  # sequences are reused now; stamps still order the facts
             self._stamps = {subject: (0, stamp) for subject, (_, stamp) in self._stamps.items()}
             self._buried.clear()
 
@@ -197,7 +211,7 @@ class FactMirror:
             self._listed.add(subject)
         known = self._stamps.get(subject)
         if known is not None and known[0] == recorded.sequence:
-            return  # listed again, nothing new
+            return  # listed again, unchanged
         try:
             fact = FLEET_FACTS.decode(recorded.data)
         except UNREADABLE as error:
@@ -212,8 +226,9 @@ class FactMirror:
         self._on_fact(Seen(subject, recorded.sequence, recorded.stored_at_s, fact))
 
     def _has_room(self, subject: str) -> bool:
-        """Whether a cluster may have one more fact here: one that tells of nodes without end must
-        not take the memory of whoever looks after all clusters."""
+        """Return whether a cluster may have one more fact here. A cluster with endless nodes must
+        not exhaust the memory of services that watch all clusters.
+        """
         cluster = _cluster_of(subject)
         if self._of_cluster[cluster] < MAX_OF_CLUSTER:
             self._of_cluster[cluster] += 1
@@ -232,7 +247,7 @@ class FactMirror:
 
     def _keep_letter(self, recorded: Recorded, reason: str) -> None:
         if self._buried.get(recorded.subject) == recorded.sequence:
-            return  # listed again, buried already
+            return  # listed again, stored already
         self._buried[recorded.subject] = recorded.sequence
         self.undecodable += 1
         if len(self._letters) >= MAX_LETTERS:
@@ -250,7 +265,7 @@ class FactMirror:
             await self._bury_undecodable()
 
     async def _bury_undecodable(self) -> None:
-        """Send what could not be decoded to the dead letters; ``run`` does so by itself."""
+        """Store undecodable facts as dead letters. ``run`` does so by itself."""
         while self._letters:
             recorded, reason = self._letters.popleft()
             await store_dead_letter(
@@ -265,11 +280,10 @@ class FactMirror:
 
 
 class StreamFacts:
-    """Writes facts to the stream itself, as reporting.py wants it."""
+    """Writes facts to the stream directly, as the Writer of reporting.py."""
 
     def __init__(self, conn: Connection, scope: str) -> None:
-        """``scope``: the subjects, as one pattern, whose facts this writer is the only one to
-        tell."""
+        """``scope``: the pattern of all subjects that only this writer reports."""
         self._conn = conn
         self._scope = scope
         self._writer = FactWriter(conn)

@@ -1,8 +1,8 @@
-"""Locks that hand over fairly between clients, for work that must not run concurrently.
+"""Locks that clients get in turn, for work that must not run concurrently.
 
 Examples are a copy of all facts, a database's connection, or work that would block the event loop.
-Each client has a queue of its own. The next turn goes to the client whose last turn is longest ago,
-so a client with many requests delays another one by the current request only.
+Each client has a queue. The next turn goes to the client whose last turn is longest ago. So a
+client with many requests delays another one by the current request only.
 """
 
 import asyncio
@@ -13,11 +13,11 @@ from typing import Final
 
 from berthmaster.lib.nats.fair_queue import RecentClients
 
-PAUSE_PER_SLICE: Final = 9.0  # times as long as the slice took; other clients have the loop then
+PAUSE_PER_SLICE: Final = 9.0  # times the slice's duration; other clients have the loop then
 
 
 class FairLock:
-    """A lock that is handed over in turn."""
+    """A lock that clients get in turn."""
 
     def __init__(self) -> None:
         self._waiters: OrderedDict[str, deque[asyncio.Future[None]]] = OrderedDict()
@@ -34,7 +34,7 @@ class FairLock:
             self.hand_over()
 
     async def take(self, client: str) -> None:
-        """Wait for the lock. Its holder must call ``hand_over`` at the end."""
+        """Wait for the lock. The caller must call ``hand_over`` at the end."""
         if not self._is_taken:
             self._is_taken = True
             self._last = client
@@ -45,7 +45,7 @@ class FairLock:
             await waiter
         except asyncio.CancelledError:
             if waiter.done() and not waiter.cancelled():
-                self.hand_over()  # the lock came at the same moment
+                self.hand_over()  # the lock came together with the cancellation
             raise
 
     def hand_over(self) -> None:
@@ -56,7 +56,7 @@ class FairLock:
             waiter = queue.popleft()
             if not queue:
                 del self._waiters[client]
-            if not waiter.done():  # a cancelled one has given up
+            if not waiter.done():  # cancelled waiters are skipped
                 self._last = client
                 waiter.set_result(None)
                 return
@@ -64,19 +64,20 @@ class FairLock:
 
 
 class TimeSlices:
-    """Time slices for work that would block the event loop. While other clients come, the loop is
-    theirs after each slice, for ``PAUSE_PER_SLICE`` times its duration."""
+    """Time slices for work that would block the event loop. While other clients are active, they
+    have the loop after each slice, for ``PAUSE_PER_SLICE`` times its duration.
+    """
 
     def __init__(self) -> None:
         self._turns = FairLock()
         self._recent = RecentClients()
 
     def served(self, client: str) -> None:
-        """Note that a client was served."""
+        """Record that a client was served."""
         self._recent.served(client, asyncio.get_running_loop().time())
 
     async def next(self, client: str) -> None:
-        """Wait for the next slice. It ends where the caller waits again."""
+        """Wait for the next slice. The slice ends when the caller waits again."""
         loop = asyncio.get_running_loop()
         await asyncio.sleep(0)
         await self._turns.take(client)

@@ -2,14 +2,14 @@
 
 Each client has a queue, bounded by number, bytes and rate. Requests beyond the bounds are refused
 at once and cost almost nothing. Work begins in small portions, one request of each client in turn,
-and the event loop runs in between. A new client thus waits for one portion at most.
+and the event loop runs in between. So a new client waits for one portion at most.
 
-Clients with few requests in flight come first. Meanwhile those with many get a portion now and
-then. While other clients come at all, those with many get a fifth of the loop's time and few writes
-at once, so that the next client finds the loop and the log free.
+Clients with few requests in flight come first. Meanwhile clients with many get a portion now and
+then. As long as other clients are active, those with many get a fifth of the loop's time and few
+concurrent writes. So the next client finds the loop and the log free.
 
-"Many" is relative to the other clients. Where answers are slow, because of the disk or a flood, any
-client that goes on asking has many requests in flight, and must not be served like the flood.
+"Many" is relative to the other clients. With slow answers, because of the disk or a flood, any
+client that continues to send has many requests in flight, and must not be treated as the flood.
 """
 
 import asyncio
@@ -19,15 +19,16 @@ from typing import Final, NamedTuple
 
 PORTION: Final = 4  # units of work that begin before the event loop runs
 FEW: Final = 16  # requests in flight of one client that are always accepted
-MUCH_MORE: Final = 4  # a client with this fraction of the largest one's requests has few
+MUCH_MORE: Final = 4  # a client with less than 1/4 of the largest client's requests has few
 NEW: Final = 4  # requests in flight of a client that is accepted although others fill the queue
-PATIENCE_S: Final = 0.005  # between portions of those with many, while one with few is served
-AT_WORK: Final = 12  # requests at work of a client with many, while others come
-REST: Final = 4.0  # times as long as a portion of those with many took, before the next
+PATIENCE_S: Final = 0.005  # between portions of clients with many, while one with few is served
+AT_WORK: Final = 12  # concurrent requests of a client with many, while others are active
+# pause after a portion of clients with many, in multiples of the portion's duration
+REST: Final = 4.0
 SHORTEST_REST_S: Final = 0.001
-OTHERS_S: Final = 1.0  # after another client was served, others count as coming
-NUMBER_AGAIN_S: Final = 0.25  # a full queue at 0.5 ms each
-RATE_AGAIN_S: Final = 1.0  # until the whole rate is there again
+OTHERS_S: Final = 1.0  # after a client was served, the client is active for this long
+NUMBER_AGAIN_S: Final = 0.25  # time for a full queue at 0.5 ms each
+RATE_AGAIN_S: Final = 1.0  # until the full rate is available again
 FORGET_AT: Final = 10_000  # minimum number of clients whose rates are remembered
 Start = Callable[[], None]
 
@@ -35,7 +36,7 @@ Start = Callable[[], None]
 class Share(NamedTuple):
     """The limits of one client."""
 
-    in_hand: int  # requests, waiting and at work
+    in_hand: int  # requests, waiting and running
     bytes_in_hand: int
     per_s: float  # requests, over a second or more
 
@@ -52,15 +53,16 @@ class _Client:
         self.in_hand = 0
         self.at_work = 0
         self.bytes = 0
-        self.left = share.per_s  # requests that it may still send at once
+        self.left = share.per_s  # requests that the client may send at once
         self.at_s = 0.0
 
 
 class RecentClients:
-    """Whether other clients come: those that were served in the last second."""
+    """Whether other clients are active: served in the last second."""
 
     def __init__(self) -> None:
-        self._served: list[tuple[str, float]] = []  # the last two, the latest first, and when
+        # the last two clients and their times, latest first
+        self._served: list[tuple[str, float]] = []
 
     def served(self, client: str, now_s: float) -> None:
         others = [each for each in self._served if each[0] != client]
@@ -147,18 +149,18 @@ class FairQueue:
             self._call()
 
     def is_new(self, client: str) -> bool:
-        """Whether a client has almost nothing in flight."""
+        """Return whether a client has almost nothing in flight."""
         one = self._clients.get(client)
         return one is None or one.in_hand < NEW
 
     @property
     def in_hand(self) -> int:
-        """Requests, waiting and at work."""
+        """Return the number of requests, waiting and running."""
         return self._in_hand
 
     @property
     def waiting(self) -> int:
-        """Requests whose turn has not come."""
+        """Return the number of requests whose turn has not come."""
         return self._waiting
 
     def _new(self, client: str) -> _Client:
@@ -175,7 +177,7 @@ class FairQueue:
         return max((one.in_hand for one in self._above_few.values()), default=0)
 
     def _serves_few(self) -> bool:
-        """Whether a client with few has a request in flight."""
+        """Return whether a client with few has a request in flight."""
         most = self._most_in_hand()
         many = sum(one.in_hand * MUCH_MORE > most for one in self._above_few.values())
         return self._active > many
@@ -196,7 +198,8 @@ class FairQueue:
             if now_s >= due_s and not self._is_portion_out:
                 self._is_portion_out = True
                 self._portion(self._many, PORTION, AT_WORK)
-                self._loop.call_soon(self._rest, now_s)  # behind what it has begun
+                # after the requests that this portion began
+                self._loop.call_soon(self._rest, now_s)
             elif not self._is_portion_out:
                 if self._later is not None:
                     self._later.cancel()
@@ -215,7 +218,7 @@ class FairQueue:
             self._call()
 
     def _others_come(self, now_s: float) -> bool:
-        """Whether other clients come beside one with many."""
+        """Return whether other clients are active besides one with many."""
         if len(self._many) > 1:
             return True
         [only] = self._many
@@ -227,8 +230,9 @@ class FairQueue:
             self._call()
 
     def _portion(self, queues: _Queues, left: int, most: int) -> int:
-        """Begin ``left`` units, one of each client in turn with less than ``most`` at work. Return
-        the units that are left."""
+        """Begin ``left`` units, one of each client in turn, of clients with fewer than ``most``
+        running. Return the units that are left.
+        """
         passed = 0
         while left > 0 and passed < len(queues):
             client, queue = next(iter(queues.items()))
@@ -249,7 +253,9 @@ class FairQueue:
         return left
 
     def _tidy(self, now_s: float) -> None:
-        """Forget clients with nothing in flight and their whole rate: they are as new."""
+        """Forget clients with nothing in flight and their full rate. They are the same as new
+        clients.
+        """
         if len(self._clients) >= FORGET_AT:
             self._clients = {
                 name: one

@@ -1,17 +1,17 @@
-"""Reads a stream in order, without gaps, for as long as the service lives.
+"""Reads a stream in order, without gaps, until the service stops.
 
-A stream publishes again what it has stored, with its sequence (streams.py: ``republish``), and a
-follower subscribes to that. No consumer exists: the server keeps no state for a follower, and one
-message reaches all followers by one publication. Subscriptions lose messages, so a follower also
-reads the stream itself, by batches of DIRECT.GET: at first, where a sequence is missing, and after
-CHECK_S without a message.
+A stream republishes stored messages with their sequences (streams.py: ``republish``), and a
+follower subscribes to these. No consumer exists. The server keeps no state for a follower, and one
+publication reaches all followers. Subscriptions lose messages, so a follower also reads the stream
+itself, by batches of DIRECT.GET: at the start, at a missing sequence, and after CHECK_S without a
+message.
 
-Example: a follower of WORKLOADS has handled 41. 42 comes and is handled. 44 comes: the follower
+Example: a follower of WORKLOADS has handled 41. 42 arrives and is handled. 44 arrives: the follower
 reads 43 and 44 from the stream. 45 is lost and nothing follows: the next check reads 45.
 
-A follower of some subjects cannot see a gap in its sequences. Every VERIFY_S it reads what came
-since the last time once more and handles what it lacks, which then comes late and behind newer
-messages. Mirrors of last values order them by their stamps.
+A follower of some subjects cannot see a gap in its sequences. Every VERIFY_S the follower reads
+once more from the last verified sequence and handles missing messages, late and behind newer ones.
+Mirrors of last values order them by their stamps.
 """
 
 import asyncio
@@ -31,20 +31,20 @@ from berthmaster.lib.nats.subjects import ALL_WORKLOADS, among, stored
 
 CHECK_S: Final = 1.0
 VERIFY_S: Final = 5.0
-BEHIND_S: Final = 0.02  # until a server that has less than the leader is asked again
-BEHIND_LIMIT_S: Final = 1.0  # the message may also be gone; a later check reads on
+BEHIND_S: Final = 0.02  # pause before a server that is behind the leader is asked again
+BEHIND_LIMIT_S: Final = 1.0  # the message may also be deleted; a later check continues
 AWAY_POLL_S: Final = 0.1
-REPLACED_AFTER_S: Final = 5.0  # a new leader may need a moment to see all that was stored
+REPLACED_AFTER_S: Final = 5.0  # a new leader may need some time to see all stored messages
 FIRST_PAUSE_S: Final = 0.05
 LONGEST_PAUSE_S: Final = 2.0
-# Of several servers, one that has just gone may be asked, and then nobody answers: the next try
-# asks another. A server that is only slow has longer each time.
+# A request may go to one of several servers that has just stopped, and gets no answer. The next try
+# goes to another server. A slow server gets longer each time.
 ANSWER_S: Final = 1.0
 LONGEST_ANSWER_S: Final = 8.0
-# The server's own headers stand behind those of the writer, who may use the same names.
+# The server appends its own headers after those of the writer, which may use the same names.
 _MARK: Final = b"Nats-Stream: "
-# Only a publication ends in these: an answer of DIRECT.GET, which another service can lead here,
-# has no Nats-Last-Sequence, and one of several has Nats-Num-Pending before it.
+# Only a publication ends in these headers. An answer of DIRECT.GET, which another service can
+# redirect here, has no Nats-Last-Sequence. A batched answer has Nats-Num-Pending before it.
 _STORED: Final = re.compile(
     rb"Nats-Stream: (\S+)\r\nNats-Subject: (\S+)\r\nNats-Sequence: (\d+)\r\n"
     rb"Nats-Time-Stamp: (\S+)\r\nNats-Last-Sequence: \d+\r\n\r\n\Z"
@@ -62,23 +62,24 @@ class Follower:
         start: Start = 1,
         relist_s: float | None = None,
     ) -> None:
-        """``start``: the first sequence, or "last-per-subject" for a mirror of last values, which
-        is listed anew every ``relist_s`` and when the stream was replaced. Other followers raise
-        StreamReplaced then."""
+        """``start``: the first sequence, or "last-per-subject" for a mirror of last values. A
+        mirror is listed again every ``relist_s`` and when the stream was replaced. Other followers
+        raise StreamReplaced then.
+        """
         self._conn = conn
         self._stream = stream
         self._filters = list(filters)
-        # Decisions are few: whoever follows all workloads hears them, too, and so sees gaps.
+        # Decisions are few: a follower of all workloads receives them too, and so sees gaps.
         whole = (ALL_WORKLOADS,) if stream == WORKLOADS else FOLLOWED[stream]
         self._is_whole = all(among(filters, each) for each in whole)
         self._takes_all = all(among(filters, each) for each in FOLLOWED[stream])
         self._start = start
         self._relist_s = relist_s
-        self.making = ""  # of the stream
-        self._answer_s = ANSWER_S  # within which the next request must be answered
+        self.making = ""  # the stream incarnation's id
+        self._answer_s = ANSWER_S  # time limit of the next request
         self.sequence = 0 if isinstance(start, str) else start - 1  # last handled
         self.caught_up = False
-        self.last_heard_s = 0.0  # event loop time: age of what we know
+        self.last_heard_s = 0.0  # event loop time, for the age of the state
 
     async def run(
         self,
@@ -87,10 +88,12 @@ class Follower:
         caught_up: Callable[[], None] | None = None,
         relisting: Callable[[bool], None] | None = None,
     ) -> None:
-        """Handle every message until cancelled; what ``handle`` raises ends it and is raised.
+        """Handle every message until cancelled. An exception of ``handle`` ends ``run`` and is
+        raised.
 
-        ``caught_up`` is called whenever all that was stored when a session began has been handled,
-        ``relisting`` before a list of values, with whether the stream was replaced.
+        ``caught_up`` is called when all messages stored at the start of a session have been
+        handled. ``relisting`` is called before values are listed, with whether the stream was
+        replaced.
         """
         pause_s = FIRST_PAUSE_S
         mirrors = isinstance(self._start, str)
@@ -107,7 +110,7 @@ class Follower:
                 await session.open(relist=list_next)
                 pause_s, self._answer_s = FIRST_PAUSE_S, ANSWER_S
                 time_to_list = await session.watch(self._relist_s if mirrors else None)
-                # A list that was cut short tells nothing of what is gone: list once more.
+                # An interrupted list does not tell which subjects are gone: list once more.
                 list_next = mirrors and (time_to_list or (list_next and not session.is_complete))
             except StreamReplaced:
                 raise
@@ -117,7 +120,7 @@ class Follower:
                 )
                 if isinstance(error, NoAnswer):
                     self._answer_s = min(2 * self._answer_s, LONGEST_ANSWER_S)
-                # Not all at once: many followers fail at the same moment.
+                # Randomly spread: many followers fail at the same time.
                 await asyncio.sleep(pause_s * random.uniform(0.5, 1.0))
                 pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
             finally:
@@ -126,7 +129,7 @@ class Follower:
                 raise session.failure
 
     async def _check_incarnation(self) -> bool:
-        """Whether a mirror must be listed anew because its stream is another one."""
+        """Return whether a mirror must be listed again because its stream was replaced."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + REPLACED_AFTER_S
         while True:
@@ -147,7 +150,7 @@ class Follower:
 
 
 class _Session:
-    """One connection's time of following."""
+    """Following during one connection."""
 
     def __init__(
         self,
@@ -161,21 +164,22 @@ class _Session:
         self._caught_up = caught_up
         self._stream = follower._stream.encode()
         self._batches = BatchReader(self._conn, follower._stream)
-        self._look = asyncio.Event()  # something does not add up: look at the stream, or end
+        self._look = asyncio.Event()  # set on an inconsistency: check the stream, or end
         self._why_ended = ""
-        self._reads = True  # from the stream: what comes meanwhile is read there, too
-        self._newest = 0  # sequence of what came meanwhile
-        self._verified = 0  # of some subjects: all up to here was read from the stream
-        self._since: set[int] = set()  # of some subjects: handled since then
-        self._has_received = False  # anything since the last check
-        self.is_complete = False  # that all which was stored at the start has been handled
-        self.failure: Exception | None = None  # of the handler
+        # reading from the stream, where messages that arrive meanwhile are read too
+        self._reads = True
+        self._newest = 0  # sequence of the newest message that arrived meanwhile
+        self._verified = 0  # follower of some subjects: last sequence read from the stream itself
+        self._since: set[int] = set()  # follower of some subjects: sequences handled since then
+        self._has_received = False  # any message since the last check
+        self.is_complete = False  # all messages stored at the start have been handled
+        self.failure: Exception | None = None  # exception of the handler
         self._listening: list[Listening] = []
         self._loop = asyncio.get_running_loop()
         self._forget = self._conn.when_reconnected(lambda: self._end("the connection was lost"))
 
     async def open(self, *, relist: bool) -> None:
-        """Subscribe, list the last values if wanted, and read what is behind. Raises BusError."""
+        """Subscribe, list the last values if requested, and read the backlog. Raises BusError."""
         follower = self._follower
         for subject in FOLLOWED[follower._stream] if follower._is_whole else follower._filters:
             self._listening.append(await self._conn.nc.listen(stored(subject), self._take))
@@ -198,8 +202,7 @@ class _Session:
                 self._call(self._caught_up)
 
     async def watch(self, relist_s: float | None) -> bool:
-        """Until the session is no good (False) or it is time to list anew (True). Raises
-        BusError."""
+        """Watch until the session is broken (False) or a relisting is due (True). Raises BusError."""
         loop = self._loop
         relist_at = None if relist_s is None else loop.time() + relist_s
         verify_at = loop.time() + VERIFY_S
@@ -226,8 +229,9 @@ class _Session:
         return False
 
     async def _verify(self) -> None:
-        """Read what the subscription may have lost, unless the stream is another one by now. A
-        follower of all subjects would have seen that something is lost."""
+        """Read messages that the subscription may have lost, unless the stream was replaced. A
+        follower of all subjects would have seen the loss.
+        """
         follower = self._follower
         info = await stream_info(self._conn, follower._stream, timeout_s=follower._answer_s)
         if info.making != follower.making or info.state.last_seq < follower.sequence:
@@ -236,14 +240,14 @@ class _Session:
             await self._read_on()
 
     async def close(self) -> None:
-        """Listen no more."""
+        """Unsubscribe."""
         self._forget()
         try:
             for each in self._listening:
                 await each.unsubscribe()
             await self._batches.close()
         except (nats_errors.Error, OSError):
-            pass  # the connection is gone, and the subscriptions with it
+            pass  # the connection is gone, with its subscriptions
 
     @property
     def _is_over(self) -> bool:
@@ -254,12 +258,12 @@ class _Session:
         self._look.set()
 
     def _take(self, subject: bytes, reply: bytes, headers: bytes, body: bytes) -> None:
-        """A message that the stream has stored."""
+        """Handle a message that the stream has stored."""
         if self._is_over:
             return
         found = _STORED.match(headers, headers.rfind(_MARK))
         if found is None or found[1] != self._stream:
-            return  # this stream did not publish it
+            return  # not published by this stream
         self._has_received = True
         self._follower.last_heard_s = self._loop.time()
         sequence = int(found[3])
@@ -278,7 +282,7 @@ class _Session:
             self._look.set()  # a new leader's repetition, or another stream of the same name
 
     async def _read_on(self) -> None:
-        """Handle all that the stream has behind what was handled."""
+        """Handle all messages of the stream behind the last handled one."""
         follower = self._follower
         self._reads = follower._is_whole or not self.is_complete
         start = follower.sequence if self._reads else self._verified

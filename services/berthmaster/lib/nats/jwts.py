@@ -1,5 +1,7 @@
-"""Seeds, signed JWTs, and the files of credentials that hold both. Pure: times and randomness are
-handed in. A seed is never put into an error.
+"""Seeds, signed JWTs, and credentials files with both. Pure: the caller passes times and
+randomness.
+
+An error never contains a seed.
 """
 
 import base64
@@ -29,7 +31,7 @@ Body = dict[str, Any]
 
 
 class ClaimsError(ValueError):
-    """It is no JWT, no seed or no file of credentials; the text holds nothing of it."""
+    """The text is no JWT, no seed or no credentials file. The message contains nothing of the text."""
 
 
 class Creds(NamedTuple):
@@ -38,13 +40,13 @@ class Creds(NamedTuple):
 
 
 def new_seed(kind: Kind, raw: bytes) -> str:
-    """The seed made of 32 random bytes."""
+    """Return the seed made of 32 random bytes."""
     seed: bytes = nkeys.encode_seed(raw, _PREFIXES[kind])
     return seed.decode()
 
 
 def public_key(seed: str) -> str:
-    """Raises ClaimsError."""
+    """Return the public key of a seed. Raises ClaimsError."""
     pair = _pair(seed)
     key: bytes = pair.public_key
     pair.wipe()
@@ -52,7 +54,7 @@ def public_key(seed: str) -> str:
 
 
 def answered(seed: str, nonce: str) -> bytes:
-    """The signature under a server's nonce. Raises ClaimsError."""
+    """Return the signature of a server's nonce. Raises ClaimsError."""
     pair = _pair(seed)
     signature: bytes = base64.b64encode(pair.sign(nonce.encode()))
     pair.wipe()
@@ -72,7 +74,7 @@ def _pair(seed: str) -> Any:
 
 
 def signed(body: Body, seed: str, *, now_s: float, ends_s: float | None = None) -> str:
-    """The JWT of what one of the functions below made. Raises ClaimsError."""
+    """Return the signed JWT of a body. Raises ClaimsError."""
     claims = body | {"iss": public_key(seed), "iat": int(now_s)}
     if ends_s is not None:
         claims["exp"] = int(ends_s)
@@ -86,7 +88,7 @@ def signed(body: Body, seed: str, *, now_s: float, ends_s: float | None = None) 
 
 
 def says(jwt: str, body: Body) -> bool:
-    """Whether it says this, whenever it was signed."""
+    """Return whether the JWT contains this body, whenever it was signed."""
     try:
         claims = decoded(jwt)
     except ClaimsError:
@@ -103,7 +105,7 @@ def _base64(data: bytes) -> str:
 
 
 def decoded(jwt: str) -> Body:
-    """What a JWT says; who signed it is not checked. Raises ClaimsError."""
+    """Return the claims of a JWT without checking the signature. Raises ClaimsError."""
     try:
         _, body, _ = jwt.split(".")
         claims = json.loads(base64.urlsafe_b64decode(body + "=" * (-len(body) % 4)))
@@ -115,7 +117,7 @@ def decoded(jwt: str) -> Body:
 
 
 def creds_text(creds: Creds) -> str:
-    """The file that every client of NATS reads."""
+    """Return the content of a credentials file, in the format of every NATS client."""
     return (
         f"-----BEGIN NATS USER JWT-----\n{creds.jwt}\n------END NATS USER JWT------\n\n"
         f"-----BEGIN USER NKEY SEED-----\n{creds.seed}\n------END USER NKEY SEED------\n"
@@ -123,7 +125,7 @@ def creds_text(creds: Creds) -> str:
 
 
 def parse_creds(text: str) -> Creds:
-    """Raises ClaimsError."""
+    """Return JWT and seed of a credentials file's content. Raises ClaimsError."""
     found = _CREDS.search(text)
     if found is None:
         raise ClaimsError(

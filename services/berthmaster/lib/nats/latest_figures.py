@@ -1,8 +1,8 @@
 """The newest usage metrics of each job, stored undecoded: few of thousands a minute are read.
 
-Metrics are observations: `KEEP_S` after its last message nothing is known of a job. Each cluster
-has a table of its own, bounded in bytes. Example: an agent sends metrics of 56,000 jobs, and pushes
-out the oldest of its own cluster and of no other.
+Metrics are observations, and expire `KEEP_S` after the job's last message. Each cluster has its own
+table, bounded in bytes. Example: an agent sends metrics of 56,000 jobs. The oldest metrics of its
+own cluster are dropped, and none of another cluster.
 """
 
 from collections import OrderedDict
@@ -16,8 +16,8 @@ from berthmaster.lib.nats.connection import Connection
 
 KEEP_S: Final = 4 * FIGURES_S
 MAX_OF_CLUSTER: Final = 32 * 1024 * 1024  # bytes; some 25,000 jobs
-BESIDE: Final = 512  # bytes that a table needs for one message beside its data
-MAX_CLUSTERS: Final = 8  # that tell of one job: the one that it was in before may still do
+BESIDE: Final = 512  # bytes of overhead for one message
+MAX_CLUSTERS: Final = 8  # clusters that report one job: its previous cluster may still do so
 _Job = tuple[str, str]  # tenant and id, as tokens
 
 
@@ -27,14 +27,14 @@ class _Message(NamedTuple):
 
 
 class _Table:
-    """The messages of one cluster, the oldest first."""
+    """The messages of one cluster, oldest first."""
 
     def __init__(self) -> None:
         self.messages: OrderedDict[_Job, _Message] = OrderedDict()
         self.size = 0
 
     def put(self, job: _Job, message: _Message) -> bool:
-        """Keep the newest message about a job; return whether the job is new here."""
+        """Store the newest message about a job. Return whether the job is new here."""
         before = self.messages.pop(job, None)
         self.messages[job] = message
         self.size += len(message.data) - (len(before.data) if before is not None else -BESIDE)
@@ -44,7 +44,7 @@ class _Table:
         self.size -= len(self.messages.pop(job).data) + BESIDE
 
     def is_over(self, now_s: float) -> bool:
-        """Return whether there is too much, or the oldest message is too old."""
+        """Return whether the table is too large, or the oldest message too old."""
         if not self.messages:
             return False
         oldest = next(iter(self.messages.values()))
@@ -52,7 +52,7 @@ class _Table:
 
 
 class LatestFigures:
-    """Figures of jobs that came through us."""
+    """Usage metrics of Berthmaster's jobs."""
 
     def __init__(self, now: Callable[[], float]) -> None:
         self._now = now
@@ -74,7 +74,7 @@ class LatestFigures:
         if table.put(job, _Message(now_s, data)):
             known = self._clusters.setdefault(job, [])
             known.append(cluster)
-            if len(known) > MAX_CLUSTERS:  # the one that was first left the job long ago
+            if len(known) > MAX_CLUSTERS:  # the first cluster is one that the job left long ago
                 self._forget(known[0], job)
         self._tables.move_to_end(cluster)
         self._tidy(cluster, now_s)
@@ -98,7 +98,7 @@ class LatestFigures:
             del self._clusters[job]
 
     def of(self, tenant: str, workload: str) -> tuple[JobFigures, ...]:
-        """What is known of one job, by cluster."""
+        """Return the known metrics of one job, by cluster."""
         job = (subjects.token(tenant), subjects.token(workload))
         found: list[JobFigures] = []
         for cluster in sorted(self._clusters.get(job, ())):

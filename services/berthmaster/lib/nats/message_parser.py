@@ -1,17 +1,17 @@
-"""Parses what the server sends, faster than the library does, and passes messages to takers.
+"""Parses the server's messages, faster than the library does, and passes messages to takers.
 
-A subscription may have a taker: the parser calls it with the bytes of each message at once, and
-the library never sees that message. One client's burst is read before the messages of the next
-client, so the cost of one message decides how long the others wait.
+A subscription may have a taker: the parser calls the taker with the bytes of each message at once,
+and the library never sees that message. The parser reads one client's burst before the messages of
+the next client. So the cost of one message decides how long the others wait.
 
 Three rules bound the time of one connection:
 
 - After ``SLICE`` messages the event loop runs, however much there is to read.
-- A connection that takes requests also pauses (``pause_s``), so that the server and the service
-  have the cores meanwhile. The pauses end in a long burst, or the server would drop the connection.
-- A service that only shows or books events reads in rounds (``round_s``): a wake-up costs more
-  than a message. Example: at 100 jobs a second a dashboard wakes 10 times a second instead of 400
-  times. An answer that the service waits for ends the pause.
+- A connection for requests also pauses (``pause_s``), so that the server and the service have the
+  cores meanwhile. In a long burst the pauses end, or the server would drop the connection.
+- A service that only shows or records events reads in rounds (``round_s``), since a wake-up costs
+  more than a message. Example: at 100 jobs a second a dashboard wakes 10 times a second instead of
+  400 times. A pending answer ends the pause.
 """
 
 import asyncio
@@ -25,22 +25,22 @@ from nats.protocol.parser import Parser  # after nats_py, which sees to what nat
 
 Taker = Callable[[bytes, bytes, bytes, bytes], None]  # (subject, reply, headers or b"", body)
 _END: Final = b"\r\n"
-SLICE: Final = 32  # messages that are read before the event loop runs; below a millisecond's work
-PAUSE_S: Final = 0.001  # between slices of what others send
-PAUSES_S: Final = 0.25  # of such pauses in a row: some 8,000 messages
-PAUSES_SHARE: Final = 0.1  # of the time, in the long run
-FULL_READ: Final = 32 * 1024  # as much as is read at once: there is more
+SLICE: Final = 32  # messages read before the event loop runs; less than a millisecond of work
+PAUSE_S: Final = 0.001  # between slices of other clients' messages
+PAUSES_S: Final = 0.25  # total of such pauses in a row: some 8,000 messages
+PAUSES_SHARE: Final = 0.1  # fraction of the time, in the long run
+FULL_READ: Final = 32 * 1024  # the maximum of one read, so more data waits
 _MESSAGES: Final = (b"MSG", b"HMSG")
 
 
 class MessageParser(Parser):
-    """The library's parser for all but messages."""
+    """The library's parser, with message parsing replaced."""
 
     def __init__(self, nc: Any) -> None:
-        self.takers: dict[bytes, Taker] = {}  # by number of the subscription
+        self.takers: dict[bytes, Taker] = {}  # by subscription number
         self.pause_s = 0.0
-        self.round_s = 0.0  # between two reads of the server's messages; 0 = at once
-        self.pending_answers = 0  # while there are any, messages are read at once
+        self.round_s = 0.0  # seconds between two reads of the server's messages; 0 = at once
+        self.pending_answers = 0  # while above 0, messages are read at once
         self._wake: asyncio.Future[None] | None = None
         self._pauses_left_s = PAUSES_S
         self._paused_at_s = 0.0
@@ -49,13 +49,13 @@ class MessageParser(Parser):
         super().__init__(nc)
 
     def reset(self) -> None:
-        """Begin another connection, with nothing read of it."""
+        """Begin another connection, with an empty buffer."""
         self._connections += 1
         self._needs = 0
         super().reset()
 
     async def parse(self, data: bytes = b"") -> None:
-        """Handle all complete messages; the remaining bytes wait for more."""
+        """Handle all complete messages. The remaining bytes wait for more."""
         self.buf.extend(data)
         if len(self.buf) < self._needs:
             return
@@ -111,11 +111,11 @@ class MessageParser(Parser):
             self._wake.set_result(None)
 
     def end_answer(self) -> None:
-        """End ``await_answer``: the answer has come, or its request was given up."""
+        """End ``await_answer``: the answer has come, or the request was abandoned."""
         self.pending_answers -= 1
 
     async def _let_gather(self, round_s: float) -> None:
-        """Leave new bytes in the kernel, so that they wake nothing."""
+        """Leave new bytes in the kernel, so that they cause no wake-up."""
         writer = getattr(self.nc._transport, "_io_writer", None)
         if writer is None or writer.transport.is_closing():
             return
@@ -142,7 +142,7 @@ class MessageParser(Parser):
         await asyncio.sleep(pause_s)
 
     async def _other(self, line: bytes) -> None:
-        """One line that is no message: the library's own rules, of this line alone."""
+        """Parse one line that is no message, by the library's own rules."""
         connection = self._connections
         self.buf = bytearray(line)
         await super().parse()

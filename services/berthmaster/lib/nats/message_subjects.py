@@ -1,6 +1,6 @@
 """The subject that each event, fact and setting belongs under. Pure.
 
-Guards and permissions go by subjects, so readers apply a message only under its own subject. An
+Guards and permissions apply to subjects, so readers apply a message only under its own subject. An
 event whose content names another workload, kind or cluster is void. Readers reject a copy of an old
 setting, and a setting under another subject: no operator made these.
 """
@@ -35,8 +35,8 @@ from berthmaster.lib.nats.stream_messages import Recorded
 
 
 class Decoded(NamedTuple):
-    event: WorkloadEvent  # of the workload that its subject names
-    is_astray: bool  # its content is another's
+    event: WorkloadEvent  # of the workload in the subject
+    is_astray: bool  # whether the content names another workload, kind or cluster
 
 
 def event_subject(event: WorkloadEvent) -> str:
@@ -45,8 +45,10 @@ def event_subject(event: WorkloadEvent) -> str:
 
 
 def decode_event(subject: str, data: bytes) -> Decoded:
-    """Decode an event of the workload that the subject names. Raises UNREADABLE, and SubjectError
-    where the subject names none."""
+    """Decode an event of the workload in the subject.
+
+    Raises UNREADABLE, and SubjectError if the subject names no workload.
+    """
     event = EVENTS.decode(data)
     try:
         if event_subject(event) == subject:
@@ -78,15 +80,15 @@ def fact_subject(fact: FleetFact) -> str:
             assert_never(fact)
 
 
-TICK_S: Final = 0.000_01  # the least by which a setting is later than the one before
+TICK_S: Final = 0.000_01  # minimum difference between a setting's time and the previous one's
 
 
 class InvalidSetting(msgspec.ValidationError):
-    """A setting stands under another subject than its own, or is older than the one before."""
+    """A setting is stored under another subject than its own, or is older than the previous one."""
 
 
 def control_subject(fact: ControlFact) -> str:
-    """Return where an operator's setting is kept."""
+    """Return the subject of an operator's setting."""
     match fact:
         case QueueSetting():
             return subjects.queue_setting(fact.queue)
@@ -103,7 +105,7 @@ def control_subject(fact: ControlFact) -> str:
 
 
 def read_control(subject: str, data: bytes) -> ControlFact:
-    """Read one setting. Raises UNREADABLE; NotBelieved if its subject is another one."""
+    """Read one setting. Raises UNREADABLE, and InvalidSetting if stored under another subject."""
     fact: ControlFact = CONTROL_FACTS.decode(data)
     try:
         own = control_subject(fact)
@@ -115,8 +117,9 @@ def read_control(subject: str, data: bytes) -> ControlFact:
 
 
 def later_than(fact: ControlFact, before: ControlFact | None) -> ControlFact:
-    """Return the setting with a time behind that of the one before, whose writer's clock may be
-    ahead, so that readers believe it."""
+    """Return the setting with a time after the previous one's, so that readers accept the setting.
+    The previous writer's clock may have been fast.
+    """
     if before is None:
         return fact
     return msgspec.structs.replace(fact, set_at_s=max(fact.set_at_s, before.set_at_s + TICK_S))
@@ -126,10 +129,11 @@ class ControlReader:
     """Reads settings in the order in which they are stored."""
 
     def __init__(self) -> None:
-        self._newest: dict[str, tuple[int, float]] = {}  # by subject: sequence, when it was set
+        # by subject: sequence and time of the setting
+        self._newest: dict[str, tuple[int, float]] = {}
 
     def read(self, recorded: Recorded) -> ControlFact:
-        """Read one setting; the same one may come again. Raises UNREADABLE; NotBelieved."""
+        """Read one setting. The same setting may be read again. Raises UNREADABLE, InvalidSetting."""
         fact = read_control(recorded.subject, recorded.data)
         sequence, newest_s = self._newest.get(recorded.subject, (0, 0.0))
         at_s = fact.set_at_s
@@ -141,5 +145,5 @@ class ControlReader:
         return fact
 
     def forget(self) -> None:
-        """Forget all, since the stream is another one."""
+        """Forget all settings, since the stream was replaced."""
         self._newest.clear()

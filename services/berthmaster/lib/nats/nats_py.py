@@ -1,8 +1,8 @@
-"""The names that we use of nats-py, imported without aiohttp.
+"""The names used of nats-py, imported without aiohttp.
 
-nats-py imports aiohttp for websockets alone, and treats it as optional. The import takes a quarter
-of a second of CPU and 20 MiB in each process that has aiohttp installed for something else. So
-nats-py is imported as if aiohttp were absent. A client that connects by websocket calls
+nats-py imports aiohttp for websockets only, and treats aiohttp as optional. The import takes a
+quarter of a second of CPU and 20 MiB in each process that has aiohttp installed for other reasons.
+So nats-py is imported as if aiohttp were absent. A client that connects by websocket calls
 ``allow_websockets``.
 """
 
@@ -11,14 +11,14 @@ import sys
 
 
 def allow_websockets() -> None:
-    """Import aiohttp for a URL of ws:// or wss://, as nats-py would have. Raises ImportError."""
+    """Import aiohttp for a URL of ws:// or wss://, as nats-py would. Raises ImportError."""
     transport = importlib.import_module("nats.aio.transport")
-    for name in ("aiohttp", "multidict"):  # by name: no part of ours depends on them
+    for name in ("aiohttp", "multidict"):  # by name, since Berthmaster does not depend on them
         setattr(transport, name, importlib.import_module(name))
 
 
 def _import_nats() -> None:
-    if "aiohttp" in sys.modules:  # it is paid for already
+    if "aiohttp" in sys.modules:  # the cost is paid already
         return
     sys.modules["aiohttp"] = None  # type: ignore[assignment] # `import aiohttp` fails from here on
     try:

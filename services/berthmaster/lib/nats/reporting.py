@@ -1,12 +1,14 @@
-"""How whoever knows facts at first hand tells them: on change, and all again now and then.
+"""Reports facts on change, and all facts again from time to time.
 
-Emulated and real inventories know different things and tell them in one way. Only the last value
-of a fact counts, so changes within an interval become one report and the first goes out at once.
-Each is stored and acknowledged; one that was not is due again. At the start of a writer's life all
-is told, and what earlier lives told is handed to the source, which knows what of it is no more.
+Emulated and real inventories have different facts and report them in one way. Only the last value
+of a fact matters, so changes within an interval become one report, and the first change is sent at
+once. Each report is stored and acknowledged. An unacknowledged one is due again.
 
-The sign of life means "nothing older than this is left to tell", so there is none while there is,
-and one at once when there no longer is: until then no decider places anything in the cluster.
+An incarnation of a writer begins by reporting everything. The source receives the facts of earlier
+incarnations and knows which of them are obsolete.
+
+The heartbeat means "nothing older than this is unreported". So there is none while reports are
+pending, and one immediately afterwards. Until then no decider places anything in the cluster.
 """
 
 import asyncio
@@ -18,58 +20,64 @@ from berthmaster.lib.nats.connection import Connection
 from berthmaster.lib.nats.errors import BusError, TooLarge
 from berthmaster.lib.runtime.periodic import beats, set_within, stopped_within, unless_stopped
 
-AT_ONCE: Final = 64  # facts on their way
+AT_ONCE: Final = 64  # facts in flight
 ALIVE_INTERVAL_S: Final = 1.0
-LOOK_S: Final = 0.02  # how often pending changes are looked at while there are some
+LOOK_S: Final = 0.02  # interval of checks while changes are pending
 RETRY_S: Final = 0.5
-REMEMBERED: Final = 1024  # subjects whose last report's time is kept without asking what for
+REMEMBERED: Final = 1024  # subjects whose last report's time is kept unconditionally
 
 
-# A fact as it is to be stored, and after how long the bus forgets it; None = never.
+# A fact to store, and the seconds after which the bus deletes the fact; None = never.
 Told = tuple[FleetFact, float | None]
 
 
 class Source(Protocol):
-    """Whoever knows. Called from the event loop, one call at a time; must not block."""
+    """The source of facts. Called from the event loop, one call at a time. Methods must not block."""
 
     def changes(self) -> Mapping[str, bool]:
-        """Subjects that have changed since the last call; True: before those that can wait."""
+        """Return subjects that have changed since the last call. True: before those that can wait."""
         ...
 
     def everything(self) -> Iterable[str]:
-        """Every subject with a fact, in the order in which they are put at first: AT_ONCE of them
-        together, so that these may be stored in any."""
+        """Return every subject with a fact, in the order of the first report. AT_ONCE of them are
+        sent together and may be stored in any order.
+        """
         ...
 
     def earlier(self, facts: Sequence[FleetFact]) -> None:
-        """What earlier lives left on the bus. What of it is no more is a change."""
+        """Receive the facts that earlier incarnations left on the bus. Obsolete ones become
+        changes.
+        """
         ...
 
     def fact(self, subject: str, stamp: Stamp, now_s: float) -> Told | None:
-        """What is to be told under a subject now; None: nothing."""
+        """Return the fact to report under a subject now; None = none."""
         ...
 
 
 class Writer(Protocol):
-    """Where facts are told. Calls raise BusError."""
+    """The destination of facts. Calls raise BusError."""
 
     async def begin(self) -> list[FleetFact]:
-        """A new life, with an epoch above all before; what those have left."""
+        """Begin an incarnation with an epoch above all earlier ones. Return the facts left by
+        those.
+        """
         ...
 
     def stamp(self) -> Stamp: ...
 
     async def put(self, subject: str, fact: FleetFact, *, keep_s: float | None = None) -> int:
-        """Store a fact; its sequence."""
+        """Store a fact and return its sequence."""
         ...
 
 
 class Coalescer:
-    """Which subjects to report now. Knows no clock."""
+    """Chooses the subjects to report now. Has no clock."""
 
     def __init__(self, interval_s: float, rate_per_s: float) -> None:
-        """At most one report of a subject per interval; at most ``rate_per_s`` of those that are
-        not urgent."""
+        """Allow one report of a subject per interval, and ``rate_per_s`` reports that are not
+        urgent.
+        """
         self._interval_s = interval_s
         self._rate_per_s = rate_per_s
         self._pending: dict[str, bool] = {}
@@ -79,17 +87,19 @@ class Coalescer:
         self._budget_s = 0.0
 
     def mark(self, changed: Mapping[str, bool]) -> None:
-        """These subjects have changed; True: urgently."""
+        """Record changed subjects. True: urgent."""
         for subject, urgent in changed.items():
             self._pending[subject] = urgent or self._pending.get(subject, False)
 
     @property
     def pending(self) -> int:
-        """Subjects with changes that nobody has been told."""
+        """Return the number of subjects with unreported changes."""
         return len(self._pending)
 
     def due(self, now_s: float) -> list[str]:
-        """Subjects to report now, urgent ones first, each once; they count as reported."""
+        """Return subjects to report now, urgent ones first, each once. They are then recorded as
+        reported.
+        """
         most = max(1.0, self._rate_per_s * self._interval_s)
         gained = (now_s - self._budget_s) * self._rate_per_s
         self._budget = min(most, self._budget + max(0.0, gained))
@@ -113,7 +123,7 @@ class Coalescer:
 
 
 class FactReporter:
-    """Tells what a source knows, for as long as it may."""
+    """Reports a source's facts, as long as permitted."""
 
     def __init__(
         self,
@@ -126,8 +136,9 @@ class FactReporter:
         may_tell: Callable[[], bool] = lambda: True,
         on_told: Callable[[FleetFact, float | None], None] = lambda _fact, _waited_s: None,
     ) -> None:
-        """``may_tell`` is asked before each write, for those who do it under a lease. ``on_told``
-        gets each fact with the seconds since its change was known, None for what is told anew."""
+        """``may_tell`` is called before each write, for writers under a lease. ``on_told`` gets
+        each fact with the seconds since its change was known; None = repeated without a change.
+        """
         self._conn = conn
         self._source = source
         self._writer = writer
@@ -135,7 +146,7 @@ class FactReporter:
         self._may_tell = may_tell
         self._on_told = on_told
         self._changed = asyncio.Event()
-        self._since_s: dict[str, float] = {}  # subject -> when a change of it was first known
+        self._since_s: dict[str, float] = {}  # subject -> when a change was first known
         self._telling = False
         self._refresh_at_s = 0.0  # event loop time
         self._too_large: set[str] = set()
@@ -143,11 +154,13 @@ class FactReporter:
 
     @property
     def behind(self) -> bool:
-        """Whether there is something older to tell than now."""
+        """Return whether older facts are still unreported."""
         return not self._abreast.is_set()
 
     def wake(self) -> None:
-        """The source has changes. Whoever does not tell leaves them: a life begins with all."""
+        """Note the source's changes. A replica that does not report drops them, because an
+        incarnation begins with all facts.
+        """
         changed = self._source.changes()
         if not (changed and self._telling):
             return
@@ -158,7 +171,7 @@ class FactReporter:
         self._changed.set()
 
     async def run(self, until: asyncio.Event) -> None:
-        """A writer's life: begin, tell all, then what changes; may be called again."""
+        """Run one incarnation: begin, report everything, then changes. May be called again."""
         try:
             await self._begin(until)
             while not until.is_set():
@@ -178,7 +191,9 @@ class FactReporter:
             self._since_s.clear()
 
     async def _begin(self, until: asyncio.Event) -> None:
-        """Choose an epoch and learn what is left of earlier lives. Tries until the bus answers."""
+        """Choose an epoch and read the facts of earlier incarnations. Retries until the bus
+        answers.
+        """
         while not until.is_set():
             try:
                 earlier = await self._writer.begin()
@@ -194,8 +209,9 @@ class FactReporter:
             return
 
     def _refresh(self) -> None:
-        """Tell everything again now and then: the log of facts keeps some days only, and whoever
-        repeats a decision from it needs every fact that was true then."""
+        """Report everything again from time to time. The log of facts keeps only some days, and
+        repeating a decision needs every fact that was true then.
+        """
         now_s = asyncio.get_running_loop().time()
         if now_s >= self._refresh_at_s:
             self._refresh_at_s = now_s + REFRESH_S
@@ -209,7 +225,7 @@ class FactReporter:
             pass
 
     async def _send(self, subjects: Sequence[str]) -> bool:
-        """Report these; whether all were taken. Those that were not are due again."""
+        """Report these subjects. Return whether all were stored. Those that were not are due again."""
         good = True
         for start in range(0, len(subjects), AT_ONCE):
             part = subjects[start : start + AT_ONCE]
@@ -224,7 +240,7 @@ class FactReporter:
 
     async def _put(self, subject: str) -> None:
         if not self._may_tell():
-            return  # the next life tells all
+            return  # the next incarnation reports everything
         since_s = self._since_s.pop(subject, None)
         told = self._source.fact(subject, self._writer.stamp(), self._conn.now())
         if told is None:
@@ -232,7 +248,7 @@ class FactReporter:
         fact, keep_s = told
         try:
             await self._writer.put(subject, fact, keep_s=keep_s)
-        except TooLarge as error:  # repeating is pointless, and must not silence all the rest
+        except TooLarge as error:  # repeating is pointless, and must not block the other facts
             if subject not in self._too_large:
                 self._too_large.add(subject)
                 self._conn.log.error("fact too large", subject=subject, why=str(error))
@@ -250,8 +266,9 @@ class FactReporter:
         sign: Callable[[Stamp, float], ClusterAlive | None],
         stopping: asyncio.Event,
     ) -> None:
-        """The sign of life, once a second, unless there is something older to tell, and then when
-        that is told; ``sign`` may have reasons of its own for silence."""
+        """Send the heartbeat once a second. While older facts are unreported, wait until they are
+        stored. ``sign`` may have its own reasons to return None.
+        """
         async for _ in beats(ALIVE_INTERVAL_S, stopping):
             if self.behind:
                 await unless_stopped(set_within(ALIVE_INTERVAL_S, self._abreast), stopping)

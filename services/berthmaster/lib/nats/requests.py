@@ -1,11 +1,11 @@
 """Requests and their answers over one inbox, where a refusal of the server is an answer too.
 
-A server that does not permit a request says so out of band and sends no reply. Here whoever waits
-for that reply is told at once, instead of taking the silence for a slow or absent service.
+A server that denies a request reports the denial out of band and sends no reply. Here the caller
+gets an error at once, instead of mistaking the silence for a slow or absent service.
 
-A request is sent while the server is there, never kept for it: what would be asked again and again
-in its absence would all reach it at once when it is back. Requests to JetStream's API share a
-window (see window.py).
+A request is sent only while the server is connected, never buffered. Repeated requests would
+otherwise all reach a returning server at once. Requests to JetStream's API share a window (see
+window.py).
 """
 
 import asyncio
@@ -25,15 +25,14 @@ from berthmaster.lib.nats.window import Window
 
 API: Final = (JETSTREAM, IMPORTED_JETSTREAM)
 GRACE_S: Final = 0.1
-WRITE_AHEAD_BYTES: Final = 256 * 1024  # that the system has not taken yet
+WRITE_AHEAD_BYTES: Final = 256 * 1024  # written bytes that the system has not sent yet
 NO_RESPONDERS: Final = "503"
 _VIOLATION: Final = re.compile(r'permissions violation for (publish|subscription) to "([^"]+)"')
 
 
 def parse_violation(text: str) -> tuple[str, str] | None:
-    """("publish" or "subscription", subject in lower case) of a server's permission violation.
-
-    Lower case: the client library hands the text on that way.
+    """Return ("publish" or "subscription", subject in lower case) of a server's permission
+    violation. The client library passes the text on in lower case.
     """
     found = _VIOLATION.search(text.lower())
     return (found[1], found[2]) if found else None
@@ -66,8 +65,10 @@ class Requests:
     async def ask(
         self, subject: str, data: bytes, timeout_s: float, headers: dict[str, str] | None
     ) -> Msg:
-        """Send and wait for one answer. Raises NoAnswer, NotConnected, NotPermitted, and
-        nats_errors.Error."""
+        """Send and wait for one answer.
+
+        Raises NoAnswer, NotConnected, NotPermitted, and nats_errors.Error.
+        """
         if self._inbox_denied:
             raise NotPermitted(self._inbox_denied)
         self._count += 1
@@ -86,7 +87,7 @@ class Requests:
         return msg
 
     async def _there(self) -> None:
-        """Until there is a server to send to."""
+        """Wait until a server is connected."""
         while not (self._nc.is_connected or self._nc.is_closed):
             self._back.clear()
             await self._back.wait()
@@ -100,7 +101,7 @@ class Requests:
                 await self._there()
         self._waiting[question.token] = question
         reply = f"{self._inbox}.{question.token}"
-        # After this process stood still, answers are there to be read: one more pause for them.
+        # After this process was suspended, answers may wait to be read: one more pause for them.
         timer = loop.call_at(deadline, loop.call_later, GRACE_S, _end_unanswered, answer)
         self._nc.message_parser.await_answer()
         try:
@@ -115,8 +116,10 @@ class Requests:
             answer.cancel()
 
     async def _in_window(self, question: _Question, limit_s: float) -> Msg:
-        """The time limit counts twice: for its place, and then for the server. What waited long
-        for its place would else be sent with no time left, and its lateness tell nothing."""
+        """Send within the window. The time limit applies twice: to the wait for a place, then to
+        the server. Otherwise a request that waited long for a place would be sent with no time
+        left, and its lateness would say nothing about the server.
+        """
         key = (question.subject, question.data)
         async with asyncio.timeout(limit_s):
             await self._window.enter(key)
@@ -126,7 +129,8 @@ class Requests:
             if _was_unanswered(question.answer):
                 self._window.late(question.token, key, limit_s)
             else:
-                self._window.failed()  # it was not sent yet, or the answer came at that moment
+                # the request was not sent yet, or the answer came together with the cancellation
+                self._window.failed()
             raise
         except BaseException:
             self._window.failed()
@@ -135,7 +139,7 @@ class Requests:
         return msg
 
     def denied(self, text: str) -> None:
-        """The server reported a permission violation: tell those whom it concerns."""
+        """Fail the requests that a reported permission violation concerns."""
         violation = parse_violation(text)
         if violation is None:
             return
@@ -151,14 +155,14 @@ class Requests:
                 question.answer.set_exception(error)
 
     def interrupted(self) -> None:
-        """The connection broke: answers to what was asked before do not come to the next one."""
+        """Fail all requests after a disconnect: their answers do not reach the next connection."""
         self._fail(NoAnswer("the connection broke before the answer came"))
 
     def resumed(self) -> None:
         self._back.set()
 
     def closed(self) -> None:
-        """The connection is closed for good: nobody will be answered."""
+        """Fail all requests after the connection was closed for good."""
         self._fail(NotConnected("the connection was closed"))
         self._back.set()
 
@@ -180,9 +184,9 @@ class Requests:
 
 
 def _was_unanswered(answer: "asyncio.Future[Msg]") -> bool:
-    """Whether the question was sent, and nobody waits for its answer any more."""
+    """Return whether the request was sent and abandoned without an answer."""
     if not answer.done():
-        return False  # it was not sent yet
+        return False  # not sent yet
     return answer.cancelled() or isinstance(answer.exception(), TimeoutError)
 
 
@@ -193,9 +197,12 @@ def _end_unanswered(answer: "asyncio.Future[Msg]") -> None:
 
 @asynccontextmanager
 async def _cancellable() -> AsyncIterator[None]:
-    """Ends with CancelledError where the block swallowed a cancellation. The library connects under
-    `asyncio.wait_for`: of a cancellation and a refused connection in one turn of the loop, that
-    tells the refusal, and whoever closes while a server is away would be tried for, for ever."""
+    """Raise CancelledError if the block swallowed a cancellation.
+
+    The library connects under `asyncio.wait_for`. If a cancellation and a refused connection meet
+    in one pass of the event loop, `wait_for` raises the refusal only. A client closed while a
+    server is away would then retry for ever.
+    """
     task = asyncio.current_task()
     before = task.cancelling() if task is not None else 0
     try:
@@ -206,7 +213,7 @@ async def _cancellable() -> AsyncIterator[None]:
 
 
 def headers_of(block: bytes) -> dict[str, str]:
-    """The headers of a message, with the status that the server puts into their first line."""
+    """Return the headers of a message, with the status from the server's first line."""
     first, _, lines = block.partition(b"\r\n")
     headers = header_lines(lines)
     status, _, description = first.removeprefix(b"NATS/1.0").strip().partition(b" ")
@@ -218,8 +225,9 @@ def headers_of(block: bytes) -> dict[str, str]:
 
 
 def header_lines(raw: bytes) -> dict[str, str]:
-    """Names and values, by lines. The library's reader asks of each letter of a name whether it is
-    a blank: a tenth of the work of a service that follows the log."""
+    """Return names and values, by lines. The library's reader tests each letter of a name for a
+    blank: a tenth of the work of a service that follows the log.
+    """
     headers = {}
     for line in raw.split(b"\r\n"):
         name, colon, value = line.partition(b":")
@@ -230,33 +238,36 @@ def header_lines(raw: bytes) -> dict[str, str]:
 
 
 class Listening:
-    """A subscription whose messages a taker gets."""
+    """A subscription whose messages go to a taker."""
 
     def __init__(self, client: "PatientClient", subscription: Subscription) -> None:
         self._client = client
         self._subscription = subscription
 
     async def unsubscribe(self) -> None:
-        """Take no more. Raises nats_errors.Error, OSError."""
+        """Unsubscribe. Raises nats_errors.Error, OSError."""
         self._client.message_parser.takers.pop(b"%d" % self._subscription._id, None)
         await self._subscription.unsubscribe()
 
 
 async def _none(_: Msg) -> None:
-    """Its taker has it."""
+    """Ignore the message: its taker has handled it."""
 
 
 class PatientClient(NatsClient):
-    """The library's client, except that no error that a server reports closes it for good, that it
-    reads headers in half the time, and that all which is published in one turn of the event loop
-    goes to the server in one write, without a task in between.
+    """The library's client, with these differences:
 
-    A service reconnects and says what is wrong: users are put right and limits are raised while it
-    waits. (The library closes on any error but a stale connection or a missing permission, and
-    forgets to close the sockets of tries to reconnect that failed half-way.) And a URL that says
-    tls means it: the library would go on in plain text when the server, or whoever answers in its
-    place, offers nothing else. Nor does it follow a server of this machine to others in plain text,
-    unless that is permitted.
+    - No error reported by a server closes the client for good. A service reconnects and reports the
+      error, while operators correct users and limits. The library closes on any error but a stale
+      connection or a missing permission.
+    - Sockets of reconnection attempts that failed half-way are closed. The library forgets them.
+    - A tls URL requires TLS. The library would continue in plain text if the server, or an
+      impostor,
+      offers nothing else.
+    - A server of this machine cannot redirect the client to others in plain text, unless permitted.
+    - Headers are read in half the time. All publications of one event loop pass go to the server in
+      one
+      write, without a task in between.
     """
 
     plaintext = False
@@ -267,14 +278,16 @@ class PatientClient(NatsClient):
         self._is_write_due = False
 
     async def listen(self, subject: str, take: Taker, queue: str = "") -> Listening:
-        """Subscribe; ``take`` is called with each message as it is read, and must not raise.
-        Raises nats_errors.Error, OSError."""
+        """Subscribe. ``take`` is called with each message as it is read, and must not raise.
+
+        Raises nats_errors.Error, OSError.
+        """
         subscription = await self.subscribe(subject, queue=queue, cb=_none)
         self.message_parser.takers[b"%d" % subscription._id] = take
         return Listening(self, subscription)
 
     def send_now(self, subject: str, data: bytes = b"") -> None:
-        """Publish from where nothing can be awaited: dropped while the server is away."""
+        """Publish from synchronous code. The message is dropped while the server is away."""
         if self.is_connected:
             command = b"PUB %b %d\r\n%b\r\n" % (subject.encode(), len(data), data)
             self._pending.append(command)
@@ -282,7 +295,7 @@ class PatientClient(NatsClient):
             self._write_soon()
 
     async def send_raw(self, publishing: list[bytes]) -> None:
-        """What stands in the protocol's own form already."""
+        """Send publications that are already in the protocol's form."""
         self.stats["out_msgs"] += len(publishing)
         await self._send_command(b"".join(publishing))
         await self._flush_pending()
@@ -299,11 +312,12 @@ class PatientClient(NatsClient):
             asyncio.get_running_loop().call_soon(self._write)
 
     def _write(self) -> None:
-        """Everything that waits, unless the system takes no more at present: then the library's own
-        flusher waits until it does."""
+        """Write all pending data. If the system accepts no more at present, the library's own
+        flusher waits.
+        """
         self._is_write_due = False
         if not self.is_connected:
-            return  # whoever connects sends what waits
+            return  # connecting sends the pending data
         if not self._pending:  # a ping, which the library counts here and writes by itself
             self._pending_data_size = 0
             return
@@ -329,14 +343,15 @@ class PatientClient(NatsClient):
     async def _process_connect_init(self) -> None:
         async with _cancellable():
             await super()._process_connect_init()
-        # asyncio would warn at each end of a stream of which it does not know that it is TLS's.
+        # asyncio would warn at each end of a TLS stream that is not marked as one.
         writer = getattr(self._transport, "_io_writer", None)
         if writer is not None and writer.get_extra_info("sslcontext") is not None:
             writer.transport.get_protocol()._over_ssl = True
 
     async def _select_next_server(self) -> None:
-        """The one that was left comes last: where it stands still, it takes connections all the
-        same and says nothing."""
+        """Try the server that was left last. A suspended server accepts connections but stays
+        silent.
+        """
         if (left := self._current_server) in self._server_pool:
             self._server_pool.remove(left)
             self._server_pool.append(left)

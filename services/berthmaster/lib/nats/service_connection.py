@@ -1,4 +1,6 @@
-"""A service's connection to the bus, whether it reads streams or asks the door."""
+"""A service's connection to the bus, for services that read streams and for those that use the door
+(agent API).
+"""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -12,7 +14,7 @@ from berthmaster.lib.runtime.periodic import beats, unless_stopped
 from berthmaster.lib.runtime.service import Context
 from berthmaster.lib.runtime.settings import CommonSettings
 
-WRITE_CHECK_S: Final = 0.5  # between two checks whether the bus stores our writes
+WRITE_CHECK_S: Final = 0.5  # between two checks whether the bus stores this service's writes
 S = TypeVar("S", bound=CommonSettings)
 
 
@@ -22,11 +24,11 @@ async def connected(
 ) -> AsyncIterator[Connection | None]:
     """Connect to the bus; None if the service is stopped before.
 
-    ``round_s``: seconds between two reads of what the server sends; 0 = as it comes (see
+    ``round_s``: seconds between two reads of the server's messages; 0 = at once (see
     message_parser.py).
 
-    Readiness shows permission violations and writes that are not stored, for as long as the
-    service runs. Raises CannotStart when the server refuses this user, or its seed is none.
+    As long as the service runs, readiness shows permission violations and writes that are not
+    stored. Raises CannotStart when the server refuses this user, or the seed is invalid.
     """
     ctx.health.ready("bus", False, "no connection to NATS yet")
     opening = Connection.open(ctx.settings, ctx.name, ctx.log, clock_subject=clock_subject)
@@ -46,13 +48,14 @@ async def connected(
 
 
 def ready_soon(ctx: Context[S], part: str) -> None:
-    """Report a part ready in the event loop's next turn. By then the service has named what else it
-    waits for. Reported at once, the service would be ready for a moment and be sent work."""
+    """Report a component ready in the event loop's next pass. By then the service has registered
+    its other components. Reported at once, the service would briefly be ready and receive work.
+    """
     asyncio.get_running_loop().call_soon(ctx.health.ready, part, True)
 
 
 async def _report_writes(ctx: Context[S], conn: Connection) -> None:
-    """Not ready while the bus stores nothing of what this service writes."""
+    """Report not ready while the bus stores none of this service's writes."""
     failing = ctx.metrics.gauge("bus_not_storing", "1 while NATS stores no writes of this service")
     failures = ctx.metrics.counter("bus_write_failures", "Writes not stored by NATS")
     reported = 0

@@ -1,9 +1,8 @@
-"""Creates the streams and ends: `python -m berthmaster.lib.nats.setup`, with the settings of a
+"""Creates the streams and exits: `python -m berthmaster.lib.nats.setup`, with the settings of a
 service.
 
-No service may create streams (lib/access/permissions.py). Where no process is the parent of all
-services, this runs once at each start or upgrade, as the user "setup". A second run changes
-nothing.
+No service may create streams (lib/access/permissions.py). In a deployment without a common parent
+process, this runs once at each start or upgrade, as the user "setup". A second run changes nothing.
 """
 
 import sys
@@ -18,12 +17,12 @@ from berthmaster.lib.runtime.service import Context, Service, run
 from berthmaster.lib.runtime.settings import CommonSettings, setting
 
 NAME: Final = "setup"
-SERVER_WAIT_S: Final = 60.0  # for a server that is just starting
+SERVER_WAIT_S: Final = 60.0  # for a server that is still starting
 
 
 @dataclass(frozen=True, kw_only=True)
 class SetupSettings(CommonSettings):
-    """How the streams are to be."""
+    """How to create the streams."""
 
     replicas: int = setting(
         1, least=1, most=5, help="replicas of each stream; 3 with three or more servers"
@@ -37,7 +36,7 @@ class SetupSettings(CommonSettings):
 
 
 async def main(ctx: Context[SetupSettings]) -> None:
-    """Connect, make or update, end. Raises CannotStart."""
+    """Connect, create or update the streams, and exit. Raises CannotStart."""
     settings = ctx.settings
     try:
         async with await Connection.open(settings, NAME, ctx.log, timeout_s=SERVER_WAIT_S) as conn:

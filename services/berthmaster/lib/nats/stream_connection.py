@@ -1,7 +1,7 @@
-"""The connections of a service: its own, once its streams exist, and those that take requests.
+"""The connections of a service: its own, once its streams exist, and those for requests.
 
-Both may take long, and the service may have to stop first. Then there is no connection. Services
-never make streams; only the user "setup" may.
+Both may take long, and the service may have to stop first. Then no connection is returned. Services
+never create streams. Only the user "setup" may.
 """
 
 import asyncio
@@ -25,22 +25,23 @@ LONGEST_PAUSE_S: Final = 5.0
 
 
 class RequestConnections(NamedTuple):
-    """The connections for messages that others send. The service's own answers, such as those to
-    its writes, never wait behind these messages."""
+    """The connections for messages of other parties. The service's own answers, such as
+    acknowledgements of its writes, never wait behind these messages.
+    """
 
     general: Connection
     observed: Connection  # samples, usage metrics and log chunks: messages without an answer
-    lanes: tuple[Connection, ...]  # of clients, each always by the same one
+    lanes: tuple[Connection, ...]  # one per lane; a client always uses the same lane
 
 
 @asynccontextmanager
 async def stream_connection(
     ctx: Context[S], *streams: str, round_s: float = 0.0
 ) -> AsyncIterator[Connection | None]:
-    """Yield the service's connection once these streams exist; None if it stops before.
+    """Yield the service's connection once these streams exist; None if the service stops before.
 
     ``round_s``: seconds between two reads of the server's messages; 0 = at once (see
-    message_parser.py). /readyz shows what is missing. Raises CannotStart as ``connected`` does.
+    message_parser.py). /readyz shows missing streams. Raises CannotStart as ``connected`` does.
     """
     ctx.health.ready("streams", False, "the streams have not been looked at yet")
     async with connected(ctx, round_s=round_s) as conn:
@@ -51,7 +52,7 @@ async def stream_connection(
 
 
 class _QuietLog:
-    """The log of a lane: the service's own connection reports that the server is away."""
+    """The log of a lane. The service's own connection reports an absent server."""
 
     def __init__(self, log: LogLike) -> None:
         self.error = log.error
@@ -67,8 +68,9 @@ class _QuietLog:
 async def request_connections(
     ctx: Context[S], conn: Connection, *, lanes: int = LANES
 ) -> AsyncIterator[RequestConnections | None]:
-    """Yield connections for messages of others; None if the service stops before. ``lanes``: 0
-    for a service without requests by lanes. Raises CannotStart."""
+    """Yield connections for messages of others; None if the service stops before. ``lanes``: 0 for
+    a service without requests by lanes. Raises CannotStart.
+    """
     ctx.health.ready("bus", False, "no connection yet to be asked by")
     opened: list[Connection] = []
     try:
@@ -88,7 +90,7 @@ async def request_connections(
 async def _open(
     ctx: Context[S], conn: Connection, lanes: int, opened: list[Connection]
 ) -> RequestConnections:
-    """Open them. ``opened`` gets each one, also when another one fails."""
+    """Open the connections. ``opened`` gets each one, also when another one fails."""
     quiet_log = _QuietLog(ctx.log)
 
     async def open_one(log: LogLike, pause_s: float = PAUSE_S) -> Connection:
@@ -100,7 +102,8 @@ async def _open(
 
     async with asyncio.TaskGroup() as group:
         general = group.create_task(open_one(conn.log))
-        # What is dropped as it is read is read without rests: 64 MiB behind, the server hangs up.
+        # Messages that may be dropped on reading are read without pauses: 64 MiB behind, the server
+        # closes the connection.
         observed = group.create_task(open_one(quiet_log, pause_s=0.0))
         in_lanes = [group.create_task(open_one(quiet_log)) for _ in range(lanes)]
     return RequestConnections(
@@ -122,7 +125,7 @@ async def _wait_for_streams(ctx: Context[S], conn: Connection, streams: tuple[st
             if isinstance(error, ApiError) and error.code == NO_STREAM:
                 why = "the streams have not been made"
             else:
-                pause_s = min(2 * pause_s, LONGEST_PAUSE_S)  # every denied look is a log line
+                pause_s = min(2 * pause_s, LONGEST_PAUSE_S)  # every denied request is a log line
             ctx.health.ready("streams", False, why)
             if not is_logged:
                 ctx.log.warning("waiting for the streams", why=why)

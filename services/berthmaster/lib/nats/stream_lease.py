@@ -1,4 +1,4 @@
-"""A lease whose record is the last message of a subject of its own, for services with a bus."""
+"""A lease whose record is the last message of its own subject, for services with a bus."""
 
 from collections.abc import Callable
 from typing import Final
@@ -20,7 +20,7 @@ TTL_S: Final = 1.5
 
 
 class StreamLease(lease.Lease):
-    """Tries to hold one lease of the bus for as long as ``run`` runs."""
+    """Tries to hold one lease of the bus as long as ``run`` runs."""
 
     def __init__(
         self,
@@ -45,7 +45,9 @@ class StreamLease(lease.Lease):
 
 
 class SubjectRecord:
-    """A record's version is its sequence in the stream, which is also the epoch of who takes it."""
+    """A record's version is its sequence in the stream. The sequence is also the new holder's
+    epoch.
+    """
 
     def __init__(self, conn: Connection, name: str, timeout_s: float) -> None:
         self._conn = conn
@@ -55,7 +57,7 @@ class SubjectRecord:
         self._renewals = 0
 
     async def read(self) -> Record | None:
-        """As Store has it."""
+        """Implement ``Store.read``."""
         try:
             message = await last_message(
                 self._conn, LEASES, self._subject, timeout_s=self._timeout_s

@@ -1,7 +1,7 @@
-"""Messages of streams as the server sends them, its acknowledgements, guards of writes. Pure.
+"""Messages of streams in the server's format, acknowledgements, and guards of writes. Pure.
 
-A write is guarded by a header: the server stores the message only if the subject's last sequence is
-the expected one. For example, ``{GUARD: "930"}`` fails with error 10071 once 931 is stored.
+A header guards a write: the server stores the message only if the subject's last sequence is the
+expected one. Example: ``{GUARD: "930"}`` fails with error 10071 once 931 is stored.
 """
 
 from collections.abc import Mapping
@@ -35,7 +35,7 @@ _ACK: Final = msgspec.json.Decoder(_Ack)
 
 
 def stored_sequence(data: bytes) -> int:
-    """The sequence under which it was stored. Raises ApiError if it was not."""
+    """Return the sequence of the stored message. Raises ApiError if the message was not stored."""
     ack = _ACK.decode(data)
     if ack.error is not None:
         raise ApiError(ack.error.err_code, ack.error.description)
@@ -48,8 +48,9 @@ GUARD_SUBJECT: Final = "Nats-Expected-Last-Subject-Sequence-Subject"
 
 
 def parse_time_s(text: str) -> float:
-    """Seconds since 1970 of one of the server's time stamps, as exact as consumers tell it: whole
-    nanoseconds, turned into the same float."""
+    """Return seconds since 1970 of a server's time stamp, as exact as a consumer reports the time:
+    whole nanoseconds, converted to the same float.
+    """
     whole, _, fraction = text.rstrip("Z").partition(".")
     seconds = int(datetime.fromisoformat(f"{whole}+00:00").timestamp())
     return (seconds * 10**9 + int(fraction[:9].ljust(9, "0") or "0")) / 10**9
@@ -63,7 +64,7 @@ class Message(msgspec.Struct, frozen=True):
 
 
 def message_of(headers: Mapping[str, str], data: bytes) -> Message:
-    """Return a message as a batch of DIRECT.GET brings it: what else is known is in its headers."""
+    """Return a message of a DIRECT.GET batch. Its metadata is in the headers."""
     return Message(
         headers["Nats-Subject"],
         int(headers["Nats-Sequence"]),

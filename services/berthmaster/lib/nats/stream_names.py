@@ -1,6 +1,6 @@
-"""Names of the streams, and the stream that holds a subject.
+"""Names of the streams, and the stream of a subject.
 
-Modules that only name a stream import this one: streams.py needs a connection.
+Modules that only need a name import this one. streams.py needs a connection.
 """
 
 from typing import Final
@@ -13,7 +13,7 @@ ARCHIVE: Final = "ARCHIVE"
 DEAD: Final = "DEAD"
 LOG_ENDS: Final = "LOG_ENDS"
 LEASES: Final = "LEASES"
-SNAPSHOTS: Final = "OBJ_SNAPSHOTS"  # the stream behind the object store bucket SNAPSHOTS
+SNAPSHOTS: Final = "OBJ_SNAPSHOTS"  # the stream of the object store bucket SNAPSHOTS
 _STREAMS: Final = {
     "workload": WORKLOADS,
     "decision": WORKLOADS,
@@ -27,5 +27,5 @@ _STREAMS: Final = {
 
 
 def stream_of(subject: str) -> str:
-    """Return the stream that stores a subject of ours."""
+    """Return the stream that stores a Berthmaster subject."""
     return _STREAMS.get(subject.split(".", 2)[1], subject)

@@ -1,7 +1,7 @@
-"""Reads messages of a stream: single ones from its leader, batches of them, or the whole stream.
+"""Reads messages of a stream: single ones from its leader, batches, or the whole stream.
 
-A batch is one answer to DIRECT.GET. Such reads make no consumer, so a reader can have the messages
-delivered to its own inbox only.
+A batch is one answer to DIRECT.GET. Such reads create no consumer, so the messages can go only to
+the reader's own inbox.
 """
 
 import asyncio
@@ -38,21 +38,21 @@ _MESSAGE: Final = msgspec.json.Decoder(_MessageReply)
 async def last_message(
     conn: Connection, stream: str, subject: str, *, timeout_s: float = GET_TIMEOUT_S
 ) -> Message | None:
-    """Return the last message under a subject or filter, from the leader: never an old one."""
+    """Return the last message under a subject or filter, from the leader: never an outdated one."""
     return await _get(conn, stream, {"last_by_subj": subject}, timeout_s)
 
 
 async def next_message(
     conn: Connection, stream: str, subject: str, start: int, *, timeout_s: float = GET_TIMEOUT_S
 ) -> Message | None:
-    """Return the first message at or after a sequence under a filter, from the stream's leader."""
+    """Return the first message at or after a sequence under a filter, from the leader."""
     return await _get(conn, stream, {"seq": start, "next_by_subj": subject}, timeout_s)
 
 
 async def message_at(
     conn: Connection, stream: str, sequence: int, *, timeout_s: float = GET_TIMEOUT_S
 ) -> Message | None:
-    """Return the message of this sequence, from the stream's leader."""
+    """Return the message with this sequence, from the leader."""
     return await _get(conn, stream, {"seq": sequence}, timeout_s)
 
 
@@ -71,7 +71,7 @@ async def _get(
 
 BATCH: Final = 512  # messages of one answer; a server takes at most 1,024 subjects at once
 NO_MESSAGES: Final = "404"  # the stream has no such message
-PAGE: Final = 100_000  # subjects in one answer of the server's
+PAGE: Final = 100_000  # subjects in one answer of the server
 
 
 class _State(msgspec.Struct):
@@ -96,7 +96,8 @@ class BatchReader:
         self._requests = 0
         self._subscription: Listening | None = None
         self._batch: list[Recorded] = []
-        self._last = 0  # sequence of the batch's newest message: each names the one before it
+        # sequence of the batch's newest message; each message names the previous one
+        self._last = 0
         self._outcome: asyncio.Future[int] | None = None  # number of messages behind the batch
 
     async def open(self) -> None:
@@ -113,7 +114,7 @@ class BatchReader:
     ) -> tuple[list[Recorded], int]:
         """Return a batch of messages from this sequence on, and how many are left.
 
-        The server takes one filter: with several the batch is not filtered.
+        The server accepts one filter. With several the batch is not filtered.
         """
         only = filters[0] if len(filters) == 1 else ">"
         return await self._request({"seq": start, "batch": BATCH, "next_by_subj": only}, timeout_s)
@@ -172,7 +173,7 @@ class BatchReader:
             or outcome.done()
             or subject.rpartition(b".")[2] != b"%d" % self._requests
         ):
-            return  # of a batch whose reader has given up
+            return  # of a batch whose reader has timed out
         fields = headers_of(headers)
         before = int(fields.get("Nats-Last-Sequence", self._last))
         if before != self._last:
@@ -205,8 +206,10 @@ async def read_all(
     start: int = 1,
     limit_s: float = READ_LIMIT_S,
 ) -> None:
-    """Hand each message from sequence ``start`` on to ``take``; what ``take`` raises comes through.
-    Raises BusError, and TimeoutError when the limit passes first."""
+    """Pass each message from sequence ``start`` on to ``take``. Exceptions of ``take`` are raised.
+
+    Raises BusError, and TimeoutError if the limit passes first.
+    """
     last = _INFO.decode(await conn.api(f"STREAM.INFO.{stream}")).state.last_seq
     batches = BatchReader(conn, stream)
     await batches.open()
@@ -226,8 +229,9 @@ async def read_all(
 
 
 async def read_fleet_history(conn: Connection, take: Callable[[Recorded], None]) -> None:
-    """Hand every fact to ``take``, in order: all of FLEET_LOG, then what FLEET has beyond it, for
-    the mirror may be many seconds behind after a server was lost. Raises as read_all does."""
+    """Pass every fact to ``take``, in order: all of FLEET_LOG, then newer facts of FLEET. The
+    mirror may be many seconds behind after a server was lost. Raises as read_all does.
+    """
     last = 0
 
     def take_logged(recorded: Recorded) -> None:

@@ -1,18 +1,21 @@
-"""Every stream of the system and what it is for. Made or brought up to date at start, by anyone.
+"""Every stream of the system, with its limits. Any process may create or update them at its start.
 
-WORKLOADS is the truth: file, atomic batches, no age limit, and full means refused. FLEET holds last
-values; FLEET_LOG mirrors it, same sequences, for some days, so that a decision can be repeated on
-what its decider saw. A change that a live stream cannot take (its storage, say) is an error here,
-never a silent difference.
+    WORKLOADS   the source of truth: on disk, atomic batches, no age limit, refuses when full
+    FLEET       last values
+    FLEET_LOG   a mirror of FLEET with the same sequences, for some days, so that a decision can
+                be repeated on the facts that its decider had
 
-Which making of a stream it is, an id in its metadata tells, which whoever makes it draws. The time
-at which it was made does not: of a restored stream each server tells another one. A stream that has
-no id, made by somebody else, gets that time as its id, as its leader tells it now: so that it stays
-the same for all who remember it.
+A change that a live stream does not permit (its storage, say) is an error, never a silent
+difference.
 
-Each has a limit. Where the newest counts, the oldest goes there: of FLEET that is history first,
-since what is true is told again every hour. Where what was said must stay, the new is refused, and
-its writer hears of it.
+A stream incarnation has an id in the stream's metadata, drawn by its creator. The creation time
+would not do: each server reports another one for a restored stream. A stream without an id, created
+by another program, gets its creation time as id, as the leader reports it now. So the id stays the
+same for all readers that remember the stream.
+
+Each stream has a limit. Where the newest message matters, the oldest is dropped. In FLEET that is
+history first, since all facts are reported again every hour. Where messages must stay, new ones are
+refused, and their writer gets an error.
 """
 
 import asyncio
@@ -70,27 +73,30 @@ __all__ = [
 ]
 
 GIB: Final = 1024**3
-MAKING: Final = "berth.making"  # in a stream's metadata
-REPLACES: Final = "berth.replaces"  # there, too: ids of incarnations that `berth recover` replaced
-RECOVERING: Final = "berth.recovering"  # there while `berth recover` is at work on the stream
-BUILDING: Final = "berth.building"  # there until the new stream has all
-FIRST: Final = "berth.first"  # there of a stream that does not begin with sequence 1
+MAKING: Final = "berth.making"  # metadata key of the stream incarnation's id
+# metadata key: ids of incarnations that `berth recover` replaced
+REPLACES: Final = "berth.replaces"
+# metadata key, set while `berth recover` works on the stream
+RECOVERING: Final = "berth.recovering"
+BUILDING: Final = "berth.building"  # metadata key, set until the new stream is complete
+FIRST: Final = "berth.first"  # metadata key of a stream that does not begin with sequence 1
 _KIB: Final = 1024
 _DAY_NS: Final = 86_400 * 10**9
 NO_STREAM: Final = 10059
 _NAME_IN_USE: Final = 10058
 _NO_CONSUMER: Final = 10014
-# A cluster that is still finding itself, or is making a stream that somebody else has asked for.
+# The NATS cluster is still forming, or is creating a stream that another process requested.
 _NOT_YET: Final = frozenset({10004, 10008, 10009, NO_STREAM, 10118})
 ENSURE_TIMEOUT_S: Final = 30.0
-CONTROL_A_SUBJECT: Final = 4096  # the newest settings of one thing
-_CHANGE_TRY_S: Final = 2.0  # servers that agree on the same change for two of us answer only one
+CONTROL_A_SUBJECT: Final = 4096  # newest settings of one object
+# two processes request one change: the agreeing servers answer only one of them
+_CHANGE_TRY_S: Final = 2.0
 
-# Followers hear what is stored, with its sequence. A subscription to the subjects themselves would
-# also hear what the stream refused.
+# Followers receive stored messages with their sequences. A subscription to the subjects themselves
+# would also receive messages that the stream refused.
 REPUBLISH: Final = {"src": "berth.>", "dest": subjects.ALL_STORED}
 
-# Streams that followers hear, and all of their subjects.
+# Streams with followers, and all of their subjects.
 FOLLOWED: Final[Mapping[str, tuple[str, ...]]] = {
     WORKLOADS: (subjects.ALL_WORKLOADS, subjects.ALL_DECISIONS),
     FLEET: (subjects.ALL_FLEET,),
@@ -106,7 +112,7 @@ Storage = Literal["file", "memory"]
 def stream_configs(
     *, replicas: int = 1, storage: Storage = "file", workloads_max_bytes: int = 16 * GIB
 ) -> list[dict[str, Any]]:
-    """The configuration of every stream, in the order in which they are made."""
+    """Return the configuration of every stream, in the order of creation."""
     common: dict[str, Any] = {
         "retention": "limits",
         "storage": storage,
@@ -115,8 +121,8 @@ def stream_configs(
         "max_msgs": -1,
         "duplicate_window": 10**9,  # guards make writes safe; a long window only costs memory
     }
-    # A purge is one message without a body, which answers of JetStream are, too. No service purges
-    # these streams. The archivist alone deletes messages, and of WORKLOADS only.
+    # A purge is one message without a body, as are some answers of JetStream. No service purges
+    # these streams. Only the archivist deletes messages, and only of WORKLOADS.
     unpurged: dict[str, Any] = {"deny_purge": True}
     undeleted = unpurged | {"deny_delete": True}
     configs = [
@@ -132,31 +138,31 @@ def stream_configs(
         | {
             "name": FLEET,
             "discard": "old",
-            # Readers take the last; FLEET_LOG must get every one, also when it comes late: after a
-            # server was lost it may be 13 s behind, and a busy cluster's score changes ten times a
-            # second.
+            # Readers use the last message, but FLEET_LOG must get every one, also late. After a
+            # server was lost, FLEET_LOG may be 13 s behind, and a busy cluster's score changes ten
+            # times a second.
             "max_msgs_per_subject": 256,
             "max_bytes": 8 * GIB,
             "max_msg_size": 1024 * _KIB,
-            "allow_msg_ttl": True,  # facts of things that come and go, see FactWriter.put
+            "allow_msg_ttl": True,  # facts of objects that come and go, see FactWriter.put
         },
         common
         | {
             "name": FLEET_LOG,
             "mirror": {"name": FLEET},
-            # A copy: what a crash loses of it is fetched again, so no write waits for the disk.
+            # A copy: data lost in a crash is fetched again, so no write waits for the disk.
             **({"persist_mode": "async"} if replicas == 1 and storage == "file" else {}),
             "discard": "old",
             "max_age": 3 * _DAY_NS,
-            "max_bytes": 4 * GIB,  # its messages are FLEET's, and so is their size
+            "max_bytes": 4 * GIB,  # the messages are FLEET's, and have FLEET's maximum size
         },
         common
         | undeleted
         | {
             "name": CONTROL,
             "discard": "new",
-            # What was set is what decisions were made by, so it stays. A program that sets the same
-            # thing for ever loses its oldest settings only, and can go on.
+            # Decisions depend on settings, so settings stay. A program that sets one thing for ever
+            # loses only its oldest settings, and can continue.
             "max_msgs_per_subject": CONTROL_A_SUBJECT,
             "max_bytes": GIB,
             "max_msg_size": 256 * _KIB,
@@ -177,9 +183,10 @@ def stream_configs(
             "name": DEAD,
             "discard": "old",
             "max_age": 30 * _DAY_NS,
-            "max_msgs_per_subject": 1000,  # of a service: one that buries much leaves others room
+            # per service: many letters of one leave space for the others
+            "max_msgs_per_subject": 1000,
             "max_bytes": GIB,
-            "max_msg_size": 128 * _KIB,  # a letter keeps 64 of its message, which grow by a third
+            "max_msg_size": 128 * _KIB,  # a letter has 64 KiB of its message; encoding adds a third
         },
         common
         | {
@@ -187,7 +194,7 @@ def stream_configs(
             "subjects": [subjects.ALL_LOG_ENDS],
             "discard": "old",
             "max_age": _DAY_NS,
-            # The last lines of pods that are gone: no write waits for the disk.
+            # The last lines of deleted pods: no write waits for the disk.
             **({"persist_mode": "async"} if replicas == 1 and storage == "file" else {}),
             "max_msgs_per_subject": 1,
             "max_bytes": GIB,
@@ -199,7 +206,8 @@ def stream_configs(
             "name": LEASES,
             "discard": "old",
             "max_msgs_per_subject": 1,
-            "max_bytes": 256 * 1024 * _KIB,  # some hundred bytes a lease, some kilobytes a mark
+            # some hundred bytes per lease, some kilobytes per high-water mark
+            "max_bytes": 256 * 1024 * _KIB,
             "max_msg_size": 256 * _KIB,
         },
         common
@@ -221,13 +229,13 @@ def _followed(config: dict[str, Any]) -> dict[str, Any]:
 
 
 class LostData(msgspec.Struct):
-    """What a server could not read of its files when it started."""
+    """Data that a server could not read from its files when it started."""
 
     bytes: int = 0
 
 
 class StreamState(msgspec.Struct):
-    """The part of a stream's state that we use."""
+    """The used fields of a stream's state."""
 
     messages: int = 0
     bytes: int = 0
@@ -242,17 +250,18 @@ def new_making() -> str:
 
 
 def making_of(created: str, metadata: Mapping[str, str] | None) -> str:
-    """Which making of a stream that is. Of one that has no id yet it is the time at which it
-    was made, which becomes its id: whoever remembers it need not learn another one then."""
+    """Return the id of a stream incarnation. Without an id, this is the creation time, which
+    ``ensure_streams`` then stores as the id. So readers need not learn another one.
+    """
     return (metadata or {}).get(MAKING, created)
 
 
 class StreamInfo(msgspec.Struct):
-    """The part of STREAM.INFO that we use."""
+    """The used fields of STREAM.INFO."""
 
     created: str
     state: StreamState
-    config: dict[str, Any]  # whole, so that a stream can be made again as it was
+    config: dict[str, Any]  # complete, so that the stream can be created again unchanged
 
     @property
     def metadata(self) -> dict[str, str]:
@@ -264,7 +273,7 @@ class StreamInfo(msgspec.Struct):
 
     @property
     def unfinished(self) -> bool:
-        """Whether a `berth recover` that built it was cut short."""
+        """Return whether the `berth recover` that built this stream was interrupted."""
         return BUILDING in self.metadata
 
 
@@ -272,12 +281,14 @@ _INFO: Final = msgspec.json.Decoder(StreamInfo)
 
 
 async def stream_info(conn: Connection, stream: str, *, timeout_s: float = 5.0) -> StreamInfo:
-    """Raises ApiError (NO_STREAM: no such stream), NoAnswer, NotConnected."""
+    """Return a stream's information. Raises ApiError (NO_STREAM if missing), NoAnswer,
+    NotConnected.
+    """
     return _INFO.decode(await conn.api(f"STREAM.INFO.{stream}", timeout_s=timeout_s))
 
 
 async def find_stream(conn: Connection, stream: str) -> StreamInfo | None:
-    """What the server says of a stream; None = there is none. Raises as ``stream_info`` does."""
+    """Return a stream's information; None = no such stream. Raises as ``stream_info`` does."""
     try:
         return await stream_info(conn, stream)
     except ApiError as error:
@@ -294,10 +305,11 @@ async def ensure_streams(
     workloads_max_bytes: int = 16 * GIB,
     timeout_s: float = ENSURE_TIMEOUT_S,
 ) -> None:
-    """Make what is missing, update what differs. Safe to call from several places at once.
+    """Create missing streams and consumers, and update those that differ. Safe to call
+    concurrently.
 
-    Waits for a JetStream that is still starting. Raises ApiError, naming the stream, for what the
-    server will not do, and NoAnswer when the time is over.
+    Waits for a JetStream that is still starting. Raises ApiError, naming the stream, for a change
+    that the server refuses, and NoAnswer at the time limit.
     """
     deadline = asyncio.get_running_loop().time() + timeout_s
     for config in stream_configs(
@@ -310,7 +322,7 @@ async def ensure_streams(
 
 
 async def ensure_durable(conn: Connection, durable: Durable) -> None:
-    """Make a consumer, or bring it up to date. Raises BusError."""
+    """Create or update a consumer. Raises BusError."""
     try:
         raw = await conn.api(f"CONSUMER.INFO.{durable.stream}.{durable.name}")
         if _same(durable.config(), msgspec.json.decode(raw)["config"]):
@@ -331,14 +343,17 @@ async def _patiently(make: Callable[[], Awaitable[None]], name: str, deadline: f
         except ApiError as error:
             if error.code not in _NOT_YET or loop.time() >= deadline:
                 raise ApiError(error.code, f"{name}: {error.description}") from None
-        except (NoAnswer, NotConnected) as error:  # it may have been done: looking again tells
+        # the change may have been made: the next try finds out
+        except (NoAnswer, NotConnected) as error:
             if loop.time() >= deadline:
                 raise NoAnswer(f"{name}: {error}") from error
         await asyncio.sleep(0.1)
 
 
 async def _ensure(conn: Connection, config: dict[str, Any]) -> None:
-    """Look first: a service that restarts must not make a cluster agree on nothing new."""
+    """Create or update one stream. Read the stream first: a restarting service must not make a NATS
+    cluster agree on an unchanged configuration.
+    """
     name = config["name"]
     try:
         raw = await conn.api(f"STREAM.INFO.{name}", timeout_s=_CHANGE_TRY_S)
@@ -350,7 +365,7 @@ async def _ensure(conn: Connection, config: dict[str, Any]) -> None:
             await conn.api(f"STREAM.CREATE.{name}", made, timeout_s=_CHANGE_TRY_S)
             return
         except ApiError as second:
-            if second.code != _NAME_IN_USE:  # somebody else was quicker, with other limits
+            if second.code != _NAME_IN_USE:  # another process was faster, with other limits
                 raise
             raw = await conn.api(f"STREAM.INFO.{name}", timeout_s=_CHANGE_TRY_S)
     info = _INFO.decode(raw)
@@ -362,7 +377,9 @@ async def _ensure(conn: Connection, config: dict[str, Any]) -> None:
 
 
 async def _start(conn: Connection, name: str) -> dict[str, int]:
-    """A FLEET that is made again goes on behind its log: old and new facts never share numbers."""
+    """Return the first sequence of a new FLEET, after the end of its log. So old and new facts
+    never share sequences.
+    """
     if name != FLEET:
         return {}
     log = await find_stream(conn, FLEET_LOG)
@@ -370,7 +387,9 @@ async def _start(conn: Connection, name: str) -> dict[str, int]:
 
 
 def _same(wanted: object, live: object) -> bool:
-    """Whether the server has what we want; what it adds by itself inside a part does not count."""
+    """Return whether the server has the wanted value. Keys that the server adds to a dict are
+    ignored.
+    """
     if isinstance(wanted, dict) and isinstance(live, dict):
         return all(_same(value, live.get(key)) for key, value in wanted.items())
     return wanted == live or (live is None and wanted in (False, 0, ""))

@@ -1,7 +1,8 @@
 """Every subject of the system, built and parsed in one place.
 
-Kubernetes names may hold dots, and people name things as they like: ``token`` turns any text into
-one NATS token and ``text`` turns it back. Nothing else in the project spells a subject.
+Names are arbitrary, and Kubernetes names may contain dots. ``token`` turns any text into one NATS
+token, and ``text`` turns the token back. Example: ``a.b`` becomes ``a=2Eb``. No other module spells
+a subject.
 """
 
 import re
@@ -14,20 +15,20 @@ _ESCAPE: Final = re.compile(r"=([0-9A-F]{2})")
 _LANE: Final = re.compile(r"\bberth\.lane\.\d+\.")
 _UNSAFE: Final = re.compile(rb"[^A-Za-z0-9_-]")
 
-NONE: Final = "-"  # the place of a cluster or node in subjects that have none
+NONE: Final = "-"  # token for a missing cluster or node
 MAX_TOKEN_CHARS: Final = 512  # a 253-byte name (Kubernetes' limit), half of it escaped
 
 ALL_WORKLOADS: Final = "berth.workload.>"
-# A stream publishes again what it has stored: berth.x.y as berth.stored.x.y.
+# A stream republishes its messages: berth.x.y as berth.stored.x.y.
 ALL_STORED: Final = "berth.stored.>"
-ALL_EVENTS: Final = "berth.event.>"  # how other accounts import what ALL_WORKLOADS is stored as
+ALL_EVENTS: Final = "berth.event.>"  # how other accounts import stored messages of ALL_WORKLOADS
 ALL_DECISIONS: Final = "berth.decision.>"
 ALL_FLEET: Final = "berth.fleet.>"
 ALL_CONTROL: Final = "berth.control.>"
 ALL_ARCHIVE: Final = "berth.archive.>"
 ALL_STORIES: Final = "berth.archive.workload.>"
-# The server keeps every subject of a stream in memory, some 300 bytes each: a
-# year's stories share these subjects, some hundreds each when the archive's 16 GiB are full.
+# The server keeps every subject of a stream in memory, some 300 bytes each. A year's event
+# histories share these subjects, some hundreds each when the archive's 16 GiB are full.
 ARCHIVE_BUCKETS: Final = 16_384
 ALL_DEAD: Final = "berth.dead.>"
 ALL_LOG_ENDS: Final = "berth.log_end.>"
@@ -36,25 +37,27 @@ ALL_ASSIGNMENTS: Final = "berth.assign.>"
 ALL_INQUIRIES: Final = "berth.inquiry.*"
 SNAPSHOT_PARTS: Final = ("$O.SNAPSHOTS.C.>", "$O.SNAPSHOTS.M.>")
 ALL_LOG_MARKS: Final = "berth.lease.log.>"
-# Not behind ``berth.``: what is asked there holds tokens, and operators hear all of that.
+# Not under ``berth.``: these requests contain tokens, and operators receive all of ``berth.``.
 LOGIN: Final = "login.token"
 
 
 # Requests to JetStream, as the account STREAMS names them. Every account has an import of these
-# names that leads to "JetStream not enabled", so other accounts import them under another name.
+# names that leads to "JetStream not enabled". So other accounts import them under another name.
 JETSTREAM: Final = "$JS.API."
 IMPORTED_JETSTREAM: Final = "JS.API."
-# A stream or a consumer answers these itself, so an import under their own name works.
+# A stream or a consumer answers these itself, so an import under the original name works.
 ANSWERED_BY_STREAMS: Final = ("DIRECT.GET.", "CONSUMER.MSG.NEXT.")
 
-# All that one connection brings stands in one row, and whoever sends without end stands before all
-# others in it. So the requests of tenants and clusters come by several connections, each of them
-# always by the same one: the server writes the number of its lane into their subject.
+# All messages of one connection are handled in order, so a client that floods delays all others. So
+# requests of tenants and clusters come by several connections, and each client always by the same
+# one. The server writes the lane's number into the subject.
 LANES: Final = 16
 
 
 def jetstream(request: str, *, imported: bool) -> str:
-    """Where to send a request to JetStream; ``imported``: from another account than STREAMS."""
+    """Return the subject of a request to JetStream. ``imported``: from an account other than
+    STREAMS.
+    """
     own_name = not imported or request.startswith(ANSWERED_BY_STREAMS)
     return f"{JETSTREAM if own_name else IMPORTED_JETSTREAM}{request}"
 
@@ -76,13 +79,13 @@ def among(patterns: Iterable[str], subject: str) -> bool:
 
 
 class SubjectError(ValueError):
-    """The text cannot be a token, or the subject is not one of ours."""
+    """The text cannot be a token, or the subject is none of Berthmaster's."""
 
 
 def token(text: str) -> str:
-    """One NATS token for any non-empty text: others than plain characters become ``=XX`` of UTF-8.
+    """Return one NATS token for any non-empty text: special characters become ``=XX`` of UTF-8.
 
-    A text that is just ``-`` is escaped too, since that token means "none". Raises SubjectError.
+    The text ``-`` is escaped too, since that token means "none". Raises SubjectError.
     """
     if _PLAIN.match(text) and text != NONE and len(text) <= MAX_TOKEN_CHARS:
         return text
@@ -99,9 +102,9 @@ def token(text: str) -> str:
 
 
 def text(token_: str) -> str:
-    """The text that ``token`` made this token of. Raises SubjectError.
+    """Return the text of a token made by ``token``. Raises SubjectError.
 
-    Any other spelling of a text is refused: a workload has one aggregate, and a tenant one prefix
+    Any other spelling is refused. So a workload has exactly one aggregate, and a tenant one prefix
     for permissions to name.
     """
     if _PLAIN.match(token_) and token_ != NONE and len(token_) <= MAX_TOKEN_CHARS:
@@ -133,7 +136,7 @@ def workload_event(tenant: str, workload_id: str, kind: str, cluster: str | None
 
 
 def parse_workload_event(subject: str) -> WorkloadSubject:
-    """The reverse of ``workload_event``. Raises SubjectError."""
+    """Parse the subject of a workload event. Raises SubjectError."""
     parts = subject.split(".")
     if len(parts) != 6 or parts[0] != "berth" or parts[1] != "workload":
         raise SubjectError(f"{subject!r} is not the subject of a workload event")
@@ -142,21 +145,21 @@ def parse_workload_event(subject: str) -> WorkloadSubject:
 
 
 def aggregate(tenant: str, workload_id: str) -> str:
-    """All events of one workload, and its one guard string.
+    """Return the filter of all events of one workload, which is also its only guard string.
 
-    Replicated servers compare guards as strings: whoever guards an append to this aggregate must
-    use this very spelling, so it is built nowhere else.
+    Replicated servers compare guards as strings. A guarded append to this aggregate must use this
+    exact spelling, so no other function builds one.
     """
     return f"berth.workload.{token(tenant)}.{token(workload_id)}.>"
 
 
 def aggregate_kind(tenant: str, workload_id: str, kind: str) -> str:
-    """One kind of event of one workload, in whatever cluster. Never a guard string."""
+    """Return the filter of one kind of event of one workload, in any cluster. Never a guard string."""
     return f"berth.workload.{token(tenant)}.{token(workload_id)}.{kind}.*"
 
 
 def workload_events_of(kind: str) -> str:
-    """One kind of event of every workload."""
+    """Return the filter of one kind of event of every workload."""
     return f"berth.workload.*.*.{kind}.*"
 
 
@@ -165,32 +168,36 @@ def workloads_of(tenant: str) -> str:
 
 
 def stored(subject: str) -> str:
-    """Return where the stream publishes what it has stored under this subject or filter."""
+    """Return where the stream republishes stored messages of this subject or filter."""
     return f"berth.stored.{subject.removeprefix('berth.')}"
 
 
 def stored_event(tenant: str, workload_id: str, kind: str, cluster: str | None) -> str:
-    """Return where a tenant hears that an event of a workload is stored."""
+    """Return where a tenant receives a stored event of a workload."""
     return imported(stored(workload_event(tenant, workload_id, kind, cluster)))
 
 
 def offered(event: str) -> str:
-    """Return what an account imports under a part of ALL_EVENTS: the inverse of ``imported``."""
+    """Return the subject that an account imports under a part of ALL_EVENTS: the inverse of
+    ``imported``.
+    """
     return f"berth.stored.workload.{event.removeprefix('berth.event.')}"
 
 
 def imported(stored_events: str) -> str:
-    """Return the name of stored events of workloads in accounts of tenants and watchers."""
+    """Return the name of stored events of workloads in accounts of tenants and watchers (read-only
+    users).
+    """
     return f"berth.event.{stored_events.removeprefix('berth.stored.workload.')}"
 
 
 def decision(cell: str) -> str:
-    """The chain of a cell's decisions; also its guard string."""
+    """Return the subject of a cell's decisions, which is also its guard string."""
     return f"berth.decision.{token(cell)}"
 
 
 def is_decision(subject: str) -> bool:
-    """Whether a message of the stream WORKLOADS is a decision; else it is a workload's event."""
+    """Return whether a message of the stream WORKLOADS is a decision, not a workload's event."""
     return subject.startswith("berth.decision.")
 
 
@@ -202,7 +209,7 @@ def telemetry(cluster: str, node: str) -> str:
 
 
 def cell_of(decision_subject: str) -> str:
-    """Whose chain a decision's subject is."""
+    """Return the cell of a decision's subject."""
     return text(decision_subject.removeprefix("berth.decision."))
 
 
@@ -211,17 +218,17 @@ def quality(cell: str) -> str:
 
 
 def quality_of_all() -> str:
-    """How well every cell's decider does."""
+    """Return the filter of every cell's decision quality."""
     return "berth.quality.*"
 
 
 def telemetry_of(cluster: str | None = None) -> str:
-    """The telemetry of one cluster, or of all."""
+    """Return the filter of the telemetry of one cluster, or of all if None."""
     return f"berth.telemetry.{token(cluster)}.*" if cluster else "berth.telemetry.*.*"
 
 
 def parse_telemetry(subject: str) -> tuple[str, str]:
-    """(cluster, node) of a telemetry subject. Raises SubjectError."""
+    """Return (cluster, node) of a telemetry subject. Raises SubjectError."""
     parts = subject.split(".")
     if len(parts) != 4 or parts[:2] != ["berth", "telemetry"]:
         raise SubjectError(f"{subject!r} is not a telemetry subject")
@@ -229,18 +236,20 @@ def parse_telemetry(subject: str) -> tuple[str, str]:
 
 
 def job_figures(tenant: str | None, cluster: str, job: str) -> str:
-    """What one job's GPUs do in one cluster; without a tenant it did not come through us."""
+    """Return the subject of one job's usage metrics in one cluster. Without a tenant, the job is
+    unmanaged.
+    """
     return f"berth.figures.{token(tenant) if tenant else NONE}.{token(cluster)}.{token(job)}"
 
 
 def job_figures_of(tenant: str | None = None, cluster: str | None = None) -> str:
-    """The figures of one tenant's jobs, of one cluster's, or of all."""
+    """Return the filter of the usage metrics of one tenant's jobs, of one cluster's, or of all."""
     whose = token(tenant) if tenant else "*"
     return f"berth.figures.{whose}.{token(cluster) if cluster else '*'}.*"
 
 
 def parse_job_figures(subject: str) -> tuple[str | None, str, str]:
-    """(tenant, cluster, job) of a subject of a job's figures. Raises SubjectError."""
+    """Return (tenant, cluster, job) of a subject of usage metrics. Raises SubjectError."""
     parts = subject.split(".")
     if len(parts) != 5 or parts[:2] != ["berth", "figures"]:
         raise SubjectError(f"{subject!r} is not the subject of a job's figures")
@@ -268,18 +277,19 @@ def membership(cluster: str) -> str:
 
 
 def queue_report(cluster: str, queue: str) -> str:
-    """One of the cluster's Kueue ClusterQueues."""
+    """Return the subject of a Kueue ClusterQueue of the cluster."""
     return f"berth.fleet.{token(cluster)}.queue.{token(queue)}"
 
 
 def copy_report(cluster: str, namespace: str, workload: str) -> str:
-    """A Kueue Workload that MultiKueue has copied to the cluster."""
+    """Return the subject of a Kueue Workload that MultiKueue has copied to the cluster."""
     return f"berth.fleet.{token(cluster)}.copy.{token(namespace)}.{token(workload)}"
 
 
 def parse_copy(subject: str) -> tuple[str, str, str] | None:
-    """(cluster, namespace, Workload) of a copy report's subject; None for other facts. Raises
-    SubjectError."""
+    """Return (cluster, namespace, Workload) of a copy report's subject; None for other facts.
+    Raises SubjectError.
+    """
     parts = subject.split(".")
     if len(parts) != 6 or parts[:2] != ["berth", "fleet"] or parts[3] != "copy":
         return None
@@ -287,17 +297,17 @@ def parse_copy(subject: str) -> tuple[str, str, str] | None:
 
 
 def fleet_facts(kind: str) -> str:
-    """One kind of fact (alive, profile, score) of every cluster."""
+    """Return the filter of one kind of fact (alive, profile, score) of every cluster."""
     return f"berth.fleet.*.{kind}"
 
 
 def node_facts() -> str:
-    """The report of every node of every cluster."""
+    """Return the filter of the reports of every node of every cluster."""
     return "berth.fleet.*.node.*"
 
 
 def parse_node(subject: str) -> tuple[str, str] | None:
-    """(cluster, node) of a node report's subject; None for other facts. Raises SubjectError."""
+    """Return (cluster, node) of a node report's subject; None for other facts. Raises SubjectError."""
     parts = subject.split(".")
     if len(parts) != 5 or parts[:2] != ["berth", "fleet"] or parts[3] != "node":
         return None
@@ -305,7 +315,7 @@ def parse_node(subject: str) -> tuple[str, str] | None:
 
 
 def parse_fact(subject: str) -> tuple[str, str, tuple[str, ...]]:
-    """(cluster, kind, names) of a fact about the fleet. Raises SubjectError."""
+    """Return (cluster, kind, names) of a fact about the fleet. Raises SubjectError."""
     parts = subject.split(".")
     if len(parts) < 4 or parts[:2] != ["berth", "fleet"]:
         raise SubjectError(f"{subject!r} is not the subject of a fact about the fleet")
@@ -328,12 +338,12 @@ def runtime_setting(runtime: str) -> str:
 
 
 def cordon(cluster: str, node_: str | None) -> str:
-    """Whether a cluster, or one node of it, is cordoned."""
+    """Return the subject of the cordon of a cluster, or of one node."""
     return f"berth.control.cordon.{token(cluster)}.{token(node_) if node_ else NONE}"
 
 
 def gpu_cordon(cluster: str, node_: str, gpu: str) -> str:
-    """Whether one GPU of a node is cordoned. ``gpu``: its index."""
+    """Return the subject of the cordon of one GPU of a node. ``gpu``: its index."""
     return f"berth.control.gpu.{token(cluster)}.{token(node_)}.{token(gpu)}"
 
 
@@ -345,17 +355,17 @@ def lost(cluster: str) -> str:
 
 
 def api(tenant: str, verb: str) -> str:
-    """Where a tenant sends requests."""
+    """Return where a tenant sends requests."""
     return f"berth.api.{token(tenant)}.{verb}"
 
 
 def api_of_all_tenants(verb: str) -> str:
-    """Where a service listens for one verb."""
+    """Return where a service listens for one verb."""
     return f"berth.api.*.{verb}"
 
 
 def parse_api(subject: str) -> tuple[str, str]:
-    """(tenant, verb) of an API subject. Raises SubjectError."""
+    """Return (tenant, verb) of an API subject. Raises SubjectError."""
     parts = subject.split(".")
     if len(parts) != 4 or parts[:2] != ["berth", "api"]:
         raise SubjectError(f"{subject!r} is not an API subject")
@@ -363,7 +373,7 @@ def parse_api(subject: str) -> tuple[str, str]:
 
 
 def asker(subject: str) -> str:
-    """Who asks by a request's subject: a tenant, or "" for operators."""
+    """Return the client of a request's subject: a tenant, or "" for operators."""
     parts = subject.split(".")
     return parts[2] if parts[1] == "api" else ""
 
@@ -380,7 +390,7 @@ def kind_and_verb(subject: str) -> tuple[str, str]:
 
 
 def lane(number: int, kind: str) -> str:
-    """Where a service listens for what comes by one lane."""
+    """Return where a service listens for requests of one lane."""
     return f"berth.lane.{number}.{kind}.*.*"
 
 
@@ -396,7 +406,7 @@ def lane_of_subject(subject: str) -> str:
 
 
 def operator(verb: str) -> str:
-    """Where operators send requests."""
+    """Return where operators send requests."""
     return f"berth.operator.{verb}"
 
 
@@ -404,17 +414,17 @@ def operator(verb: str) -> str:
 
 
 def agent(cluster: str, verb: str) -> str:
-    """Where a cluster's agent asks the door."""
+    """Return where a cluster's agent sends requests to the door (agent API)."""
     return f"berth.agent.{token(cluster)}.{verb}"
 
 
 def agent_of_all_clusters(verb: str) -> str:
-    """Where the door listens for one verb."""
+    """Return where the door listens for one verb."""
     return f"berth.agent.*.{verb}"
 
 
 def parse_agent(subject: str) -> tuple[str, str]:
-    """(cluster, verb) of a request of an agent. Raises SubjectError."""
+    """Return (cluster, verb) of an agent's request. Raises SubjectError."""
     parts = subject.split(".")
     if len(parts) != 4 or parts[:2] != ["berth", "agent"]:
         raise SubjectError(f"{subject!r} is no request of an agent")
@@ -422,22 +432,24 @@ def parse_agent(subject: str) -> tuple[str, str]:
 
 
 def assign(cluster: str) -> str:
-    """Where the door tells a cluster's agent that there is something to take."""
+    """Return where the door wakes a cluster's agent to fetch updates."""
     return f"berth.assign.{token(cluster)}.news"
 
 
 def assign_logs(cluster: str) -> str:
-    """Where the gateway asks a cluster's agent for some of a log."""
+    """Return where the gateway requests log lines from a cluster's agent."""
     return f"berth.assign.{token(cluster)}.logs"
 
 
 def inquiry(cluster: str) -> str:
-    """Where `berth recover` has the door ask a cluster's agent what it holds."""
+    """Return where `berth recover`, through the door, asks a cluster's agent which attempts the
+    agent holds.
+    """
     return f"berth.inquiry.{token(cluster)}"
 
 
 def parse_inquiry(subject: str) -> str:
-    """The cluster of such a subject. Raises SubjectError."""
+    """Return the cluster of an inquiry's subject. Raises SubjectError."""
     parts = subject.split(".")
     if len(parts) != 3 or parts[:2] != ["berth", "inquiry"]:
         raise SubjectError(f"{subject!r} is not the subject of an inquiry")
@@ -445,27 +457,27 @@ def parse_inquiry(subject: str) -> str:
 
 
 def held(cluster: str) -> str:
-    """Where the door passes on what a cluster's agent holds."""
+    """Return where the door forwards an agent's answers to inquiries."""
     return f"berth.held.{token(cluster)}"
 
 
 def held_of_all_clusters() -> str:
-    """Where `berth recover` listens for that."""
+    """Return where `berth recover` listens for the answers."""
     return "berth.held.*"
 
 
 def log_chunks(cluster: str, reader: str) -> str:
-    """Where the door passes on what a cluster's agent has read of logs."""
+    """Return where the door forwards log chunks of a cluster's agent."""
     return f"berth.logs.{token(cluster)}.{token(reader)}"
 
 
 def log_chunks_for(reader: str) -> str:
-    """The same of all clusters, for one who asked."""
+    """Return the filter of log chunks of all clusters for one reader."""
     return f"berth.logs.*.{token(reader)}"
 
 
 def parse_log_chunks(subject: str) -> tuple[str, str]:
-    """(cluster, reader) of the subject of a piece of a log. Raises SubjectError."""
+    """Return (cluster, reader) of a log chunk's subject. Raises SubjectError."""
     parts = subject.split(".")
     if len(parts) != 4 or parts[:2] != ["berth", "logs"]:
         raise SubjectError(f"{subject!r} is not the subject of a piece of a log")
@@ -476,33 +488,33 @@ def parse_log_chunks(subject: str) -> tuple[str, str]:
 
 
 def log_end(tenant: str, workload_id: str, attempt: int, cluster: str, pod: int) -> str:
-    """The kept end of a pod's log."""
+    """Return the subject of the stored end of a pod's log."""
     names = ".".join(token(name) for name in (tenant, workload_id))
     return f"berth.log_end.{names}.{attempt}.{token(cluster)}.{pod}"
 
 
 def archive(tenant: str, workload_id: str) -> str:
-    """Where the archived story of an ended workload is, among others: see ARCHIVE_BUCKETS."""
+    """Return the bucket with the archived event history of an ended workload: see ARCHIVE_BUCKETS."""
     return archived_stories(tenant, zlib.crc32(workload_id.encode()) % ARCHIVE_BUCKETS)
 
 
 def archived_stories(tenant: str, bucket: int) -> str:
-    """One bucket of a tenant's archived stories."""
+    """Return one bucket of a tenant's archived event histories."""
     return f"berth.archive.workload.{token(tenant)}.{bucket}"
 
 
 def is_archived_story(subject: str) -> bool:
-    """Whether a message of the stream ARCHIVE is a workload's story."""
+    """Return whether a message of the stream ARCHIVE is a workload's event history."""
     return subject.startswith("berth.archive.workload.")
 
 
 def archived_decision(cell: str, number: int) -> str:
-    """Where an archived decision is, among others."""
+    """Return the bucket with an archived decision."""
     return archived_decisions(cell, number % ARCHIVE_BUCKETS)
 
 
 def archived_decisions(cell: str, bucket: int) -> str:
-    """One bucket of a cell's archived decisions."""
+    """Return one bucket of a cell's archived decisions."""
     return f"berth.archive.decision.{token(cell)}.{bucket}"
 
 
@@ -511,13 +523,16 @@ def dead(service: str) -> str:
 
 
 def log_mark(service: str) -> str:
-    """How far the logs were when a service looked last; dots are levels as in a lease's name."""
+    """Return the subject of a service's high-water marks of the logs. Dots are levels, as in a
+    lease's name.
+    """
     return lease(f"log.{service}")
 
 
 def lease(name: str) -> str:
-    """A lease; also its guard string. Dots in a lease's name are levels; a level that holds some of
-    its own is given as a token."""
+    """Return the subject of a lease, which is also its guard string. Dots in a lease's name are
+    levels. A level that contains dots is passed as a token.
+    """
     return "berth.lease." + ".".join(_level(part) for part in name.split("."))
 
 

@@ -1,15 +1,15 @@
-"""How much a process asks of JetStream's API at once: as much as is answered in time.
+"""Limits a process's concurrent requests to JetStream's API to the number answered in time.
 
-The server works through these requests with a worker a core, whatever stream they are about, and
-works on a request whose asker has given up all the same. Whoever repeats what was not answered in
-time makes the queue longer, until all that is worked on is what nobody waits for any more. So:
+The server handles these requests with one worker per core, for all streams, and does not stop when
+a client has given up. Clients that repeat late requests lengthen the queue, until the server works
+only on requests that no client waits for. So:
 
-- one connection has a window, as in TCP: it grows by one for each window of answers that came in
-  time, and halves when one is late;
-- a late request keeps its place until its answer comes, for it still stands in the queue;
-- the same request is not sent again meanwhile. An answer may also have been lost (a stream without
-  a leader answers nothing), so one that is as late again as its time limit is given up; from loss
-  to loss that takes twice as long.
+- One connection has a window, as in TCP. The window grows by one for each window of answers that
+  came in time, and halves when one is late.
+- A late request keeps its place until its answer comes, because the request is still queued.
+- The same request is not sent again meanwhile. An answer may also be lost (a stream without a
+  leader answers nothing). So a request that is late by its time limit once more is given up. From
+  loss to loss this wait doubles.
 """
 
 import asyncio
@@ -17,16 +17,16 @@ from collections import deque
 from typing import Final, NamedTuple
 
 FIRST: Final = 64.0  # some 20 ms of work for a server with two cores
-LEAST: Final = 16.0  # some whose answers are lost do not hold up all others
+LEAST: Final = 16.0  # a few lost answers do not hold up all other requests
 MOST: Final = 256.0
 LONGEST_HOLD_S: Final = 30.0
 MAX_LOSSES: Final = 10_000  # requests whose losses are remembered
 
-Key = tuple[str, bytes]  # what is asked, to the letter
+Key = tuple[str, bytes]  # subject and body of the request
 
 
 class _Late(NamedTuple):
-    """A request whose asker has given up."""
+    """A request whose caller has given up."""
 
     key: Key
     given_up: asyncio.TimerHandle
@@ -34,12 +34,12 @@ class _Late(NamedTuple):
 
 
 class Window:
-    """Places for requests. Whoever entered leaves: ``answered``, ``failed`` or ``late``."""
+    """Places for requests. Each ``enter`` is followed by ``answered``, ``failed`` or ``late``."""
 
     def __init__(self, first: float = FIRST) -> None:
         self.size = first
         self.taken = 0
-        self._queue: deque[asyncio.Future[None]] = deque()  # empty while there is room
+        self._queue: deque[asyncio.Future[None]] = deque()  # empty while a place is free
         self._late: dict[str, _Late] = {}
         self._late_by: dict[Key, asyncio.Future[None]] = {}
         self._losses: dict[Key, int] = {}
@@ -58,7 +58,7 @@ class Window:
             await turn
         except asyncio.CancelledError:
             if turn.done() and not turn.cancelled():
-                self.failed()  # it was given a place at the last moment
+                self.failed()  # the place came together with the cancellation
             raise
 
     def answered(self, key: Key) -> None:
@@ -67,7 +67,7 @@ class Window:
         self.failed()
 
     def failed(self) -> None:
-        """It needs its place no more, and that tells nothing."""
+        """Free the request's place without changing the window."""
         self.taken -= 1
         while self._queue and self.taken < int(self.size):
             turn = self._queue.popleft()
@@ -76,9 +76,10 @@ class Window:
                 turn.set_result(None)
 
     def late(self, token: str, key: Key, limit_s: float) -> None:
-        """Nobody waits for its answer any more, and the server works on it still."""
+        """Keep the place of a request without a waiting caller, since the server still works on it."""
         loop = asyncio.get_running_loop()
-        if loop.time() - limit_s >= self._halved_s:  # it was sent since: they tell the same once
+        # requests in flight since the last halving report the same congestion
+        if loop.time() - limit_s >= self._halved_s:
             self._halved_s = loop.time()
             self.size = max(self.size / 2, LEAST)
         losses = self._losses.get(key, 0)
@@ -88,13 +89,13 @@ class Window:
         self._late_by[key] = self._late[token].over
 
     def came(self, token: str) -> None:
-        """An answer arrived; perhaps a late one."""
+        """Note an answer, perhaps a late one."""
         if (late := self._late.get(token)) is not None:
             self._losses.pop(late.key, None)
             self._end(token)
 
     def forget(self) -> None:
-        """No answer to what was asked before will come."""
+        """Forget all late requests: no answer to them will come."""
         for token in list(self._late):
             self._end(token)
 

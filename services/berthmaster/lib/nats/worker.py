@@ -1,11 +1,11 @@
-"""Work through a stream with a durable pull consumer: bounded, acknowledged after the work.
+"""Works through a stream with a durable pull consumer: bounded, acknowledged after the work.
 
-A message that a handler cannot do now comes again later, with growing pauses; one that it can never
-do, or that failed too often, becomes a dead letter. Handlers run concurrently up to a bound, and no
-more is pulled than they can take. While one works, the server is told, so that a slow handler is
-not run twice at once; one that never ends is ended.
+A message that a handler cannot process now is redelivered with growing pauses. A message that can
+never be processed, or failed too often, becomes a dead letter. Handlers run concurrently up to a
+bound, and the worker pulls no more than they can take. Progress reports to the server prevent a
+second delivery of a slow message. A handler that never ends is cancelled.
 
-The user "setup" makes the consumer, together with the streams (durables.py).
+The user "setup" creates the consumer, together with the streams (durables.py).
 """
 
 import asyncio
@@ -29,17 +29,19 @@ HANDLER_LIMIT_S: Final = 60.0
 MAX_DELIVERIES: Final = 20
 FIRST_PAUSE_S: Final = 0.1
 LONGEST_PAUSE_S: Final = 30.0
-LONGEST_RETRY_S: Final = 5.0  # of making the consumer
+LONGEST_RETRY_S: Final = 5.0  # between two tries to find the consumer
 AWAY_POLL_S: Final = 0.2
 DRAIN_S: Final = 2.0
 REMEMBERED_FAILURES: Final = 10_000
 
 
 def parse_ack_subject(reply: str) -> tuple[int, int, float, int, int]:
-    """(stream sequence, consumer sequence, stored at, pending, deliveries) of a reply subject."""
+    """Return (stream sequence, consumer sequence, stored at, pending, deliveries) of a reply
+    subject.
+    """
     parts = reply.split(".")
     # $JS.ACK.<stream>.<consumer>.<deliveries>.<sseq>.<cseq>.<ns>.<pending>, or with domain and
-    # account in front of the stream and perhaps a token behind.
+    # account before the stream and perhaps a token at the end.
     at = 4 if len(parts) == 9 else 6
     return (
         int(parts[at + 1]),
@@ -50,9 +52,10 @@ def parse_ack_subject(reply: str) -> tuple[int, int, float, int, int]:
     )
 
 
-class Later(Exception):  # it is a wish of the handler, not a failure
-    """Not now: deliver it again after ``pause_s`` (None: growing pauses). It counts as a failure of
-    the message unless ``counted`` is False."""
+class Later(Exception):  # a request of the handler, not an error
+    """Deliver the message again after ``pause_s`` (None: growing pauses). A failure of the message,
+    unless ``counted`` is False.
+    """
 
     def __init__(self, why: str, *, pause_s: float | None = None, counted: bool = True) -> None:
         super().__init__(why)
@@ -61,21 +64,22 @@ class Later(Exception):  # it is a wish of the handler, not a failure
 
 
 class Never(Exception):
-    """It cannot be handled and never will be: a dead letter."""
+    """The message can never be processed: store a dead letter."""
 
 
 Handle = Callable[[Recorded], Awaitable[None]]
 
 
 class _Counts:
-    """How often something happened to each message, as far as this process saw it. The server's
-    count of deliveries alone would blame a message for waiting and for a bus that was away."""
+    """How often something happened to each message, as seen by this process. The server's number of
+    deliveries would also blame a message for waiting and for an absent bus.
+    """
 
     def __init__(self) -> None:
         self._counts: OrderedDict[int, int] = OrderedDict()
 
     def count(self, sequence: int) -> int:
-        """One more; how many there are now."""
+        """Add one, and return the number."""
         count = self._counts.pop(sequence, 0) + 1
         self._counts[sequence] = count
         if len(self._counts) > REMEMBERED_FAILURES:
@@ -109,19 +113,20 @@ class Worker:
         self._concurrency = min(concurrency, durable.most_unfinished)
         self._max_deliveries = max_deliveries
         self._handler_limit_s = handler_limit_s
-        self.missing = ""  # why there is nothing to pull from
-        self._expected = 0  # messages asked for and not yet received
-        self._tasks: dict[asyncio.Task[None], str] = {}  # with where to acknowledge
+        self.missing = ""  # why there is no consumer to pull from
+        self._expected = 0  # messages requested and not yet received
+        # with the reply subject for the acknowledgement
+        self._tasks: dict[asyncio.Task[None], str] = {}
         self._failures = _Counts()
-        self._setbacks = _Counts()  # failures, and whatever else made it wait for longer and longer
-        self._look = asyncio.Event()  # whether to pull more, or to begin anew
+        self._setbacks = _Counts()  # failures, and other reasons for growing pauses
+        self._look = asyncio.Event()  # pull more, or begin again
         self._broken = False
         self._received_s = 0.0
         self.handled = 0
         self.dead_letters = 0
 
     async def run(self, stopping: asyncio.Event | None = None) -> None:
-        """Work until cancelled, or until ``stopping`` is set; then what is in hand is finished."""
+        """Work until cancelled, or until ``stopping`` is set. Messages in flight are then finished."""
         pause_s = FIRST_PAUSE_S
         progress_task = asyncio.create_task(
             self._report_progress(), name=f"{self._durable}: progress"
@@ -142,7 +147,7 @@ class Worker:
                         consumer=self._durable,
                         why=str(error),
                     )
-                    # Not all at once: they failed at the same moment.
+                    # Randomly spread: workers failed at the same time.
                     await asyncio.sleep(pause_s * random.uniform(0.5, 1.0))
                     pause_s = min(2 * pause_s, LONGEST_RETRY_S)
         finally:
@@ -152,8 +157,10 @@ class Worker:
             await self._give_back()
 
     async def _give_back(self) -> None:
-        """What is not finished goes to another process at once, not after the acknowledgement's
-        time limit. Cancelled handlers must be safe to repeat: a crash could have cut them too."""
+        """Return unfinished messages to another process at once, not after the acknowledgement's
+        time limit. Cancelled handlers must be safe to repeat: a crash could have interrupted them
+        too.
+        """
         unfinished = list(self._tasks.items())
         for task, _ in unfinished:
             task.cancel()
@@ -191,7 +198,7 @@ class Worker:
                 except TimeoutError:
                     pass
                 if loop.time() - looked_s > PULL_HEARTBEAT_S or not self._conn.connected:
-                    # This process stood still, not the server; or it is known to be away.
+                    # This process was suspended, not the server, or the server is known to be away.
                     self._received_s = loop.time()
                 silent_s = loop.time() - self._received_s
                 if self._expected and silent_s > 3 * PULL_HEARTBEAT_S:
@@ -202,7 +209,7 @@ class Worker:
             try:
                 await subscription.unsubscribe()
             except (nats_errors.Error, OSError):
-                pass  # the connection is gone, and the subscription with it
+                pass  # the connection is gone, with its subscription
 
     def _restart(self) -> None:
         self._broken = True
@@ -219,11 +226,11 @@ class Worker:
 
     async def _each(self, msg: Msg) -> None:
         if self._broken:
-            return  # of a pull that no longer counts: it is delivered again
+            return  # of an abandoned pull: the message is delivered again
         self._received_s = asyncio.get_running_loop().time()
         headers = msg.headers
         if headers is not None and "Status" in headers and not msg.data:
-            if headers["Status"] != "100":  # a pull is over
+            if headers["Status"] != "100":  # a pull has ended
                 self._pull_ended(headers)
             return
         self._expected = max(0, self._expected - 1)
@@ -233,7 +240,7 @@ class Worker:
 
     def _pull_ended(self, headers: dict[str, str]) -> None:
         left = headers.get("Nats-Pending-Messages")
-        if left is None:  # the consumer is gone, or moved: which pulls still count is unknown
+        if left is None:  # the consumer is gone or moved: the valid pulls are unknown
             self._conn.log.info(
                 "consuming again",
                 consumer=self._durable,
@@ -241,7 +248,7 @@ class Worker:
             )
             self._restart()
             return
-        self._expected = max(0, self._expected - int(left))  # what it did not bring was not sent
+        self._expected = max(0, self._expected - int(left))  # the rest of the pull was not sent
         self._look.set()
 
     def _done(self, task: asyncio.Task[None]) -> None:
@@ -250,7 +257,7 @@ class Worker:
             self._look.set()
 
     async def _report_progress(self) -> None:
-        """What is being worked on is not to be delivered to somebody else."""
+        """Report progress, so that the server does not deliver messages in work to another process."""
         while True:
             await asyncio.sleep(self._ack_wait_s / 3)
             for reply in list(self._tasks.values()):
@@ -289,8 +296,9 @@ class Worker:
     async def _failed(
         self, msg: Msg, sequence: int, deliveries: int, why: str, pause_s: float | None
     ) -> None:
-        """Again, or a dead letter when it failed too often: here, or twice here after the server
-        had delivered it that often to whoever came before."""
+        """Deliver again, or store a dead letter after too many failures: in this process alone, or
+        twice here after the server had delivered the message that often to earlier processes.
+        """
         failures = self._failures.count(sequence)
         enough = failures >= min(2, self._max_deliveries) and deliveries >= self._max_deliveries
         if failures >= self._max_deliveries or enough:
@@ -302,7 +310,8 @@ class Worker:
         if pause_s is None:
             setbacks = self._setbacks.count(sequence)
             full_s = min(FIRST_PAUSE_S * 2 ** min(setbacks, 16), LONGEST_PAUSE_S)
-            pause_s = full_s * (1 - sequence % 8 / 32)  # many that failed at once do not return so
+            # spread: many that failed at once do not return at once
+            pause_s = full_s * (1 - sequence % 8 / 32)
         await self._answer(msg.reply, b'-NAK {"delay": %d}' % int(pause_s * _NS))
 
     async def _store_dead_letter(self, msg: Msg, sequence: int, reason: str) -> None:
@@ -315,7 +324,7 @@ class Worker:
             stream=self._stream,
             sequence=sequence,
         )
-        if not is_stored:  # not lost for that: it comes again until the letter is kept
+        if not is_stored:  # not lost: redelivered until the letter is stored
             await self._answer(msg.reply, b'-NAK {"delay": %d}' % int(LONGEST_PAUSE_S * _NS))
             return
         self.dead_letters += 1
@@ -326,4 +335,4 @@ class Worker:
         try:
             await self._conn.publish(reply, payload)
         except BusError:
-            pass  # it comes again after the acknowledgement's time limit
+            pass  # redelivered after the acknowledgement's time limit

@@ -2,9 +2,11 @@
 
 One failed write is normal: a message is lost, or replicas elect a leader. Writes that keep failing
 without a success are a fault that an operator must see. Either the stream is at its limit, or the
-disk is or was full: nats-server then answers no write to that stream until it is restarted. Each
-stream is reported apart. A report ends with the first stored write, with a reconnection, because
-only the next write shows the state of a restarted server, and ``FORGET_S`` after the last failure.
+disk is or was full. nats-server then answers no write to that stream until it is restarted.
+
+Each stream is reported separately. A report ends with the first stored write, with a reconnection,
+and ``FORGET_S`` after the last failure. After a reconnection only the next write shows the state of
+a restarted server.
 """
 
 import time
@@ -19,13 +21,13 @@ from berthmaster.lib.runtime.log import LogLike
 TROUBLE_AFTER_S: Final = 3.0  # an election is over by then
 FORGET_S: Final = 30.0
 LOG_EVERY_S: Final = 10.0
-# About the message, not about the store: its guard failed, it is too large.
+# About the message, not the store: its guard failed, or its size is above the limit.
 _MESSAGE_ERRORS: Final = frozenset({10054, 10071, 10164})
 
 
 @dataclass
 class _Failing:
-    """Writes to one stream since the last that was stored."""
+    """Failed writes to one stream since the last stored one."""
 
     since_s: float
     last_s: float
@@ -37,7 +39,7 @@ class WriteHealth:
     """The results of the writes of one connection."""
 
     def __init__(self, log: LogLike, monotonic: Callable[[], float] = time.monotonic) -> None:
-        self.failures = 0  # of all time
+        self.failures = 0  # since the start
         self._log = log
         self._monotonic = monotonic
         self._failing: dict[str, _Failing] = {}
@@ -56,9 +58,9 @@ class WriteHealth:
             self._log.info("NATS stores writes again", stream=stream)
 
     def failed(self, subject: str, error: BusError, began_s: float) -> None:
-        """Note a write that was not stored, or not acknowledged."""
+        """Record a write that was not stored or not acknowledged."""
         if not isinstance(error, NoAnswer | ApiError):
-            return  # without a connection, or a right, nothing is known of the store
+            return  # without a connection or permission, the store's state is unknown
         if isinstance(error, ApiError) and error.code in _MESSAGE_ERRORS:
             return
         self.failures += 1
