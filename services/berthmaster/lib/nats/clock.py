@@ -53,7 +53,9 @@ class ServerClock:
         return self._offset_s is not None
 
     def observe(self, sent_s: float, received_s: float, server_s: float) -> None:
-        """Record that the server's time was ``server_s`` between these two times of ``monotonic``."""
+        """Record that the server's time was ``server_s`` between these two times of
+        ``monotonic``.
+        """
         offset_s = server_s - (sent_s + received_s) / 2
         doubt_s = max(0.0, received_s - sent_s) / 2
         if self._offset_s is not None:
@@ -89,7 +91,9 @@ class ClockSync:
         self._task: asyncio.Task[None] | None = None
 
     async def observe(self) -> None:
-        """Observe the clock once. Without an answer the clock stays unchanged until the next time."""
+        """Observe the clock once. Without an answer the clock stays unchanged until the next
+        time.
+        """
         sent_s = self._clock.monotonic()
         try:
             body = await self._request()

@@ -28,7 +28,9 @@ async def store_dead_letter(
     sequence: int = 0,
     workload: str = "",
 ) -> bool:
-    """Store one message with the reason. Return False on failure: only the log line remains then."""
+    """Store one message with the reason. Return False on failure: only the log line remains
+    then.
+    """
     subject, reason = redact(subject), excerpt(reason, MAX_REASON_CHARS)
     conn.log.error(
         "dead letter", subject=subject, reason=reason, sequence=sequence, workload=workload

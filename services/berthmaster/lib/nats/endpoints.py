@@ -202,7 +202,9 @@ _Find = Callable[[str], tuple[str, Endpoint | None]]
 
 
 class _Door:
-    """Admits requests: clients are served in turn, and the requests in flight of each are bounded."""
+    """Admits requests: clients are served in turn, and the requests in flight of each are
+    bounded.
+    """
 
     def __init__(self, begin: Begin, most: int, fairness: Fairness | None) -> None:
         self._start = begin

@@ -6,7 +6,7 @@ Its successor has a larger epoch. A mirror that has (epoch, 3) ignores (epoch, 2
 - Each incarnation of a writer has an epoch larger than all earlier ones on the same subject. A
   counter rises within the epoch.
 - A mirror applies a fact only if the stamp is not older than the current one. So facts never go
-  back, whatever the order of arrival.
+  back, in any order of arrival.
 - A writer that was suspended for a while must not overwrite a newer fact. A mirror that starts
   afterwards could not recognise the older one.
 - The age of a fact is the server's time stamp.
@@ -55,7 +55,9 @@ _ANY_FACT: Final = msgspec.json.Decoder(_AnyFact)
 
 
 class FactWriter(Stamps):
-    """Writes facts under one epoch. Call ``begin`` first, and again after the lease was regained."""
+    """Writes facts under one epoch. Call ``begin`` first, and again after the lease was
+    regained.
+    """
 
     def __init__(self, conn: Connection) -> None:
         super().__init__()

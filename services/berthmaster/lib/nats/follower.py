@@ -202,7 +202,9 @@ class _Session:
                 self._call(self._caught_up)
 
     async def watch(self, relist_s: float | None) -> bool:
-        """Watch until the session is broken (False) or a relisting is due (True). Raises BusError."""
+        """Watch until the session is broken (False) or a relisting is due (True). Raises
+        BusError.
+        """
         loop = self._loop
         relist_at = None if relist_s is None else loop.time() + relist_s
         verify_at = loop.time() + VERIFY_S

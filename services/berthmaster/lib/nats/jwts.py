@@ -31,7 +31,9 @@ Body = dict[str, Any]
 
 
 class ClaimsError(ValueError):
-    """The text is no JWT, no seed or no credentials file. The message contains nothing of the text."""
+    """The text is no JWT, no seed or no credentials file. The message contains nothing of the
+    text.
+    """
 
 
 class Creds(NamedTuple):

@@ -133,7 +133,9 @@ class ControlReader:
         self._newest: dict[str, tuple[int, float]] = {}
 
     def read(self, recorded: Recorded) -> ControlFact:
-        """Read one setting. The same setting may be read again. Raises UNREADABLE, InvalidSetting."""
+        """Read one setting. The same setting may be read again. Raises UNREADABLE,
+        InvalidSetting.
+        """
         fact = read_control(recorded.subject, recorded.data)
         sequence, newest_s = self._newest.get(recorded.subject, (0, 0.0))
         at_s = fact.set_at_s

@@ -32,10 +32,14 @@ Told = tuple[FleetFact, float | None]
 
 
 class Source(Protocol):
-    """The source of facts. Called from the event loop, one call at a time. Methods must not block."""
+    """The source of facts. Called from the event loop, one call at a time. Methods must not
+    block.
+    """
 
     def changes(self) -> Mapping[str, bool]:
-        """Return subjects that have changed since the last call. True: before those that can wait."""
+        """Return subjects that have changed since the last call. True: before those that can
+        wait.
+        """
         ...
 
     def everything(self) -> Iterable[str]:
@@ -225,7 +229,9 @@ class FactReporter:
             pass
 
     async def _send(self, subjects: Sequence[str]) -> bool:
-        """Report these subjects. Return whether all were stored. Those that were not are due again."""
+        """Report these subjects. Return whether all were stored. Those that were not are due
+        again.
+        """
         good = True
         for start in range(0, len(subjects), AT_ONCE):
             part = subjects[start : start + AT_ONCE]

@@ -154,7 +154,9 @@ def aggregate(tenant: str, workload_id: str) -> str:
 
 
 def aggregate_kind(tenant: str, workload_id: str, kind: str) -> str:
-    """Return the filter of one kind of event of one workload, in any cluster. Never a guard string."""
+    """Return the filter of one kind of event of one workload, in any cluster. Never a guard
+    string.
+    """
     return f"berth.workload.{token(tenant)}.{token(workload_id)}.{kind}.*"
 
 
@@ -307,7 +309,9 @@ def node_facts() -> str:
 
 
 def parse_node(subject: str) -> tuple[str, str] | None:
-    """Return (cluster, node) of a node report's subject; None for other facts. Raises SubjectError."""
+    """Return (cluster, node) of a node report's subject; None for other facts. Raises
+    SubjectError.
+    """
     parts = subject.split(".")
     if len(parts) != 5 or parts[:2] != ["berth", "fleet"] or parts[3] != "node":
         return None
@@ -494,7 +498,9 @@ def log_end(tenant: str, workload_id: str, attempt: int, cluster: str, pod: int)
 
 
 def archive(tenant: str, workload_id: str) -> str:
-    """Return the bucket with the archived event history of an ended workload: see ARCHIVE_BUCKETS."""
+    """Return the bucket with the archived event history of an ended workload: see
+    ARCHIVE_BUCKETS.
+    """
     return archived_stories(tenant, zlib.crc32(workload_id.encode()) % ARCHIVE_BUCKETS)
 
 

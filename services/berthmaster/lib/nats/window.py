@@ -76,7 +76,9 @@ class Window:
                 turn.set_result(None)
 
     def late(self, token: str, key: Key, limit_s: float) -> None:
-        """Keep the place of a request without a waiting caller, since the server still works on it."""
+        """Keep the place of a request without a waiting caller, since the server still works on
+        it.
+        """
         loop = asyncio.get_running_loop()
         # requests in flight since the last halving report the same congestion
         if loop.time() - limit_s >= self._halved_s:

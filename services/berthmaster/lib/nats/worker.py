@@ -126,7 +126,9 @@ class Worker:
         self.dead_letters = 0
 
     async def run(self, stopping: asyncio.Event | None = None) -> None:
-        """Work until cancelled, or until ``stopping`` is set. Messages in flight are then finished."""
+        """Work until cancelled, or until ``stopping`` is set. Messages in flight are then
+        finished.
+        """
         pause_s = FIRST_PAUSE_S
         progress_task = asyncio.create_task(
             self._report_progress(), name=f"{self._durable}: progress"
@@ -257,7 +259,9 @@ class Worker:
             self._look.set()
 
     async def _report_progress(self) -> None:
-        """Report progress, so that the server does not deliver messages in work to another process."""
+        """Report progress, so that the server does not deliver messages in work to another
+        process.
+        """
         while True:
             await asyncio.sleep(self._ack_wait_s / 3)
             for reply in list(self._tasks.values()):
