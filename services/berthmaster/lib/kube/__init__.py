@@ -1,5 +1,5 @@
 """The Kubernetes API: access, requests, typed objects, mirrors, patches, Events, controller loop.
 
-May live here: what is the same for every resource and every service. Must not: the bus, what an
-object means for one service, or a decision.
+Allowed here: code that is the same for every resource and every service. Not allowed: the bus, the
+meaning of an object for one service, decisions.
 """

@@ -18,7 +18,7 @@ TTL_S: Final = 10.0
 
 
 class LeaseSpec(Struct, frozen=True):
-    """Who holds it, and since when nothing was heard."""
+    """The holder of a lease, and the time of the holder's last renewal."""
 
     holder_identity: str | None = None
     lease_duration_seconds: int | None = None
@@ -31,7 +31,7 @@ class LeaseObject(Object, frozen=True):
 
 
 class ApiLease(lease.Lease):
-    """Tries to hold one Lease for as long as ``run`` runs."""
+    """Tries to hold one Lease as long as ``run`` runs."""
 
     def __init__(
         self,
@@ -46,7 +46,7 @@ class ApiLease(lease.Lease):
         on_gained: Callable[[int], None] | None = None,
         on_lost: Callable[[], None] | None = None,
     ) -> None:
-        """``now``: seconds since 1970, only shown to people."""
+        """``now`` returns seconds since 1970, only to show operators."""
         store = _LeaseStore(client, namespace, name, now, ttl_s * ANSWER_SHARE)
         super().__init__(
             store, name, holder, ttl_s=ttl_s, log=log, on_gained=on_gained, on_lost=on_lost
@@ -54,7 +54,7 @@ class ApiLease(lease.Lease):
 
 
 class _LeaseStore:
-    """A record's version is the object's resource version, its epoch the count of transitions."""
+    """Stores records as Lease objects: version = resource version, epoch = lease transitions."""
 
     def __init__(
         self,

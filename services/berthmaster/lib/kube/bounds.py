@@ -1,4 +1,4 @@
-"""How many labels and taints of a node or a cluster a fact holds. Pure."""
+"""Limits of the labels and taints that a fact holds of a node or a cluster. Pure."""
 
 from collections.abc import Collection, Mapping
 from typing import Final
@@ -31,7 +31,7 @@ _FIRST: Final = (
 def bounded_labels(
     labels: Mapping[str, str], first: Collection[str] = ()
 ) -> tuple[dict[str, str], int]:
-    """(those that are kept, how many useful ones are not). ``first``: kept before all others."""
+    """Return the labels to keep, ``first`` before others, and the number of labels dropped."""
     useful = [key for key in labels if key in first or not key.startswith(_NOISE)]
     size = sum(len(key) + len(labels[key]) for key in useful)
     if len(useful) <= MAX_LABELS and size <= MAX_LABEL_CHARS:

@@ -1,8 +1,8 @@
-"""Certificates and keys as what OpenSSL and kubernetes_asyncio load: files, but never on a disk.
+"""Certificates and keys as files for OpenSSL and kubernetes_asyncio, never written to a disk.
 
-The library takes nothing but names of files. What a kubeconfig holds itself it would write to
-temporary files that stay until the process ends, and keep once more in a global; and OpenSSL would
-ask for the password of a locked key at the terminal, and wait.
+kubernetes_asyncio only accepts file names. The library would write embedded certificates of a
+kubeconfig to temporary files that stay until the process ends, and keep a second copy in a global.
+OpenSSL would ask at the terminal for the password of an encrypted key, and wait.
 """
 
 import os
@@ -14,21 +14,21 @@ from contextlib import contextmanager
 
 @contextmanager
 def in_memory(content: bytes) -> Iterator[str]:
-    """The name of a file that holds this, within the block."""
+    """Yield the name of a file with this content, valid within the block."""
     if hasattr(os, "memfd_create"):
         with os.fdopen(os.memfd_create("certificates"), "wb") as file:
             file.write(content)
             file.flush()
             yield f"/proc/self/fd/{file.fileno()}"
     else:
-        with tempfile.NamedTemporaryFile(mode="wb") as named:  # readable by us, gone at once
+        with tempfile.NamedTemporaryFile(mode="wb") as named:  # only for this user
             named.write(content)
             named.flush()
             yield named.name
 
 
 def check_authority(pem: bytes) -> None:
-    """Raises ValueError when this is no PEM of certificates."""
+    """Raise ValueError unless the text holds certificates in PEM form."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     try:
         context.load_verify_locations(cadata=pem.decode("ascii"))
@@ -39,7 +39,7 @@ def check_authority(pem: bytes) -> None:
 
 
 def check_pair(certificate: bytes, key: bytes) -> None:
-    """Raises ValueError when certificate and key are no pair, or the key is locked."""
+    """Raise ValueError when certificate and key do not match, or the key is encrypted."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     try:
         with in_memory(certificate + b"\n" + key) as name:

@@ -1,7 +1,7 @@
-"""The verbs of one API server, typed: what goes in and comes out are structs with few fields.
+"""The verbs of one API server, typed: requests and answers are structs with few fields.
 
-Every wait has a limit. Nothing is repeated behind the caller's back, except after a 429 (which says
-that nothing was done) and once with fresh credentials after a 401. Every call is counted.
+Every wait has a limit, and every call is counted. The client repeats a request in two cases only:
+after a 429, since the server did nothing, and once with new credentials after a 401.
 """
 
 import asyncio
@@ -40,21 +40,21 @@ Propagation = Literal["Background", "Foreground", "Orphan"]
 MERGE_PATCH: Final = "application/merge-patch+json"
 APPLY_PATCH: Final = "application/apply-patch+yaml"  # JSON is YAML
 
-IDENTITY: Final = "kube-system"  # the namespace whose UID is the cluster's
-RESTARTS: Final = 3  # of a list whose continue token expired on the way
-WATCH_GRACE_S: Final = 15.0  # the server ends a watch itself; this long after we do
-SLICE_S: Final = 0.005  # so long may a busy watch keep the event loop
+IDENTITY: Final = "kube-system"  # namespace whose UID identifies the cluster
+RESTARTS: Final = 3  # of a list whose continue token expired between two pages
+WATCH_GRACE_S: Final = 15.0  # the server ends a watch, the client ends the stream this much later
+SLICE_S: Final = 0.005  # longest time slice of a busy watch on the event loop
 
 
 class Client:
-    """One API server."""
+    """A client of one API server."""
 
     def __init__(self, transport: Transport, access: Access, log: LogLike) -> None:
         """Use ``open``."""
         self._transport = transport
         self.access = access
         self.log = log
-        self.calls: Counter[tuple[str, str]] = Counter()  # (verb, plural): calls made
+        self.calls: Counter[tuple[str, str]] = Counter()  # calls made, by verb and plural
 
     @classmethod
     async def open(
@@ -66,7 +66,7 @@ class Client:
         timeout_s: float = 10.0,
         max_in_flight: int = 64,
     ) -> "Client":
-        """A client that is ready; nothing is sent yet. Raises BadConfig."""
+        """Return a client that has sent nothing yet. Raise BadConfig."""
         transport = Transport(
             access, user_agent=user_agent, timeout_s=timeout_s, max_in_flight=max_in_flight
         )
@@ -74,7 +74,7 @@ class Client:
         return cls(transport, access, log)
 
     async def close(self) -> None:
-        """Close every connection; watches end with Unreachable."""
+        """Close every connection. Open watches end with Unreachable."""
         await self._transport.close()
 
     async def __aenter__(self) -> Self:
@@ -88,10 +88,10 @@ class Client:
     ) -> None:
         await self.close()
 
-    # ------------------------------------------------------------ reading
+    # ------------------------------------------------------------ read
 
     async def get(self, path: str, kind: type[T], *, timeout_s: float | None = None) -> T:
-        """One object. Raises KubernetesError."""
+        """Return one object. Raise KubernetesError."""
         return decode(await self._call("get", "GET", path, timeout_s=timeout_s), kind, path)
 
     async def list_pages(
@@ -105,14 +105,17 @@ class Client:
         limit: int = 500,
         timeout_s: float | None = None,
     ) -> AsyncGenerator[Page[O], None]:
-        """All objects, page by page. A page that says ``first`` begins anew: the list's history
-        expired on the way (410), and what came before is void. Raises KubernetesError."""
+        """Yield all objects, page by page. Raise KubernetesError.
+
+        When the continue token expires between two pages (410), the list starts again. Drop all
+        earlier pages at a page with ``first``.
+        """
         path = resource.path(namespace=namespace)
         fixed = _selectors(label_selector, field_selector)
         token = ""
         restarts = 0
         while True:
-            # The last try asks for everything at once, which cannot expire on the way.
+            # The last attempt requests all objects in one page, since one page cannot expire.
             wanted = {"limit": str(limit)} if limit and restarts < RESTARTS else {}
             params = {**fixed, **wanted, **({"continue": token} if token else {})}
             try:
@@ -149,12 +152,14 @@ class Client:
         on_undecodable: Callable[[UndecodableEvent], None] | None = None,
         on_open: Callable[[], None] | None = None,
     ) -> AsyncGenerator[WatchEvent[O], None]:
-        """Changes after ``resource_version``, until the server ends the watch. Raises Gone when
-        that version is history, and other KubernetesError; an object that does not fit ``kind``
-        goes to ``on_undecodable``, or raises BadAnswer where there is none. ``on_open`` is called
-        when the server has accepted the watch.
+        """Yield changes after ``resource_version``, until the server ends the watch.
 
-        Hold it with ``contextlib.aclosing``, so that the connection ends when you do.
+        Raise Gone when the server no longer has that version, and other KubernetesError. An object
+        that does not match ``kind`` goes to ``on_undecodable``. Without ``on_undecodable``, raise
+        BadAnswer. ``on_open`` is called when the server has accepted the watch.
+
+        Wrap the generator in ``contextlib.aclosing``, so that leaving the block closes the
+        connection.
         """
         path = resource.path(namespace=namespace)
         params = {
@@ -185,7 +190,7 @@ class Client:
                     else:
                         raise BadAnswer(f"{_error_text(event.object)} ({path})")
                     if now() > slice_ends_s:
-                        await asyncio.sleep(0)  # what else this loop does must go on
+                        await asyncio.sleep(0)  # let other tasks of the event loop run
                         slice_ends_s = now() + SLICE_S
         finally:
             stream.close()
@@ -201,8 +206,10 @@ class Client:
         follow: bool = False,
         timeout_s: float = 3600.0,
     ) -> Stream:
-        """What a container of a pod writes, each line with its time; the caller closes it.
-        ``since``: RFC 3339, whole seconds. Raises KubernetesError."""
+        """Return the log of a pod's container as a stream, each line with its time.
+
+        The caller closes the stream. ``since`` is RFC 3339 in whole seconds. Raise KubernetesError.
+        """
         path = PODS.path(namespace=namespace, name=pod, subresource="log")
         params = {"timestamps": "true"}
         wanted = {"container": container, "sinceTime": since, "follow": "true" if follow else ""}
@@ -212,7 +219,7 @@ class Client:
         self.calls["log", counted_as(path)] += 1
         return await self._transport.stream(path, params=params, timeout_s=timeout_s)
 
-    # ------------------------------------------------------------ writing
+    # ------------------------------------------------------------ write
 
     async def create(
         self,
@@ -224,8 +231,11 @@ class Client:
         dry_run: bool = False,
         timeout_s: float | None = None,
     ) -> T:
-        """Make an object in the collection at ``path``. ``dry_run``: only say what it would be, as
-        all who have a say in it would have it. Raises AlreadyExists, KubernetesError."""
+        """Create an object in the collection at ``path``. Raise AlreadyExists, KubernetesError.
+
+        ``dry_run`` only returns the object that the server would store, after defaults and
+        admission.
+        """
         answer = await self._call(
             "create",
             "POST",
@@ -246,8 +256,10 @@ class Client:
         field_manager: str = "",
         timeout_s: float | None = None,
     ) -> T:
-        """Change the fields given, lists as a whole; with a resource version only if nobody else
-        has written since. Raises Conflict, KubernetesError."""
+        """Change the given fields, lists as a whole. Raise Conflict, KubernetesError.
+
+        With a resource version, raise Conflict if another writer has changed the object since.
+        """
         if resource_version:
             body = _with_version(body, resource_version)
         return await self._patch(path, body, kind, MERGE_PATCH, _manager(field_manager), timeout_s)
@@ -262,8 +274,11 @@ class Client:
         force: bool = False,
         timeout_s: float | None = None,
     ) -> T:
-        """Server-side apply: these fields are ours from now on, and those that we leave out no
-        more. Raises Conflict when another manager owns one, KubernetesError."""
+        """Apply fields server-side. Raise Conflict when another manager owns a field,
+        KubernetesError.
+
+        The field manager owns the given fields from now on, and gives up fields that are left out.
+        """
         params = {"fieldManager": field_manager, "force": "true" if force else "false"}
         return await self._patch(path, body, kind, APPLY_PATCH, params, timeout_s)
 
@@ -276,8 +291,11 @@ class Client:
         propagation: Propagation = "Background",
         timeout_s: float | None = None,
     ) -> None:
-        """Delete one object; that it is not there is success. Raises Conflict if it is another one
-        (``uid``) or was written since, KubernetesError."""
+        """Delete one object. A missing object is success.
+
+        Raise Conflict if the object has another ``uid`` or ``resource_version``, and
+        KubernetesError.
+        """
         conditions = {"uid": uid, "resourceVersion": resource_version}
         wanted = {name: value for name, value in conditions.items() if value}
         body: dict[str, object] = {
@@ -292,7 +310,7 @@ class Client:
         except NotFound:
             pass
 
-    # ------------------------------------------------------------ asking about the server
+    # ------------------------------------------------------------ access and discovery
 
     async def can(
         self,
@@ -302,7 +320,7 @@ class Client:
         name: str = "",
         subresource: str = "",
     ) -> bool:
-        """Whether these credentials may do it; no namespace = in all of them."""
+        """Return whether these credentials allow the verb. No namespace = in all namespaces."""
         wanted = {
             "verb": verb,
             "group": resource.group,
@@ -321,7 +339,7 @@ class Client:
         return review.status.allowed
 
     async def served(self, group_version: str) -> frozenset[str]:
-        """The plurals that the server has in ``v1`` or ``batch/v1``; none if it lacks the group."""
+        """Return the plurals served in ``v1`` or ``batch/v1``, empty if the group is missing."""
         path = f"/apis/{group_version}" if "/" in group_version else f"/api/{group_version}"
         try:
             found = await self.get(path, _ResourceList)
@@ -330,7 +348,7 @@ class Client:
         return frozenset(one.name for one in found.resources or () if "/" not in one.name)
 
     async def served_kinds(self, group_version: str) -> dict[str, tuple[str, bool]]:
-        """The kinds in ``v1`` or ``batch/v1``, with plural and whether namespaced."""
+        """Return kind -> (plural, whether namespaced) for ``v1`` or ``batch/v1``."""
         path = f"/apis/{group_version}" if "/" in group_version else f"/api/{group_version}"
         try:
             found = await self.get(path, _ResourceList)
@@ -343,19 +361,22 @@ class Client:
         }
 
     async def version(self) -> str:
-        """The server's version, such as ``v1.36.3``."""
+        """Return the server's version, such as ``v1.36.3``."""
         return (await self.get("/version", _Version)).git_version
 
     async def uid(self) -> str:
-        """Return the UID of the namespace kube-system: it tells clusters apart, since every cluster
-        has and keeps it, whatever its address and its contexts are. Raises KubernetesError."""
+        """Return the UID of the namespace kube-system. Raise KubernetesError.
+
+        The UID identifies the cluster: every cluster has this namespace and keeps the UID, whatever
+        its address and its contexts are.
+        """
         path = NAMESPACES.path(name=IDENTITY)
         found = (await self.get(path, Object)).metadata.uid
         if not found:
             raise BadAnswer(f"namespace {IDENTITY} has no uid ({path})")
         return found
 
-    # ------------------------------------------------------------ all of them
+    # ------------------------------------------------------------ shared
 
     async def _patch(
         self,
@@ -393,7 +414,7 @@ class Client:
             method,
             path,
             params=params,
-            body=msgspec.to_builtins(body),  # the library makes JSON of nothing but plain values
+            body=msgspec.to_builtins(body),  # the library encodes only plain values as JSON
             content_type=content_type,
             timeout_s=timeout_s,
         )

@@ -1,10 +1,11 @@
-"""Kubeconfigs and a pod's own service account: where they are, and what we take from them.
+"""Kubeconfigs and a pod's own service account: where to find them, and the fields in use.
 
-A kubeconfig of a person is read as kubectl reads it: several files merged, paths relative to the
-file they stand in, plugins run. One out of a Secret comes from somebody else: it may name neither
-programs nor files of ours, and nothing in it may weaken TLS (Kueue refuses the same). Every error
-names file, context and field, and never a value that could be a credential. kubernetes_asyncio has
-no such check; what passes ours goes on to its loader (see loader.py).
+An operator's kubeconfig is read as kubectl reads it: several files are merged, paths are relative
+to their file, plugins run. A kubeconfig from a Secret is untrusted. Such a file must not name
+programs or local files, nor weaken TLS. Kueue has the same rule.
+
+Every error names file, context and field, and never a value that could be a credential.
+kubernetes_asyncio has no such checks. A checked config goes to the library's loader (loader.py).
 """
 
 import asyncio
@@ -25,7 +26,7 @@ from berthmaster.lib.kube.errors import BadConfig
 from berthmaster.lib.kube.kubeconfig import Cluster, Exec, Kubeconfig, User, merged, parse
 
 SERVICE_ACCOUNT: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")
-MAX_FILE_BYTES: Final = 2**20  # what a Secret can hold; other files of a kubeconfig are smaller
+MAX_FILE_BYTES: Final = 2**20  # limit of a Secret; other kubeconfig files are smaller
 MAX_TOKEN_BYTES: Final = 64 * 1024
 SECRET: Final = "kubeconfig of the Secret"
 EXEC_VERSIONS: Final = (
@@ -38,33 +39,39 @@ _READING = threading.Lock()
 
 @dataclass(frozen=True, repr=False)
 class Access:
-    """How to reach one API server and as whom: one context of a kubeconfig, read and vetted."""
+    """One checked context of a kubeconfig: the address of an API server, and the credentials."""
 
-    server: str  # https://host:port, perhaps with a path; no slash at its end
-    context: str = ""  # the kubeconfig's name for it, for people
-    source: str = ""  # where that was found, for people
-    ca: bytes = b""  # PEM; empty = the system's
-    verify: bool = True  # False only if a person's own kubeconfig says so
-    server_name: str = ""  # the name in its certificate, where that is another than the host
+    server: str  # https://host:port, perhaps with a path, without a trailing slash
+    context: str = ""  # name of the context in the kubeconfig, for operators
+    source: str = ""  # file of the context, for operators
+    ca: bytes = b""  # PEM; empty = the system's authorities
+    verify: bool = True  # False only if an operator's own kubeconfig disables the check
+    server_name: str = ""  # name in the server's certificate; "" = the host
     proxy: str = ""
-    namespace: str = ""  # the context's default
-    headers: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # impersonation
-    user: User = field(default_factory=User)  # one way to authenticate; files only of tokens
-    pair: tuple[bytes, bytes] = (b"", b"")  # client certificate and key as PEM; empty = none
+    namespace: str = ""  # default namespace of the context
+    headers: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # of impersonation
+    user: User = field(default_factory=User)  # one authentication method; files hold tokens only
+    pair: tuple[bytes, bytes] = (b"", b"")  # client certificate and key in PEM form; empty = none
 
     def __repr__(self) -> str:
         return f"Access(server={self.server!r}, context={self.context!r})"
 
 
 async def from_kubeconfig(path: Path | None = None, context: str = "") -> Access:
-    """Access by a kubeconfig file; without a path, by those that $KUBECONFIG names, or else
-    ~/.kube/config; without a context, by the current one. Raises BadConfig."""
+    """Return the access of a kubeconfig file. Raise BadConfig.
+
+    Without a path, read the files in $KUBECONFIG, or else ~/.kube/config. Without a context, use
+    the current one.
+    """
     return await asyncio.to_thread(_one_at_a_time, path, context)
 
 
 def _one_at_a_time(path: Path | None, context: str) -> Access:
-    """Several contexts are read at once by `berth up`. Two threads that were the first to import
-    the library and to decode a type ended the process by a segmentation fault in the decoder."""
+    """Read a kubeconfig under a lock, because `berth up` reads several contexts in threads.
+
+    Two threads that imported the library and decoded a type for the first time crashed the process
+    with a segmentation fault in the decoder.
+    """
     with _READING:
         return _from_files(path, context)
 
@@ -72,18 +79,20 @@ def _one_at_a_time(path: Path | None, context: str) -> Access:
 def from_kubeconfig_bytes(
     data: bytes, *, allow_exec: bool = False, source: str = SECRET, context: str = ""
 ) -> Access:
-    """Access by a kubeconfig that came from elsewhere. Raises BadConfig for whatever would let its
-    author run programs, read files here, or talk to a server that nobody has checked."""
+    """Return the access of an untrusted kubeconfig.
+
+    Raise BadConfig for content that would let its author run programs, read local files, or send
+    requests to an unverified server.
+    """
     config = parse(data, source, base=None)
     return _Reader(config, source, context, stranger=True, allow_exec=allow_exec).access()
 
 
 async def in_cluster(folder: Path = SERVICE_ACCOUNT) -> Access:
-    """Access of the pod that we run in. Raises BadConfig when this is none.
+    """Return the access of this pod. Raise BadConfig outside a pod.
 
-    The library finds the API server. Its way of renewing the token is not used: that fails at the
-    moment when the file is replaced, waits its minute even when the token was refused, and takes a
-    line end for a part of it.
+    The library finds the API server, but does not renew the token: its renewal fails while the file
+    is being replaced, waits a minute even after a 401, and keeps the line end as part of the token.
     """
     return await asyncio.to_thread(_of_pod, folder)
 
@@ -112,7 +121,7 @@ def _of_pod(folder: Path) -> Access:
     try:
         namespace = (folder / "namespace").read_text().strip()
     except OSError:
-        pass  # whoever needs a default says so then
+        pass  # a caller that needs a default namespace raises an error
     access = Access(
         server=configuration.host or "",
         context="in-cluster",
@@ -121,12 +130,12 @@ def _of_pod(folder: Path) -> Access:
         namespace=namespace,
         user=User(token_file=str(folder / "token")),
     )
-    read_token(access)  # now, while somebody looks
+    read_token(access)  # fail at start rather than at the first request
     return access
 
 
 def read_token(access: Access) -> str:
-    """What the token file of this access holds now. Raises BadConfig."""
+    """Return the token in the token file. Raise BadConfig."""
     path = Path(access.user.token_file)
     problem = ""
     try:
@@ -144,13 +153,13 @@ def read_token(access: Access) -> str:
 
 
 def kubeconfig_paths() -> list[Path]:
-    """Where kubectl would look: $KUBECONFIG, which may name several, or the home folder."""
+    """Return the paths that kubectl reads: those in $KUBECONFIG, or ~/.kube/config."""
     named = [Path(part) for part in os.environ.get("KUBECONFIG", "").split(os.pathsep) if part]
     return named or [Path.home() / ".kube" / "config"]
 
 
 def contexts(path: Path | None = None) -> tuple[str, ...]:
-    """The names of all contexts, for people to choose from. Raises BadConfig."""
+    """Return the names of all contexts, for an operator to choose from. Raise BadConfig."""
     return tuple(_load(path)[0].contexts)
 
 
@@ -165,7 +174,7 @@ def _load(path: Path | None) -> tuple[Kubeconfig, str]:
     found = []
     for one in paths:
         if path is None and len(paths) > 1 and not one.exists():
-            continue  # as kubectl does: of several, some may be missing
+            continue  # as in kubectl, some of several files may be missing
         data = _read_file(one, str(one), "", "")
         found.append(parse(data, str(one), base=one.absolute().parent))
     if not found:
@@ -187,7 +196,7 @@ def _read_file(path: Path, source: str, context: str, field: str) -> bytes:
 
 @dataclass
 class _Reader:
-    """Reads one context of a kubeconfig; ``stranger``: it did not come from who runs us."""
+    """Reads one context of a kubeconfig. ``stranger`` marks an untrusted file, as from a Secret."""
 
     config: Kubeconfig
     source: str
@@ -209,7 +218,7 @@ class _Reader:
         if user is None:
             if context.user:
                 raise self._bad("user", f"no user {context.user!r} in users")
-            user = User()  # at this the library fails with a TypeError
+            user = User()  # the library raises TypeError if the user is missing
         if self.stranger:
             self._refuse(cluster, user)
         server = self._server(cluster)
@@ -274,8 +283,7 @@ class _Reader:
         return cluster.proxy_url
 
     def _url(self, field: str, url: str, form: str) -> SplitResult:
-        """The parts of a URL that can be connected to; no part of it is told, it may hold a
-        password."""
+        """Return the parts of a URL. Errors show no part, since a URL may hold a password."""
         try:
             parts = urlsplit(url)
             _ = parts.port
@@ -298,7 +306,7 @@ class _Reader:
         return certificate, key
 
     def _authenticated(self, user: User) -> User:
-        """The one way to authenticate beside a certificate; kubectl prefers them in this order."""
+        """Return one authentication method beside a certificate, preferred in kubectl's order."""
         if user.token_file:
             return User(token_file=str(self._resolve(user.base, user.token_file)))
         if user.token:
@@ -324,7 +332,7 @@ class _Reader:
             raise self._bad("exec.interactiveMode", "a service has no terminal to ask at")
         if "/" not in wanted.command:
             return wanted
-        # As kubectl: a bare name is looked for on PATH, a path is the file's.
+        # As in kubectl, a bare name is found on PATH, and a path is relative to its file.
         return msgspec.structs.replace(
             wanted, command=str(self._resolve(user.base, wanted.command))
         )
@@ -344,7 +352,7 @@ class _Reader:
         return headers
 
     def _bytes(self, where: Cluster | User, field: str, data: str, file: str) -> bytes:
-        """What a field says itself (base64), or the file that it names."""
+        """Return the field's own data (base64), or the content of the file named by the field."""
         if data:
             try:
                 return base64.b64decode("".join(data.split()), validate=True)

@@ -1,22 +1,23 @@
-"""Whose a refusal is, and how long a 403 is worth another try. Pure: time is passed in.
+"""Whether a refused write concerns the object or the cluster, and how long to retry a 403. Pure.
 
-An API server that has just started authorizes before it has read every Role and binding, and so
-refuses for a moment what it will allow. Taken at its word, each restart would give jobs away and
-leave others waiting; believed never, a missing Role would be asked about for ever.
+An API server that has just started authorizes requests before its Roles and bindings are loaded.
+Such a server denies allowed requests for a moment. Without retries, each restart would move jobs to
+other clusters. With endless retries, a missing Role would never be reported.
 
-Rules of this file:
+Rules:
 
-- A series of refusals belongs to what was asked for (a write and its namespace), begins with the
-  first refusal after a success and is forgotten when nothing was refused for a while.
-- Within ``GRACE_S`` of its beginning a refusal is to be tried again, each time after twice as long;
-  after that it is the last word, until the same is allowed once.
-- Only what the authorizer refuses is doubtful. A quota or an admission webhook that says 403 has
-  looked at the object: that is final at once.
-- A refusal is about the object if the API server or an admission policy found a fault in the object
-  itself: then no other try, and no other cluster, is asked. Examples: 422 Invalid, a 403 with
-  ``admission webhook "x" denied the request: …``. A refusal is about the cluster in all other
-  cases: quota, rights, a namespace that terminates, a kind that is not served, a 400 of a proxy, a
-  webhook that speaks of a queue or quota (Volcano's does where its queue is closed).
+- Refusals of the same write in the same namespace form a series. A series begins with the first
+  refusal after a success, and is forgotten ``FORGOTTEN_S`` after its last refusal.
+- Within ``GRACE_S`` of the first refusal the caller retries, each time after twice the pause. Later
+  a refusal is final until the same write succeeds once.
+- Only refusals of the authorizer are retried. A quota or an admission webhook that answers 403 has
+  checked the object, so the refusal is final at once.
+- A refusal concerns the object if the API server or an admission policy found a fault in the
+  object. No retry and no other cluster can help. Examples: 422 Invalid, or a 403 with ``admission
+  webhook "x" denied the request: …``.
+- Any other refusal concerns the cluster: quota, rights, a terminating namespace, a kind that is not
+  served, a 400 of a proxy, or a webhook whose message names a queue or quota. Example: Volcano's
+  webhook when the queue is closed.
 """
 
 import re
@@ -25,10 +26,10 @@ from typing import Final
 
 from berthmaster.lib.kube.errors import ApiError, Forbidden
 
-GRACE_S: Final = 8.0  # servers of tests take up to 2 s, large ones longer; people notice a minute
+GRACE_S: Final = 8.0  # test servers take up to 2 s, large ones longer; operators notice a minute
 FIRST_PAUSE_S: Final = 0.25
-FORGOTTEN_S: Final = 60.0  # longer than anybody pauses between two tries of the same
-# Beside a webhook, ValidatingAdmissionPolicy says: … with binding 'y' denied request: …
+FORGOTTEN_S: Final = 60.0  # longer than any pause between two tries of the same write
+# ValidatingAdmissionPolicy's message: … with binding 'y' denied request: …
 _DENIED: Final = re.compile(
     r'admission webhook ".*?" denied the request'
     r"|ValidatingAdmissionPolicy '.*?' .*?denied request",
@@ -41,17 +42,17 @@ _AUTHORIZER: Final = 'User "'  # `jobs.batch is forbidden: User "x" cannot creat
 
 
 class Denials:
-    """What is refused now, and since when."""
+    """The open series of refusals."""
 
     def __init__(self) -> None:
-        self._series: dict[Hashable, tuple[float, float]] = {}  # first and last refusal
+        self._series: dict[Hashable, tuple[float, float]] = {}  # times of first and last refusal
 
     def allowed(self, what: Hashable) -> None:
-        """It was done, or refused for another reason than rights."""
+        """End the series: the write succeeded, or was refused for another reason than rights."""
         self._series.pop(what, None)
 
     def pause_s(self, what: Hashable, error: Forbidden, now_s: float) -> float | None:
-        """Refused: after how long to try again, or None if that is the last word."""
+        """Record a refusal. Return the pause before a retry, or None if the refusal is final."""
         if not by_authorizer(error):
             self.allowed(what)
             return None
@@ -64,7 +65,7 @@ class Denials:
 
 
 def by_authorizer(error: Forbidden) -> bool:
-    """Whether rights were missing, rather than that the object itself was refused."""
+    """Return whether the authorizer refused the request, not an object check."""
     return _AUTHORIZER in error.message and not is_about_object(error)
 
 
@@ -72,5 +73,5 @@ def is_about_object(error: ApiError) -> bool:
     """Return whether the API server or a policy refused the object for its own sake."""
     if _DENIED.search(error.message):
         return error.status in _BY_POLICIES and not _OF_CLUSTER.search(error.message)
-    # Without a reason, the answer is no Status of an API server but a proxy's page.
+    # Without a reason, the answer is a proxy's page, not a Status of an API server.
     return error.status in _FAULTS_OF_OBJECTS and bool(error.reason)

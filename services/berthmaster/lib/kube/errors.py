@@ -1,24 +1,24 @@
-"""What can go wrong between us and an API server, named by what the caller can do next.
+"""Failures of requests to an API server, named by the caller's next step.
 
 ::
 
     KubernetesError
-    ├── ApiError             the server said no, with status and reason
-    │   ├── NotFound         404: it is not there, or its kind is not served
-    │   ├── AlreadyExists    409: a create came second; read what is there
-    │   ├── Conflict         409: somebody else wrote first; read again and decide again
-    │   ├── Gone             410: this resource version or continue token is history; list anew
-    │   ├── Invalid          422: the object breaks a rule; repeating is pointless
-    │   ├── Unauthorized     401: the credentials are unknown or expired; a person must
-    │   ├── Forbidden        403: this user may not; a person must
-    │   ├── TooManyRequests  429: nothing was done; wait ``retry_after_s`` and repeat
-    │   └── ServerError      5xx: it may have been done; read back or repeat safely
-    ├── Unreachable          no connection, no TLS, no such name; or cut off before the answer
-    ├── TimedOut             no answer within the limit; it may have been done
-    ├── BadAnswer            an answer that is not what the API promises, or far too large
-    └── BadConfig            a kubeconfig cannot be used: names file, context and field
+    ├── ApiError             the server refused, with status and reason
+    │   ├── NotFound         404: the object is missing, or its kind is not served
+    │   ├── AlreadyExists    409: the name is taken: read the object
+    │   ├── Conflict         409: another writer was first: read and decide again
+    │   ├── Gone             410: resource version or continue token expired: list again
+    │   ├── Invalid          422: the object violates a rule: do not retry
+    │   ├── Unauthorized     401: unknown or expired credentials: an operator must act
+    │   ├── Forbidden        403: rights are missing: an operator must act
+    │   ├── TooManyRequests  429: nothing was done: retry after ``retry_after_s``
+    │   └── ServerError      5xx: the write may have happened: read back or retry safely
+    ├── Unreachable          no connection, TLS or DNS name, or cut off before the answer
+    ├── TimedOut             no answer in time: the write may have happened
+    ├── BadAnswer            an answer that the API does not define, or far too large
+    └── BadConfig            an unusable kubeconfig, with file, context and field
 
-No text here ever holds a credential: paths come without their query, configs without values.
+No message holds a credential: paths have no query, configs no values.
 """
 
 from typing import Final
@@ -29,11 +29,11 @@ MAX_MESSAGE_CHARS: Final = 1024
 
 
 class KubernetesError(Exception):
-    """Anything that went wrong between us and an API server."""
+    """Any failure of a request to an API server, or of the access to one."""
 
 
 class ApiError(KubernetesError):
-    """The API server answered, and it was a refusal."""
+    """A refusal by the API server."""
 
     def __init__(
         self, status: int, reason: str, message: str, path: str, retry_after_s: float = 0.0
@@ -43,19 +43,19 @@ class ApiError(KubernetesError):
         self.reason = reason
         self.message = message
         self.path = path
-        self.retry_after_s = retry_after_s  # 0 = the server did not say
+        self.retry_after_s = retry_after_s  # 0 = not stated by the server
 
 
 class NotFound(ApiError):
-    """404: the object is not there, or its kind is not served."""
+    """404: the object is missing, or its kind is not served."""
 
 
 class AlreadyExists(ApiError):
-    """409: an object of this name is there already."""
+    """409: an object with this name exists."""
 
 
 class Conflict(ApiError):
-    """409: a precondition did not hold, mostly the resource version."""
+    """409: a precondition failed, mostly the resource version."""
 
 
 class Gone(ApiError):
@@ -63,7 +63,7 @@ class Gone(ApiError):
 
 
 class Invalid(ApiError):
-    """422: the object breaks a rule of its kind."""
+    """422: the object violates a rule of its kind."""
 
 
 class Unauthorized(ApiError):
@@ -71,7 +71,7 @@ class Unauthorized(ApiError):
 
 
 class Forbidden(ApiError):
-    """403: these credentials do not allow it."""
+    """403: these credentials do not allow the request."""
 
 
 class TooManyRequests(ApiError):
@@ -79,19 +79,19 @@ class TooManyRequests(ApiError):
 
 
 class ServerError(ApiError):
-    """5xx: the API server, or what stands before it, failed."""
+    """5xx: the API server, or a proxy in front, failed."""
 
 
 class Unreachable(KubernetesError):
-    """No connection to the API server, or it broke before the answer was whole."""
+    """No connection to the API server, or the connection broke before the answer was complete."""
 
 
 class TimedOut(KubernetesError):
-    """No whole answer within the time limit."""
+    """No complete answer within the time limit."""
 
 
 class BadAnswer(KubernetesError):
-    """An answer that is not what the API promises."""
+    """An answer that the API does not define."""
 
 
 class BadConfig(KubernetesError):
@@ -106,7 +106,7 @@ class BadConfig(KubernetesError):
         self.problem = problem
 
 
-# What is no answer of a server that could be worked with: away, ill, or it does not know us.
+# The server is unreachable, broken, or does not accept the credentials.
 NO_ANSWER: Final = (Unreachable, TimedOut, BadAnswer, ServerError, Unauthorized)
 
 
@@ -115,7 +115,7 @@ class _Details(msgspec.Struct, rename="camel"):
 
 
 class Status(msgspec.Struct, rename="camel"):
-    """The API's own form of a refusal; everything may be missing."""
+    """The API's own form of a refusal. Every field may be missing."""
 
     code: int | None = None
     reason: str | None = None
@@ -141,11 +141,11 @@ _BY_REASON: Final[dict[str, type[ApiError]]] = {
 
 
 def refusal(http_status: int, body: bytes, path: str, retry_after_s: float = 0.0) -> ApiError:
-    """The error for an answer that is no success; the body may be anything."""
+    """Return the error for an answer that is not a success. The body may be anything."""
     try:
         status = _STATUS.decode(body)
     except (msgspec.MsgspecError, UnicodeDecodeError):
-        # A proxy's page, not the API server's words.
+        # The body may be a proxy's page.
         status = Status(message=body[:MAX_MESSAGE_CHARS].decode(errors="replace").strip())
     return status_error(status, path, http_status=http_status, retry_after_s=retry_after_s)
 
@@ -153,7 +153,7 @@ def refusal(http_status: int, body: bytes, path: str, retry_after_s: float = 0.0
 def status_error(
     status: Status, path: str, *, http_status: int = 0, retry_after_s: float = 0.0
 ) -> ApiError:
-    """The error that a Status object stands for."""
+    """Return the error that a Status object describes."""
     code = http_status or status.code or 500
     reason = status.reason or ""
     if not retry_after_s and status.details and status.details.retry_after_seconds:

@@ -1,9 +1,9 @@
-"""Events on objects, for people who use kubectl: what ``kubectl describe`` shows last.
+"""Kubernetes Events on objects, which ``kubectl describe`` shows last.
 
-An event is a courtesy: its caller never waits, and an event that cannot be written is dropped and
-counted. The name of an event follows from object, type and reason, so the same reason again
-patches the event that is there: it raises the count and gives the newest words. These are events of
-the core group, since those of events.k8s.io do not let their words change.
+Events are best effort: the caller never waits, and an Event that cannot be written is dropped and
+counted. The name of an Event follows from object, type and reason. A repeated reason therefore
+patches the existing Event: the count rises, and the note is replaced. The Events belong to the core
+group, because an Event of events.k8s.io cannot change its note.
 """
 
 import asyncio
@@ -18,40 +18,40 @@ from berthmaster.lib.kube.resources import EVENTS, Resource
 from berthmaster.lib.runtime.log import LogLike
 
 MAX_NOTE_BYTES: Final = 1024
-MAX_WAITING: Final = 1000  # events that are not written yet
-MAX_COUNTED: Final = 4000  # events whose count is remembered
-WRITE_GAP_S: Final = 0.05  # between two writes: 20 a second at most
+MAX_WAITING: Final = 1000  # queued events
+MAX_COUNTED: Final = 4000  # events with a known count
+WRITE_GAP_S: Final = 0.05  # between two writes: at most 20 a second
 WRITE_TIMEOUT_S: Final = 5.0
-FLUSH_S: Final = 2.0  # for what is left when the service stops
+FLUSH_S: Final = 2.0  # time for queued events when the service stops
 
 EventKind = Literal["Normal", "Warning"]
 
 
 class Subject(NamedTuple):
-    """The object that an event is about."""
+    """The object of an event."""
 
     resource: Resource
     metadata: Metadata
 
 
 class PendingEvent(NamedTuple):
-    """One event that is to be written."""
+    """An event in the queue."""
 
     subject: Subject
     kind: EventKind
     reason: str
     note: str
-    times: int  # how often since the event was last written
+    times: int  # repetitions since the event was last written
     at_s: float  # seconds since 1970
 
     @property
     def namespace(self) -> str:
-        """Events about objects without a namespace stand in "default", where kubectl looks."""
+        """Return "default" for an object without a namespace, as kubectl expects."""
         return self.subject.metadata.namespace or "default"
 
 
 class Recorder:
-    """Writes events of one reporter to one API server. ``run`` must run for anything to happen."""
+    """Writes the events of one reporter to one API server, while ``run`` runs."""
 
     def __init__(
         self,
@@ -62,23 +62,21 @@ class Recorder:
         log: LogLike,
         now: Callable[[], float],
     ) -> None:
-        """``now``: seconds since 1970."""
+        """``now`` returns seconds since 1970."""
         self._client = client
         self._controller = controller
         self._instance = instance
         self._log = log
         self._now = now
-        self._waiting: dict[
-            str, PendingEvent
-        ] = {}  # by the event's name, in the order of their last word
-        self._counts: dict[str, int] = {}  # of events that were written, the latest last
+        self._waiting: dict[str, PendingEvent] = {}  # by event name, the last repeated event last
+        self._counts: dict[str, int] = {}  # of written events, the last written last
         self._some = asyncio.Event()
         self._complained: set[str] = set()
         self.written = 0
         self.dropped = 0
 
     def tell(self, subject: Subject, kind: EventKind, reason: str, note: str) -> None:
-        """Have an event written soon; returns at once. ``reason`` is one word in CamelCase."""
+        """Queue an event and return at once. ``reason`` is one word in CamelCase."""
         name = _name(subject, kind, reason)
         before = self._waiting.pop(name, None)
         if before is None and len(self._waiting) >= MAX_WAITING:
@@ -89,7 +87,7 @@ class Recorder:
         self._some.set()
 
     async def run(self, stopping: asyncio.Event) -> None:
-        """Write what is told until told to stop, and then what is left, for a moment."""
+        """Write queued events until the service stops, then the rest for at most ``FLUSH_S``."""
         writing = asyncio.create_task(self._write_all(stopping), name="events on objects")
         stop = asyncio.create_task(stopping.wait())
         try:
@@ -126,7 +124,7 @@ class Recorder:
         except KubernetesError as error:
             self.dropped += 1
             kind = type(error).__name__
-            if kind not in self._complained:  # once for each kind of failure, until one is written
+            if kind not in self._complained:  # log each kind once, until a write succeeds
                 self._complained.add(kind)
                 self._log.warning(
                     "kubernetes events not written", why=str(error), dropped=self.dropped
@@ -140,17 +138,17 @@ class Recorder:
         self._complained.clear()
 
     async def _put(self, name: str, event: PendingEvent) -> int:
-        """Write an event, new or not; its count. Raises KubernetesError."""
+        """Create or patch an event and return its count. Raise KubernetesError."""
         if (known := self._counts.get(name)) is not None:
             try:
                 return await self._patch(name, event, known + event.times)
             except NotFound:
-                pass  # the API server forgets events after an hour
+                pass  # the API server deletes events after an hour
         try:
             path = EVENTS.path(namespace=event.namespace)
             body = self._body(name, event)
             await self._client.create(path, body, Object, timeout_s=WRITE_TIMEOUT_S)
-        except AlreadyExists:  # a replica or a process before this one has written it
+        except AlreadyExists:  # written by another replica or an earlier process
             return await self._patch(name, event, event.times + 1)
         return event.times
 
@@ -196,7 +194,7 @@ def _name(subject: Subject, kind: EventKind, reason: str) -> str:
 
 
 def cut(note: str) -> str:
-    """At most 1 KiB of UTF-8, cut between characters."""
+    """Return at most 1 KiB of UTF-8, cut between characters."""
     data = note.encode(errors="replace")
     if len(data) <= MAX_NOTE_BYTES:
         return data.decode()

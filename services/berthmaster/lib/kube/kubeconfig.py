@@ -1,10 +1,12 @@
-"""The form of a kubeconfig file, and how several become one. Pure.
+"""The form of a kubeconfig file, and the merge of several files. Pure.
 
-Only files that were read here go on to kubernetes_asyncio: its own reader follows YAML aliases (a
-few lines become gigabytes), takes a file of any size and shape, lets the last current-context count
-instead of the first, and fails with a TypeError or shows the value where a field is not what it
-should be. Where a name stands twice the first one counts, as kubectl has it. Fields that we do not
-use are skipped, errors name the field and never show its value.
+kubernetes_asyncio only gets content that was parsed here. The library's own reader follows YAML
+aliases (a few lines become gigabytes), accepts files of any size and shape, and prefers the last
+current-context to the first. For a field of the wrong type the library raises TypeError or shows
+the value.
+
+Of two entries with the same name the first one wins, as in kubectl. Unused fields are skipped.
+Errors name the field and never show its value.
 """
 
 from collections.abc import Mapping, Sequence
@@ -18,7 +20,7 @@ from berthmaster.lib.runtime.plain_yaml import NotYaml, Refused, document
 
 
 class Cluster(msgspec.Struct, rename="kebab", kw_only=True, omit_defaults=True):
-    """Where a server is and how its certificate is checked."""
+    """The address of a server, and how to verify its certificate."""
 
     server: str = ""
     ca_file: str = msgspec.field(default="", name="certificate-authority")
@@ -26,7 +28,7 @@ class Cluster(msgspec.Struct, rename="kebab", kw_only=True, omit_defaults=True):
     insecure: bool = msgspec.field(default=False, name="insecure-skip-tls-verify")
     tls_server_name: str = ""
     proxy_url: str = ""
-    base: str = msgspec.field(default="", name="(folder)")  # of its file; set by parse
+    base: str = msgspec.field(default="", name="(folder)")  # folder of the file, set by parse
 
 
 class EnvVar(msgspec.Struct):
@@ -47,13 +49,13 @@ class Exec(msgspec.Struct, rename="camel", kw_only=True):
 
 
 class AuthProvider(msgspec.Struct):
-    """A provider of tokens inside the client. Kubernetes has removed these in favour of plugins."""
+    """A token provider inside the client. Kubernetes has replaced these with plugins."""
 
     name: str = ""
 
 
 class User(msgspec.Struct, rename="kebab", kw_only=True, omit_defaults=True):
-    """As whom. It prints as nothing: most of it is secret."""
+    """Credentials of a user. ``repr`` shows no field, since most are secret."""
 
     token: str = ""
     token_file: str = msgspec.field(default="", name="tokenFile")
@@ -76,7 +78,7 @@ class User(msgspec.Struct, rename="kebab", kw_only=True, omit_defaults=True):
 
 
 class Context(msgspec.Struct, kw_only=True):
-    """A cluster, a user and a namespace under one name."""
+    """A named combination of cluster, user and namespace."""
 
     cluster: str = ""
     user: str = ""
@@ -84,7 +86,7 @@ class Context(msgspec.Struct, kw_only=True):
 
 
 class Kubeconfig(NamedTuple):
-    """Everything by its name."""
+    """The content of one or several files, by name."""
 
     current_context: str
     contexts: Mapping[str, Context]
@@ -115,13 +117,13 @@ class _File(msgspec.Struct, rename="kebab"):
 
 
 def parse(data: bytes, source: str, *, base: Path | None) -> Kubeconfig:
-    """One file; ``base`` is the folder that its paths are relative to. Raises BadConfig."""
+    """Parse one file. Paths in the file are relative to ``base``. Raise BadConfig."""
     try:
         loaded = document(data)
     except Refused as error:
         raise BadConfig(source, "", "", str(error)) from None
     except NotYaml as error:
-        # The parser's words may hold text of the file, which may be a key.
+        # The parser's message may hold text of the file, perhaps a key.
         at = f" (line {error.line})" if error.line else ""
         raise BadConfig(source, "", "", f"is no YAML{at}") from None
     if not isinstance(loaded, dict):
@@ -148,7 +150,7 @@ def parse(data: bytes, source: str, *, base: Path | None) -> Kubeconfig:
 
 
 def merged(configs: Sequence[Kubeconfig]) -> Kubeconfig:
-    """Several files as one; what comes first counts."""
+    """Merge several files into one. The first entry with a name wins."""
     backwards = configs[::-1]
     return Kubeconfig(
         next((one.current_context for one in configs if one.current_context), ""),

@@ -1,8 +1,8 @@
-"""Labels and annotations by which objects of ours are known in a cluster.
+"""Labels and annotations that mark Berthmaster's objects in a cluster.
 
-Who makes objects and who looks at them share these names and nothing else. A label's value is
-bounded (63 characters of a small alphabet), a tenant's name is not: where a name does not fit, the
-label holds what fits and an annotation of the same key holds all of it.
+Services that create objects and services that read them share these names only. A label's value has
+at most 63 characters of a small alphabet, but a tenant's name has no such limit. For a name that
+does not fit, the label holds a shortened form, and an annotation of the same key the full name.
 """
 
 import hashlib
@@ -14,16 +14,16 @@ TENANT: Final = "berthmaster.io/tenant"
 WORKLOAD: Final = "berthmaster.io/workload"
 ATTEMPT: Final = "berthmaster.io/attempt"  # from 1
 POD: Final = "berthmaster.io/pod"  # "<pod set>-<index>", unique within the attempt
-POD_SET: Final = "berthmaster.io/pod-set"  # of pods that a Job numbers: with its index, the pod
-INDEX: Final = "batch.kubernetes.io/job-completion-index"  # Kubernetes' own
-JOB_NAME: Final = "batch.kubernetes.io/job-name"  # Kubernetes' own, of a Job's pods
-VOLCANO_INDEX: Final = "volcano.sh/task-index"  # the same where Volcano's Job numbers them
-EXECUTOR: Final = "berthmaster.io/executor"  # who made it
-GPUS: Final = "berthmaster.io/gpus"  # annotation: "0,3", the indices that a pod has, where known
-ISOLATION: Final = "berthmaster.io/isolation"  # annotation: how hard its part of a GPU is limited
+POD_SET: Final = "berthmaster.io/pod-set"  # of pods that a Job numbers by index
+INDEX: Final = "batch.kubernetes.io/job-completion-index"  # set by Kubernetes
+JOB_NAME: Final = "batch.kubernetes.io/job-name"  # set by Kubernetes on a Job's pods
+VOLCANO_INDEX: Final = "volcano.sh/task-index"  # index of pods numbered by a Volcano Job
+EXECUTOR: Final = "berthmaster.io/executor"  # name of the executor that created the object
+GPUS: Final = "berthmaster.io/gpus"  # annotation: the pod's GPU indices, such as "0,3", if known
+ISOLATION: Final = "berthmaster.io/isolation"  # annotation: isolation of the pod's GPU fraction
 
-# Finalizer of job objects: whoever deletes one, the object stays until its executor has stored how
-# the attempt ended, or the attempt is no longer that executor's.
+# Finalizer of job objects. A deleted object stays until its executor has stored the outcome of the
+# attempt, or no longer owns the attempt.
 FINALIZER: Final = "berthmaster.io/ending"
 
 MAX_VALUE_CHARS: Final = 63
@@ -32,7 +32,7 @@ _DIGEST_CHARS: Final = 8
 
 
 def value(text: str) -> str:
-    """The text as a label's value: itself where it fits, else what fits and a digest of it all."""
+    """Return the text as a label's value: unchanged if allowed, else shortened, with a digest."""
     if _VALUE.match(text):
         return text
     prefix = re.sub(r"[^-A-Za-z0-9_.]", "-", text)[: MAX_VALUE_CHARS - _DIGEST_CHARS - 1]
@@ -41,7 +41,7 @@ def value(text: str) -> str:
 
 
 class Identity(NamedTuple):
-    """Which pod of which attempt something in a cluster is."""
+    """The attempt and the pod that an object in a cluster belongs to."""
 
     tenant: str
     workload: str
@@ -52,9 +52,11 @@ class Identity(NamedTuple):
 def identity(
     labels: Mapping[str, str], annotations: Mapping[str, str], name: str = ""
 ) -> Identity | None:
-    """Whose pod this is; None for one that is not ours. All four labels make it ours; the index
-    that a Job gives its pods stands for the last one's half; where nobody numbers them, as where
-    Karmada sent what made them, the end of their ``name`` does."""
+    """Return the identity of a pod, or None for an unmanaged pod.
+
+    A managed pod has all four labels. Pod set and index replace the pod label in pods numbered by a
+    Job. Without an index, as in objects sent by Karmada, the end of ``name`` replaces the index.
+    """
     pod = annotations.get(POD) or labels.get(POD) or _numbered(labels, annotations, name)
     if not pod or not all(labels.get(key) for key in (TENANT, WORKLOAD, ATTEMPT)):
         return None
@@ -66,7 +68,7 @@ def identity(
 
 
 def _numbered(labels: Mapping[str, str], annotations: Mapping[str, str], name: str) -> str:
-    """The pod's name from its set and the number that its Job gave it; "" if there is none."""
+    """Return the pod's name from its pod set and index, or "" if a part is missing."""
     pod_set = annotations.get(POD_SET) or labels.get(POD_SET)
     numbers = (of.get(key) for key in (INDEX, VOLCANO_INDEX) for of in (labels, annotations))
     index = next(filter(None, numbers), None) or name.rpartition("-")[2]
@@ -74,7 +76,7 @@ def _numbered(labels: Mapping[str, str], annotations: Mapping[str, str], name: s
 
 
 def gpu_indices(annotations: Mapping[str, str]) -> tuple[int, ...]:
-    """The GPUs that the annotation names; none where it is absent or says something else."""
+    """Return the GPUs in the annotation. Empty if the annotation is missing or malformed."""
     parts = annotations.get(GPUS, "").split(",")
     if not all(part.isascii() and part.isdecimal() and len(part) < 5 for part in parts):
         return ()

@@ -1,10 +1,12 @@
-"""What is used of kubernetes_asyncio, without the rest: importing this imports no class of a kind.
+"""The parts of kubernetes_asyncio in use, imported without the classes of the API's kinds.
 
-Its package imports a module for each kind and each group of Kubernetes' API, 768, before any of its
-own can be had: 0.2 s of a core and 34 MiB in each process. Objects are raw here, so none of them is
-ever looked at. The packages that do so are put in their places without being run. Who asks one of
-them for a name that is not there yet gets it all the same: from the module that has it, or by
-running the package then. Others of ours import the library from here, so that this comes first.
+The library's package imports 768 modules, one for each kind and group of the API, before any other
+name is available. That costs 0.2 s of a core and 34 MiB in each process. Berthmaster decodes
+objects itself and uses none of these classes.
+
+This module therefore registers the packages without running them. A missing name is imported from
+the module that defines the name, or else by running the package. All other modules import the
+library from here, so that the registration comes first.
 """
 
 import importlib
@@ -12,7 +14,7 @@ import sys
 from importlib.util import find_spec, module_from_spec
 from typing import Any, Final
 
-_LATER: Final[dict[str, dict[str, str]]] = {  # package: {a name that it gives: the module of it}
+_LATER: Final[dict[str, dict[str, str]]] = {  # package: {exported name: its module}
     "kubernetes_asyncio": {},
     "kubernetes_asyncio.client": {
         "ApiClient": "kubernetes_asyncio.client.api_client",
@@ -31,7 +33,7 @@ def _put(name: str, known: dict[str, str]) -> None:
     def given(attribute: str) -> Any:
         if attribute in known:
             return getattr(importlib.import_module(known[attribute]), attribute)
-        if attribute.startswith("__"):  # asked by the import system, of what a module may lack
+        if attribute.startswith("__"):  # the import system looks up optional attributes
             raise AttributeError(attribute)
         vars(module).pop("__getattr__", None)
         loader.exec_module(module)
@@ -45,7 +47,7 @@ def _put(name: str, known: dict[str, str]) -> None:
 
 
 for _name, _known in _LATER.items():
-    if _name not in sys.modules:  # else it is paid for already
+    if _name not in sys.modules:  # else the package was imported already
         _put(_name, _known)
 
 from kubernetes_asyncio.client.configuration import Configuration

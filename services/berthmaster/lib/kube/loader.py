@@ -1,9 +1,9 @@
-"""A kubeconfig's context as kubernetes_asyncio's Configuration, kept fresh.
+"""A kubeconfig's context as kubernetes_asyncio's Configuration, with current credentials.
 
-The library's loader decides how to authenticate, and sets server, TLS and proxy. Whatever is
-different here mends one of its faults; the reason stands beside it. Credentials change (mounted
-tokens are renewed, plugins hand out short ones): they are looked at before each
-request, and kept for as long as they may be.
+The library's loader chooses the authentication method, and sets server, TLS and proxy. Each
+override here fixes a fault of the library, named in its docstring. Credentials change: mounted
+tokens are renewed, and plugins issue short-lived ones. So each request checks their age first, and
+reuses credentials until they expire.
 """
 
 import asyncio
@@ -22,7 +22,7 @@ from berthmaster.lib.kube.library import Configuration, KubeConfigLoader
 from berthmaster.lib.kube.plugin import LIMIT_S, Plugin, PluginFailed
 
 FILE_TOKEN_S: Final = 60.0  # the kubelet renews a token at 80 % of its hour; client-go: 1 minute
-EARLY_S: Final = 30.0  # so long before its end a credential is fetched anew
+EARLY_S: Final = 30.0  # a credential is renewed this long before its end
 NAME: Final = "it"
 
 
@@ -39,26 +39,27 @@ class Loader(KubeConfigLoader):
         now: Callable[[], float] = time.time,
         plugin_limit_s: float = LIMIT_S,
     ) -> None:
-        """``now``: seconds since 1970."""
+        """``now`` returns seconds since 1970."""
         super().__init__(_kubeconfig(access), config_base_path="")
         self._access = access
         self._now = now
         self._plugin_limit_s = plugin_limit_s
         self._lock = asyncio.Lock()
         self._answers = 0
-        self._refused = False  # the server does not take what we have any more
-        self._due_s = 0.0  # of the clock, or of the loop for a file; 0 = never
+        self._refused = False  # whether the server rejected the current credentials
+        self._due_s = 0.0  # by ``now``, or by the event loop for a token file; 0 = never
         self.token = ""  # a whole header; "" = none
-        self.certificate = access.pair  # what is to be shown from now on; nothing twice = none
+        self.certificate = access.pair  # of new connections; two empty values = none
 
     @contextmanager
     def configuration(self) -> Iterator[Configuration]:
-        """All that the library needs to connect; the files that it names last for the block."""
+        """Yield the library's connection settings. The files named in them last for the block."""
         found = Configuration()
-        # kubectl does not ask for it either; authorities of older clusters lack what it demands.
+        # As in kubectl: authorities of older clusters lack extensions that the strict check needs.
         found.disable_strict_ssl_verification = True
         with ExitStack() as files:
-            # Set here, they are taken as they are (see certificate_files.py).
+            # With both fields set, the library uses these files unchanged (see
+            # certificate_files.py).
             self.cert_file = self.key_file = None
             if self.certificate[0]:
                 self.cert_file = files.enter_context(in_memory(self.certificate[0]))
@@ -71,14 +72,16 @@ class Loader(KubeConfigLoader):
             yield found
 
     async def refresh(self, *, refused: bool = False) -> None:
-        """See that ``token`` and ``certificate`` are those of now; ``refused``: the server did not
-        take them, so ask for others. The library has a task of its own for this, for plugins alone,
-        which ends with the first error. Raises BadConfig."""
+        """Renew ``token`` and ``certificate`` when due. Raise BadConfig.
+
+        ``refused``: the server rejected the current credentials, so obtain new ones. The library's
+        own refresh task serves plugins only, and ends at the first error.
+        """
         before = self._answers
         if not refused and before and not self._is_due():
             return
         async with self._lock:
-            # Many requests may be refused at once; the first to come here asks for all of them.
+            # Many requests may be refused at once. The first one here renews for all.
             if before == self._answers:
                 self._refused = refused
                 await self._load_authentication()
@@ -89,14 +92,17 @@ class Loader(KubeConfigLoader):
         return bool(self._due_s) and clock() > self._due_s
 
     def _load_user_token(self) -> bool:
-        """The library reads a file once, whatever its size, takes its line end for a part of the
-        token, and prefers an old token beside it; kubectl prefers the file."""
+        """Load the token file, as kubectl does, and read the file again when due.
+
+        The library reads the file once, without a size limit, keeps the line end as part of the
+        token, and prefers an old inline token.
+        """
         if not self._access.user.token_file:
             return super()._load_user_token()
         try:
             self.token = f"Bearer {read_token(self._access)}"
         except BadConfig:
-            # A file that is being replaced: the old token may well live on.
+            # The file may be in replacement, and the old token still valid.
             if not self.token or self._refused:
                 raise
         else:
@@ -104,9 +110,12 @@ class Loader(KubeConfigLoader):
         return True
 
     async def load_from_exec_plugin(self) -> bool:
-        """The library asks again at each turn when less than five minutes are left, which is always
-        so for many plugins, or when the plugin named no end; and drops a certificate that comes
-        with a token."""
+        """Run the plugin again only shortly before the credential ends.
+
+        The library runs a plugin at every request when less than five minutes are left, which is
+        always so for many plugins, or when the plugin states no end. The library also drops a
+        certificate that comes with a token.
+        """
         wanted = self._access.user.exec
         assert wanted is not None
         plugin = Plugin(wanted, self._cluster_info(), self._plugin_limit_s)
@@ -134,7 +143,7 @@ class Loader(KubeConfigLoader):
 
 
 def _kubeconfig(access: Access) -> dict[str, object]:
-    """What was vetted, once more as a kubeconfig: of one context, files of tokens only."""
+    """Return the checked access as a kubeconfig with one context, and token files only."""
     cluster = {
         "server": access.server,
         "insecure-skip-tls-verify": not access.verify,

@@ -1,9 +1,13 @@
-"""What a reflector knows of a resource: lists and events in, changes out. Pure.
+"""The objects of one resource in a reflector: lists and events in, changes out. Pure.
 
-Rules: each object is told as added, updated and deleted in that order; nothing unchanged is told;
-after a complete list the mirror is what the server has, and all that vanished was told before. A
-list that was cut short removes nothing. What tools leave in annotations, which may be 256 KiB an
-object, is not kept: the text of a long one is "", so that a reader sees that there was one.
+Rules:
+
+- Each object is reported as added, updated and deleted, in that order.
+- Unchanged objects are not reported.
+- After a complete list the mirror equals the server's state, and every vanished object has been
+  reported as deleted. An interrupted list removes nothing.
+- Long annotations, up to 256 KiB an object, are emptied to save memory. The key stays, so that a
+  reader sees that the annotation exists.
 """
 
 from collections.abc import Callable, Mapping
@@ -16,45 +20,45 @@ from berthmaster.lib.kube.wire import Page, Undecodable, UndecodableEvent, Watch
 T = TypeVar("T", bound=Object)
 Key = tuple[str, str]  # namespace, name
 
-MAX_ANNOTATION_CHARS: Final = 4096  # of one that is kept; whole manifests are longer
+MAX_ANNOTATION_CHARS: Final = 4096  # longest annotation kept; whole manifests are longer
 
 
 class Added(NamedTuple, Generic[T]):
-    """An object that was not there before."""
+    """A new object."""
 
     object: T
     previous: None = None
 
 
 class Updated(NamedTuple, Generic[T]):
-    """An object as it is now, and as it was in the mirror."""
+    """A changed object, and the mirror's previous version."""
 
     object: T
     previous: T
 
 
 class Deleted(NamedTuple, Generic[T]):
-    """The last that is known of an object that is gone, and as it was in the mirror."""
+    """The last known version of a deleted object, and the mirror's previous version."""
 
     object: T
     previous: T
 
 
 class Unreadable(NamedTuple, Generic[T]):
-    """An object in a form that its kind does not promise; ``previous`` stays in the mirror."""
+    """An object that does not match the form of its kind. ``previous`` stays in the mirror."""
 
     object: Undecodable
     previous: T | None
 
 
 class Listed(NamedTuple):
-    """The mirror is the server's state as of this resource version."""
+    """The mirror equals the server's state as of this resource version."""
 
     resource_version: str
 
 
 def shed_long_annotations(found: Object) -> None:
-    """Empty those that are longer than is kept, of an object that nobody else has yet."""
+    """Empty the long annotations of an object that no other code has read yet."""
     annotations = found.metadata.annotations
     for name, text in annotations.items():
         if len(text) > MAX_ANNOTATION_CHARS:
@@ -65,8 +69,10 @@ Change = Added[T] | Updated[T] | Deleted[T] | Unreadable[T] | Listed
 
 
 def mirrored(change: Change[T]) -> tuple[T, bool] | None:
-    """The object that a mirror has now, or had until now, and whether it is gone; None: the change
-    is about no object that can be read."""
+    """Return the mirror's current or last object, and whether it is deleted.
+
+    Return None for a change without a readable object.
+    """
     match change:
         case Added() | Updated():
             return change.object, False
@@ -89,7 +95,7 @@ class Mirror(Generic[T]):
         self.resource_version = ""
 
     def page(self, page: Page[T]) -> None:
-        """Take one page of a list; the last one makes the list complete."""
+        """Apply one page of a list. The last page completes the list."""
         if page.first:
             self._listed = set()
         for found in page.items:
@@ -110,7 +116,7 @@ class Mirror(Generic[T]):
         self._on_change(Listed(page.resource_version))
 
     def event(self, event: WatchEvent[T]) -> None:
-        # First, so that a change that fails half-way is not taken for applied by the next watch.
+        # Update the version last, so that the next watch repeats a change that failed half-way.
         if event.type == "DELETED":
             self._forget(event.object)
         elif event.type != "BOOKMARK":
@@ -119,7 +125,7 @@ class Mirror(Generic[T]):
             self.resource_version = event.resource_version
 
     def undecodable(self, event: UndecodableEvent) -> None:
-        """Take an event whose object could not be read."""
+        """Apply an event whose object cannot be decoded."""
         bad = event.object
         if event.type == "DELETED":
             key = (bad.namespace, bad.name)
@@ -140,7 +146,7 @@ class Mirror(Generic[T]):
             self._objects[key] = found
             self._on_change(Added(found))
         elif previous.metadata.uid != found.metadata.uid:
-            # Deleted and made again while nobody looked: two lives, not one that changed.
+            # Deleted and created again between two lists: two objects, not one update.
             del self._objects[key]
             self._on_change(Deleted(previous, previous))
             self._objects[key] = found

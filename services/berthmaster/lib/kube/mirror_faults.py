@@ -1,8 +1,8 @@
-"""Why a mirror of a resource may be old: the faults of its lists and watches.
+"""Why a mirror of a resource may be stale: failed lists and watches.
 
 Example: the server answers 404 at 10 s and refuses connections from 20 s on. At 30 s ``reason``
-names the refused connection, ``since_s`` is 10, and ``absent_for_s`` is 20, since a server that
-cannot be reached takes nothing back.
+names the refused connection, ``since_s`` is 10, and ``absent_for_s`` is 20, because an unreachable
+server does not revoke its earlier answer.
 """
 
 import asyncio
@@ -24,9 +24,9 @@ class MirrorFaults:
     def __init__(self, resource: Resource, log: LogLike) -> None:
         self.count = 0  # failures in a row
         self.reason = ""  # for operators; "" = no fault
-        self.since_s = 0.0  # the first failure; 0 = no fault
-        self.error: KubernetesError | None = None  # the last one
-        self.is_unanswered = False  # the server is away, broken, or no API server
+        self.since_s = 0.0  # time of the first failure; 0 = no fault
+        self.error: KubernetesError | None = None  # of the last failure
+        self.is_unanswered = False  # the server is unreachable, broken, or no API server
         self._resource = resource
         self._log = log
         self._logged: set[type[KubernetesError]] = set()
@@ -35,13 +35,14 @@ class MirrorFaults:
 
     @property
     def is_absent(self) -> bool:
-        """Whether the server says that it does not serve the resource."""
+        """Return whether the server reports that the resource is not served."""
         return self._absent_since_s is not None
 
     def absent_for_s(self, now_s: float) -> float:
-        """Return how long the server has said so; 0 while it does not. Believe it after ``SURE_S``.
+        """Return how long the server has reported the resource as not served, 0 if served.
 
-        A later server that cannot be reached, or refuses us, takes nothing back.
+        Rely on the answer after ``SURE_S``. A later failure to connect, or a denial, does not
+        revoke the answer.
         """
         return now_s - self._absent_since_s if self._absent_since_s is not None else 0.0
 
@@ -50,7 +51,7 @@ class MirrorFaults:
         return now_s - self._denied_since_s if self._denied_since_s is not None else 0.0
 
     def add(self, error: KubernetesError) -> None:
-        """Note a failed list or watch."""
+        """Record a failed list or watch."""
         self.count += 1
         self.is_unanswered = isinstance(error, NO_ANSWER)
         now_s = asyncio.get_running_loop().time()
@@ -62,13 +63,13 @@ class MirrorFaults:
             self._denied_since_s = now_s
         self.reason, self.error = self._reason(error), error
         self.since_s = self.since_s or now_s
-        # A first failure is mostly over before an operator could look. Each kind is logged once.
+        # Most first failures end before an operator could react. Each kind is logged once.
         if self.count > 1 and type(error) not in self._logged:
             self._logged.add(type(error))
             self._log.warning("mirroring failed", resource=self._resource.plural, why=self.reason)
 
     def clear(self) -> None:
-        """A list or a watch succeeded. ``count`` stays: only a watch that lasts resets it."""
+        """Record a success. ``count`` stays, because only a lasting watch resets the count."""
         self.reason, self.error, self.since_s = "", None, 0.0
         self.is_unanswered = False
         self._absent_since_s = self._denied_since_s = None

@@ -1,10 +1,13 @@
-"""What every Kubernetes object has, as structs that hold only the fields we need. Pure.
+"""The common fields of Kubernetes objects, as structs with only the fields in use. Pure.
 
-Rules for structs of other packages: inherit from ``Struct`` or ``Object`` with ``frozen=True``,
-name only the fields needed, give each a default (the API omits what is empty), tuples for lists.
-Fields that are not named are skipped by the decoder and cost no memory. A field that the API may
-send as ``null`` says so in its type. Written, a struct leaves out what equals its default: to send
-an empty value, or ``null``, use a dictionary.
+Rules for structs of other packages:
+
+- Inherit from ``Struct`` or ``Object`` with ``frozen=True``.
+- Name only the fields in use. The decoder skips all others at no memory cost.
+- Give each field a default, because the API omits empty fields. Use tuples for lists.
+- A field that the API may send as ``null`` has ``None`` in its type.
+- An encoded struct omits fields that equal their default. To send an empty value or ``null``, use a
+  dictionary.
 """
 
 from collections.abc import Iterable
@@ -16,11 +19,11 @@ import msgspec
 class Struct(
     msgspec.Struct, rename="camel", frozen=True, kw_only=True, omit_defaults=True, gc=False
 ):
-    """Part of an object. Frozen: what a mirror holds is shared by all who look."""
+    """Part of an object, frozen because all readers of a mirror share its objects."""
 
 
 class OwnerReference(Struct, frozen=True):
-    """Who made an object, and with whose end it ends."""
+    """The owner of an object. The garbage collector deletes the object with its owner."""
 
     api_version: str = ""
     kind: str = ""
@@ -31,7 +34,7 @@ class OwnerReference(Struct, frozen=True):
 
 
 class Metadata(Struct, frozen=True):
-    """The part of ``metadata`` that somebody here reads; managedFields are not kept."""
+    """The fields of ``metadata`` in use. managedFields are dropped."""
 
     name: str = ""
     namespace: str = ""
@@ -48,7 +51,7 @@ class Metadata(Struct, frozen=True):
 
 
 class Object(Struct, frozen=True):
-    """Any object; alone, it is an object of which only the metadata matter."""
+    """Any object. Used alone, an object with metadata only."""
 
     metadata: Metadata = Metadata()
 
@@ -63,52 +66,54 @@ class Condition(Struct, frozen=True):
 
     @property
     def true(self) -> bool:
-        """Whether the condition holds; unknown is not true."""
+        """Return whether the condition is true. Unknown is not true."""
         return self.status == "True"
 
 
 def condition(conditions: Iterable[Condition], type: str) -> Condition | None:
-    """The condition of this type, if the object has it."""
+    """Return the condition of this type, or None."""
     return next((one for one in conditions if one.type == type), None)
 
 
 def holds(conditions: Iterable[Condition], type: str) -> bool:
-    """Whether the object has this condition and it is true."""
+    """Return whether the object has this condition with status True."""
     found = condition(conditions, type)
     return found is not None and found.true
 
 
 class Conditions(Struct, frozen=True):
-    """A status of which only conditions are read."""
+    """A status with conditions only."""
 
     conditions: tuple[Condition, ...] | None = None
 
 
 class Conditioned(Object, frozen=True):
-    """An object of whose status only conditions are read."""
+    """An object whose status has conditions only."""
 
     status: Conditions | None = None
 
     def condition(self, type: str) -> Condition | None:
-        """One condition of its status."""
+        """Return the condition of this type, or None."""
         return condition((self.status and self.status.conditions) or (), type)
 
 
 def key_of(metadata: Metadata) -> tuple[str, str]:
-    """(namespace, name), which is one object at a time within a resource."""
+    """Return (namespace, name), unique among the existing objects of a resource."""
     return metadata.namespace, metadata.name
 
 
 def older(one: str, other: str) -> bool:
-    """Whether a resource version came before another of the same resource (KEP-5504: they may be
-    compared); False where that cannot be told."""
+    """Return whether a resource version precedes another of the same resource (KEP-5504).
+
+    Return False if the versions cannot be compared.
+    """
     return one.isdecimal() and other.isdecimal() and int(one) < int(other)
 
 
 def seconds(time: str | None) -> float:
-    """A time of the API (RFC 3339) as seconds since 1970; 0 when there is none.
+    """Convert a time of the API (RFC 3339) to seconds since 1970, 0 for none.
 
-    Raises ValueError that names the text.
+    Raise ValueError with the text.
     """
     if not time:
         return 0.0
@@ -122,5 +127,5 @@ def seconds(time: str | None) -> float:
 
 
 def timestamp(at_s: float) -> str:
-    """Seconds since 1970 as ``metav1.Time``: whole seconds, UTC."""
+    """Format seconds since 1970 as ``metav1.Time``: whole seconds, UTC."""
     return datetime.fromtimestamp(int(at_s), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

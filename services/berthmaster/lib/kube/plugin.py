@@ -1,12 +1,17 @@
-"""Credential plugins: a program that prints a short-lived credential (ExecCredential).
+"""Credential plugins: programs that print a short-lived credential (ExecCredential).
 
-What is run, and in which environment, kubernetes_asyncio works out. How it is run is ours, since
-the library sets no limit on time or output, waits for ever when a plugin writes more to stderr than
-a pipe holds, leaves it running when we are cancelled, lets it ask at our terminal, tells it nothing
-of the cluster (provideClusterInfo), and puts all that it complained of into its error and the log.
+kubernetes_asyncio supplies the command and its environment. Berthmaster runs the program itself,
+because the library
 
-Only kubeconfigs that a person has put there may name a plugin: one out of a Secret that could would
-run programs for whoever may write the Secret.
+- sets no limit on time or output,
+- hangs when a plugin writes more to stderr than a pipe holds,
+- leaves the plugin running after a cancellation,
+- lets the plugin prompt at the terminal,
+- does not pass the cluster's data (provideClusterInfo),
+- puts all of stderr into its error and the log.
+
+Only an operator's kubeconfig may name a plugin. From a Secret, a plugin would let every writer of
+the Secret run programs.
 """
 
 import asyncio
@@ -30,7 +35,7 @@ _LONG_WORD: Final = re.compile(r"[A-Za-z0-9_+/=.-]{32,}")
 
 
 class PluginFailed(Exception):
-    """No credential: the field of ``exec`` and the reason, without what was printed."""
+    """No credential: the field of ``exec`` and the reason, without the plugin's output."""
 
     def __init__(self, field: str, problem: str) -> None:
         super().__init__(f"exec.{field}: {problem}")
@@ -39,7 +44,7 @@ class PluginFailed(Exception):
 
 
 class Printed(Struct, frozen=True):
-    """What a plugin hands out. It prints as nothing."""
+    """The credential printed by a plugin. ``repr`` shows no field."""
 
     token: str = ""
     client_certificate_data: str = ""
@@ -51,12 +56,12 @@ class Printed(Struct, frozen=True):
 
     @property
     def certificate(self) -> tuple[bytes, bytes]:
-        """Certificate and key as PEM, or nothing twice."""
+        """Return certificate and key in PEM form, or two empty values."""
         return self.client_certificate_data.encode(), self.client_key_data.encode()
 
     @property
     def expires_at_s(self) -> float:
-        """Seconds since 1970; 0 = it named no end."""
+        """Return seconds since 1970; 0 = the plugin stated no end."""
         return seconds(self.expiration_timestamp)
 
 
@@ -67,17 +72,17 @@ class _ExecCredential(Struct, frozen=True):
 
 
 class Plugin(ExecProvider):
-    """One plugin; whoever asks keeps what it printed for as long as that may be used."""
+    """One plugin. The caller caches the credential until its end."""
 
     def __init__(self, wanted: Exec, cluster: Mapping[str, object], limit_s: float) -> None:
-        """``cluster``: told to the plugin if it asked for it."""
+        """``cluster`` is passed to the plugin if its config requests cluster info."""
         super().__init__(ConfigNode("exec", msgspec.to_builtins(wanted)))
         self._cluster = cluster if wanted.provide_cluster_info else None
         self._hint = wanted.install_hint.strip()
         self._limit_s = limit_s
 
     async def run(self, previous_response: str | None = None) -> Printed:
-        """What it prints now. Raises PluginFailed."""
+        """Run the plugin and return its credential. Raise PluginFailed."""
         return self._checked(await self._output())
 
     async def _output(self) -> bytes:
@@ -93,7 +98,7 @@ class Plugin(ExecProvider):
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=asyncio.subprocess.PIPE,
                 stderr=asyncio.subprocess.PIPE,
-                start_new_session=True,  # a group of its own, so that what it started ends with it
+                start_new_session=True,  # a separate process group, so that child processes end too
             )
         except (OSError, ValueError) as error:
             words = getattr(error, "strerror", None) or str(error)
@@ -147,7 +152,7 @@ class Plugin(ExecProvider):
 
 
 async def _read(stream: asyncio.StreamReader | None) -> bytes:
-    """All of it, but no more than a little over the bound; the rest is read and dropped."""
+    """Read to the end, and keep little more than ``MAX_OUTPUT_BYTES``."""
     assert stream is not None
     buffer = bytearray()
     while part := await stream.read(65_536):
@@ -157,6 +162,6 @@ async def _read(stream: asyncio.StreamReader | None) -> bytes:
 
 
 def _last_line(text: bytes) -> str:
-    """The last thing a program complained of, without what might be a credential."""
+    """Return the last line of stderr, with long words hidden as possible credentials."""
     lines = text[-4096:].decode(errors="replace").strip().splitlines()
     return _LONG_WORD.sub("<hidden>", lines[-1])[:256] if lines else "it did not say why"

@@ -1,7 +1,7 @@
 """Kubernetes quantities ("500m", "16Gi", "1e3") as exact numbers. Pure.
 
-Floats would make three times 100m something else than 300m, so everything is a Fraction. A node or
-pod that says nonsense gets an error which names the text, never a guess.
+Values are Fractions, because with floats three times 100m differs from 300m. A malformed quantity
+of a node or pod raises an error with the text, and is never guessed.
 """
 
 import re
@@ -9,7 +9,7 @@ from fractions import Fraction
 from functools import lru_cache
 from typing import Final
 
-# The API's own bound: beyond 2**63 - 1 quantities are capped there; we call them wrong.
+# The API caps larger quantities at 2**63 - 1. Here they are errors.
 MOST: Final = 2**63 - 1
 _FORM: Final = re.compile(
     r"([+-]?)(\d{1,40}(?:\.\d{0,40})?|\.\d{1,40})(?:([numkMGTPE]|[KMGTPE]i)|[eE]([+-]?\d{1,3}))?",
@@ -25,12 +25,12 @@ _FACTORS: Final[dict[str, Fraction]] = {
 
 
 class QuantityError(ValueError):
-    """A text that is no quantity, or one that no resource can have."""
+    """A text that is no quantity, or a quantity impossible for a resource."""
 
 
 @lru_cache(maxsize=4096)
 def parse_quantity(text: str | int) -> Fraction:
-    """The exact value. Raises QuantityError, which names the text and what is wrong."""
+    """Return the exact value. Raise QuantityError, which names the text and the fault."""
     if isinstance(text, int):
         text = str(text)
     match = _FORM.fullmatch(text)
@@ -54,13 +54,13 @@ def parse_quantity(text: str | int) -> Fraction:
 
 @lru_cache(maxsize=4096)
 def milli(text: str | int) -> int:
-    """In thousandths, rounded up as Kubernetes does: what is asked for is never made less."""
+    """Return thousandths, rounded up as Kubernetes does, so that no request shrinks."""
     return _ceil(parse_quantity(text) * 1000)
 
 
 @lru_cache(maxsize=4096)
 def whole(text: str | int) -> int:
-    """In whole units (bytes, devices), rounded up."""
+    """Return whole units (bytes, devices), rounded up."""
     return _ceil(parse_quantity(text))
 
 

@@ -1,15 +1,15 @@
-"""A mirror of one resource of one API server, for ever, whatever the server does.
+"""A mirror of one resource of one API server, kept current through every server failure.
 
 The reflector lists the resource once in pages and then watches it.
 
-- A dropped watch goes on from the last resource version.
-- A history that expired (410) is listed again. So is everything each hour, since a mirror that is
-  never compared may have drifted.
-- Objects that come again unchanged are neither reported nor stored twice, so that a list costs no
-  second copy.
+- A dropped watch resumes from the last resource version.
+- After an expired history (410) the reflector lists again. A full list also follows every hour,
+  because a mirror without comparison may drift.
+- Unchanged objects are neither reported nor stored again, so a list needs no second copy in memory.
 
-Silence proves nothing. ``last_seen_s`` is when the server last proved that the watch lives, and
-``faults`` says why the mirror may be old. The mirrored objects stay while the server is away.
+A silent connection proves nothing. ``last_seen_s`` is the time of the server's last answer on the
+watch, and ``faults`` says why the mirror may be stale. The mirrored objects stay while the server
+is unreachable.
 """
 
 import asyncio
@@ -53,29 +53,29 @@ T = TypeVar("T", bound=Object)
 PAGE: Final = 500
 RELIST_S: Final = 3600.0
 WATCH_S: Final = 300.0
-LIST_TIMEOUT_S: Final = 60.0  # a page, of a slow server
-SILENT_S: Final = 150.0  # servers send a bookmark a minute; a longer silence is a dead watch
+LIST_TIMEOUT_S: Final = 60.0  # of one page, from a slow server
+SILENT_S: Final = 150.0  # servers send a bookmark every minute; a longer silence means a dead watch
 FIRST_PAUSE_S: Final = 0.1
 LONGEST_PAUSE_S: Final = 15.0
-ABSENT_PAUSE_S: Final = 30.0  # between two lists of a kind that is not served, or not allowed
-SURE_S: Final = 3.0  # a server that starts may deny kinds that it has not loaded yet
+ABSENT_PAUSE_S: Final = 30.0  # between two lists of a kind that is not served, or denied
+SURE_S: Final = 3.0  # a starting server may answer 404 for kinds that are not loaded yet
 LONGEST_RETRY_AFTER_S: Final = 60.0
-SHORT_S: Final = 1.0  # a watch that ended sooner, without an event, counts as failed
-REFUSALS: Final = 3  # of a watch in a row, after which we list: the server may have been restored
+SHORT_S: Final = 1.0  # a watch that ended sooner, without an event, is a failure
+REFUSALS: Final = 3  # failed watches in a row before a new list: the server may have been restored
 
 
 class ListWatch(NamedTuple, Generic[T]):
-    """The requests of one mirror: the objects of a resource that the selectors name."""
+    """The requests of one mirror: the objects of a resource that match the selectors."""
 
     client: Client
     resource: Resource
     kind: type[T]
-    namespace: str = ""  # "" = all
+    namespace: str = ""  # "" = all namespaces
     label_selector: str = ""
     field_selector: str = ""
 
     def list(self, page: int) -> AsyncGenerator[Page[T], None]:
-        """List the objects. ``page``: objects in each page."""
+        """List the objects, with ``page`` objects in each page."""
         return self.client.list_pages(
             self.resource,
             self.kind,
@@ -108,7 +108,7 @@ class ListWatch(NamedTuple, Generic[T]):
 
 
 class Reflector(Generic[T]):
-    """Mirrors a resource, or the part of it that the selectors name."""
+    """Mirrors a resource, or the objects that match the selectors."""
 
     def __init__(
         self,
@@ -128,7 +128,7 @@ class Reflector(Generic[T]):
         log: LogLike,
         chance: Callable[[], float] = random.random,
     ) -> None:
-        """``on_change`` is called in order and must not block; what it raises ends ``run``."""
+        """``on_change`` is called in order and must not block. Its exceptions end ``run``."""
         self._requests = ListWatch(
             client, resource, kind, namespace, label_selector, field_selector
         )
@@ -139,12 +139,12 @@ class Reflector(Generic[T]):
         self._silent_s = silent_s
         self._absent_s = absent_s
         self._chance = chance
-        self._refusals = 0  # in a row, of a watch
+        self._refusals = 0  # failed watches in a row
         self._list_due_s = 0.0
-        self._opened_at_s = 0.0  # the last watch; infinite until the server has accepted it
+        self._opened_at_s = 0.0  # of the last watch; infinite until the server accepts
         self._settle_timer: asyncio.TimerHandle | None = None
         self.faults = MirrorFaults(resource, log)
-        self.caught_up = False  # listed, and not known to have missed anything since
+        self.caught_up = False  # listed, and no missed change known since
         self.last_seen_s = 0.0  # event loop time of the server's last answer; 0 = never
         self.lists = 0
         self.watches = 0
@@ -165,11 +165,11 @@ class Reflector(Generic[T]):
         return self._mirror.resource_version
 
     def age_s(self, now_s: float) -> float:
-        """Return the age of the last proof that changes arrive; infinite before the first."""
+        """Return the seconds since the server last answered; infinite before the first answer."""
         return now_s - self.last_seen_s if self.last_seen_s else float("inf")
 
     async def run(self, stopping: asyncio.Event) -> None:
-        """Mirror until told to stop. Raises only what ``on_change`` raises."""
+        """Mirror until the service stops. Raise only exceptions of ``on_change``."""
         name = f"mirror of {self._requests.resource.plural}"
         task = asyncio.create_task(self._for_ever(), name=name)
         stop = asyncio.create_task(stopping.wait())
@@ -191,7 +191,7 @@ class Reflector(Generic[T]):
                 await self._watch()
                 continue
             except Gone:
-                # Normal after a long absence, and cured by a list; not in a circle, though.
+                # Normal after a long absence, and solved by a list. A repeated 410 needs a pause.
                 self.caught_up = False
                 self.faults.count += 1
                 if self.faults.count == 1:
@@ -199,7 +199,7 @@ class Reflector(Generic[T]):
                 pause_s = self._pause_s()
             except (NotFound, Forbidden, Unauthorized) as error:
                 if isinstance(error, NotFound):
-                    self.caught_up = False  # what is served again may be something else
+                    self.caught_up = False  # the resource may be another one when served again
                 self.faults.add(error)
                 pause_s = self._pause_s(self._absent_s)
             except KubernetesError as error:
@@ -254,7 +254,7 @@ class Reflector(Generic[T]):
                 raise
             raise TimedOut(f"a watch silent for {self._silent_s:g} s") from None
         except ServerError:
-            # Also how a server answers that was restored from a backup: our version is its future.
+            # A server restored from a backup answers so too, because the version is in its future.
             self._refusals += 1
             if self._refusals >= REFUSALS:
                 self.caught_up = False
@@ -262,7 +262,7 @@ class Reflector(Generic[T]):
         finally:
             if self._settle_timer is not None:
                 self._settle_timer.cancel()
-            # An attempt that hung for long, and never was a watch, proves nothing.
+            # A long attempt proves nothing unless the server had accepted the watch.
             is_alive = count or loop.time() - self._opened_at_s >= SHORT_S
             if is_alive:
                 self.faults.count = self._refusals = 0
@@ -272,5 +272,5 @@ class Reflector(Generic[T]):
     def _on_open(self) -> None:
         loop = asyncio.get_running_loop()
         self.last_seen_s = self._opened_at_s = loop.time()
-        # Not at once: a server that takes every watch and ends it has not recovered.
+        # Not at once: a broken server may accept every watch and end it right away.
         self._settle_timer = loop.call_later(SHORT_S, self.faults.clear)

@@ -1,6 +1,6 @@
-"""Which resources we use, and where the API server has them. Pure.
+"""The Kubernetes resources in use, and their API paths. Pure.
 
-A resource is data: group, version, plural and kind. Adding one is one line at the end.
+A resource is data: group, version, plural and kind. A new resource is one line at the end.
 """
 
 from typing import Final, NamedTuple
@@ -17,13 +17,13 @@ class Resource(NamedTuple):
 
     @property
     def group_version(self) -> str:
-        """What stands in ``apiVersion``."""
+        """Return the value of ``apiVersion``."""
         return f"{self.group}/{self.version}" if self.group else self.version
 
     def path(self, *, namespace: str = "", name: str = "", subresource: str = "") -> str:
-        """The path of the collection, of one object, or of a part of it.
+        """Return the path of a collection, of one object, or of a subresource.
 
-        Without a namespace, a namespaced resource's collection is that of all namespaces.
+        Without a namespace, the collection of a namespaced resource covers all namespaces.
         """
         if namespace and not self.namespaced:
             raise ValueError(f"{self.plural} have no namespace, not even {namespace!r}")
@@ -42,12 +42,12 @@ class Resource(NamedTuple):
         return "/".join(parts)
 
 
-# Not urllib's: pure cores build paths too, and it brings the network with it.
+# Without urllib, because pure cores build paths too, and urllib imports the network modules.
 _PLAIN: Final = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_.~")
 
 
 def _part(text: str) -> str:
-    """One part of a path. ``.`` and ``..`` are no names; quoting would let them through."""
+    """Return one quoted part of a path. Raise ValueError for ``.`` and ``..``."""
     if text in (".", ".."):
         raise ValueError(f"{text!r} is no name of an object")
     if _PLAIN.issuperset(text):
@@ -59,7 +59,7 @@ def _part(text: str) -> str:
 
 
 def counted_as(path: str) -> str:
-    """The plural in a path, with the subresource behind a slash, as RBAC writes it: for figures."""
+    """Return a path's plural for metrics, with a subresource after a slash, as RBAC writes it."""
     parts = path.partition("?")[0].strip("/").split("/")
     rest = parts[2:] if parts[0] == "api" else parts[3:] if parts[0] == "apis" else []
     if len(rest) > 2 and rest[0] == "namespaces":

@@ -1,7 +1,8 @@
-"""Read, decide, write with the resource version; on a conflict read and decide again.
+"""Read, decide, and write with the resource version. After a conflict, start again.
 
-That is the only safe way to change part of an object which others write too. It is bounded: an
-object that is fought over for long is somebody's mistake, and the last Conflict is raised.
+This is the only safe way to change part of an object that others write too. The number of attempts
+is limited. An object with conflicts for so long is a mistake of some writer, so the last Conflict
+is raised.
 """
 
 import asyncio
@@ -16,7 +17,7 @@ R = TypeVar("R")
 
 FIRST_PAUSE_S: Final = 0.01
 LONGEST_PAUSE_S: Final = 1.0
-LONGEST_TOLD_S: Final = 30.0  # a Retry-After beyond it is not waited for
+LONGEST_TOLD_S: Final = 30.0  # longest accepted Retry-After
 
 
 async def on_conflict(
@@ -27,11 +28,11 @@ async def on_conflict(
     attempts: int = 5,
     chance: Callable[[], float] = random.random,
 ) -> R | None:
-    """What ``write`` returned; None if ``change`` found nothing to write.
+    """Return the result of ``write``, or None if ``change`` found nothing to write.
 
-    ``change`` gets what was just read and decides anew each time; ``write`` must hand the resource
-    version of what was read to the server. Conflicts are tried again soon, refusals that name a
-    time (429, 503) after that time. Raises the last error after so many attempts, and others at
+    ``change`` gets the object just read, at each attempt. ``write`` must send the resource version
+    of that object to the server. Conflicts are retried soon. Refusals with a Retry-After (429, 503)
+    are retried after that time. Raise the last error after ``attempts``, and any other error at
     once.
     """
     if attempts < 1:
@@ -51,13 +52,13 @@ async def on_conflict(
 
 
 def _worth_it(error: ApiError) -> bool:
-    """A server's failure is repeated only if it named a time: else nothing says it will pass."""
+    """Return whether to retry. A failed server must have named a time, or may never recover."""
     if isinstance(error, ServerError):
         return 0 < error.retry_after_s <= LONGEST_TOLD_S
     return error.retry_after_s <= LONGEST_TOLD_S
 
 
 def pause_s(attempt: int, error: ApiError, chance: float) -> float:
-    """How long to wait after so many attempts: as told, else a random part of a growing time."""
+    """Return the pause: the server's Retry-After plus a random part of a growing time."""
     growing_s = min(FIRST_PAUSE_S * 2.0 ** min(attempt, 16), LONGEST_PAUSE_S)
     return error.retry_after_s + growing_s * chance

@@ -1,8 +1,7 @@
-"""Label selectors: as text for people and query strings, and as the fields of objects. Pure.
+"""Label selectors: as text for users and query strings, and as the fields of objects. Pure.
 
-A text becomes a list of requirements, all of which must hold. What Kubernetes does and people
-forget: ``!=`` and ``notin`` also match when the label is missing, and an empty selector matches
-everything.
+A text is a list of requirements, all of which must hold. As in Kubernetes, ``!=`` and ``notin``
+also match a missing label, and an empty selector matches everything.
 """
 
 import re
@@ -14,11 +13,11 @@ MAX_CHARS: Final = 16_384
 
 
 class SelectorError(ValueError):
-    """A selector that cannot be used; names the part and what is wrong with it."""
+    """An invalid selector. The message names the part and the fault."""
 
 
 class Operator(Enum):
-    """How a label is compared, as LabelSelector spells it, and what only text can say."""
+    """The operators of LabelSelector, and Gt and Lt, which only text can express."""
 
     IN = "In"
     NOT_IN = "NotIn"
@@ -75,7 +74,7 @@ class Requirement(NamedTuple):
 
 
 class Selector(NamedTuple):
-    """Requirements that all must hold; none at all match everything."""
+    """Requirements that all must hold. An empty selector matches everything."""
 
     requirements: tuple[Requirement, ...] = ()
 
@@ -96,7 +95,7 @@ _TOKEN: Final = re.compile(r"\s*(==|!=|[=!<>(),]|[^\s=!<>(),]+)\s*")
 
 
 def parse_selector(text: str) -> Selector:
-    """The selector that a text such as ``a=b,c in (d,e),!f`` means. Raises SelectorError."""
+    """Parse a selector such as ``a=b,c in (d,e),!f``. Raise SelectorError."""
     if len(text) > MAX_CHARS:
         raise SelectorError(f"selector: {len(text)} characters, at most {MAX_CHARS}")
     if not text.strip():
@@ -108,8 +107,10 @@ def selector_of(
     match_labels: Mapping[str, str],
     match_expressions: Sequence[tuple[str, str, Sequence[str]]],
 ) -> Selector:
-    """The selector that the fields of a LabelSelector mean: labels, and (key, operator, values).
-    Raises SelectorError; as Kubernetes does, In and NotIn need values, the other two have none."""
+    """Return the selector of a LabelSelector: labels, and (key, operator, values) expressions.
+
+    Raise SelectorError. As in Kubernetes, In and NotIn need values, the other two allow none.
+    """
     found = [
         Requirement(
             _key(key, "matchLabels"), Operator.IN, (_value(value, f"matchLabels {key[:128]!r}"),)
@@ -134,13 +135,13 @@ _OFFERED_TEXT: Final = ", ".join(_OFFERED)
 
 
 def _parts(text: str) -> list[tuple[str, list[str]]]:
-    """The requirements' texts and tokens: split at the commas that are not inside parentheses."""
+    """Split at the commas outside parentheses. Return each requirement's text and tokens."""
     parts: list[tuple[str, list[str]]] = []
     tokens: list[str] = []
     depth = start = at = 0
     while at < len(text):
         match = _TOKEN.match(text, at)
-        if match is None:  # only white space is left
+        if match is None:  # only white space remains
             break
         token = match[1]
         if token == "," and not depth:
@@ -181,7 +182,7 @@ def _requirement(part: str, tokens: list[str]) -> Requirement:
 
 
 def _values(tokens: list[str], where: str) -> tuple[str, ...]:
-    """Values between parentheses: ``(a,b)``; as in Kubernetes ``(a,)`` holds an empty one too."""
+    """Return the values between parentheses. As in Kubernetes ``(a,)`` includes an empty value."""
     values = [""]
     empty = True
     for token in tokens:

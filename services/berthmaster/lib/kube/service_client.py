@@ -1,4 +1,4 @@
-"""How a service reaches its cluster's API server: the settings for that, and the client."""
+"""A service's client of its cluster's API server, and its settings."""
 
 import os
 from collections.abc import AsyncIterator
@@ -20,7 +20,7 @@ ANSWER_LIMIT_S: Final = 10.0  # for one answer of the API server
 
 @dataclass(frozen=True, kw_only=True)
 class ClusterSettings(CommonSettings):
-    """What every service with a cluster can be told beside what every service can."""
+    """Settings of every service with a cluster."""
 
     kubeconfig: Path | None = setting(
         None,
@@ -43,7 +43,7 @@ class ProfileSettings(ClusterSettings):
 
 @dataclass(frozen=True, kw_only=True)
 class NamespaceSettings(ClusterSettings):
-    """Settings of a service that has objects of its own in its cluster."""
+    """Settings of a service with objects of its own in its cluster."""
 
     namespace: str = setting(
         "",
@@ -62,7 +62,7 @@ class KueueSettings(ClusterSettings):
 
 @dataclass(frozen=True, kw_only=True)
 class JobSettings(ClusterSettings):
-    """The setting that an executor and an inventory of one cluster must agree on."""
+    """The setting that must be equal in executor and inventory of one cluster."""
 
     jobs: Literal["kubernetes", "volcano"] = setting(
         "kubernetes",
@@ -78,20 +78,20 @@ S = TypeVar("S", bound=ClusterSettings)
 
 
 async def access_by(kubeconfig: Path | None, context: str) -> Access:
-    """How to reach the cluster that these name. Raises BadConfig."""
+    """Return the access of a kubeconfig and context, or of this pod. Raise BadConfig."""
     if kubeconfig is None and not context and IN_A_POD in os.environ:
         return await in_cluster()
     return await from_kubeconfig(kubeconfig, context)
 
 
 async def access_of(settings: ClusterSettings) -> Access:
-    """How to reach the cluster. Raises BadConfig."""
+    """Return the access of the service's cluster. Raise BadConfig."""
     return await access_by(settings.kubeconfig, settings.context)
 
 
 @asynccontextmanager
 async def service_client(ctx: Context[S], service: str) -> AsyncIterator[Client]:
-    """A client of the cluster; nothing is sent yet. Raises CannotStart."""
+    """Yield a client that has sent nothing yet. Raise CannotStart."""
     try:
         client = await Client.open(
             await access_of(ctx.settings),
@@ -112,7 +112,7 @@ def _pairs(parts: tuple[str, ...]) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class TenantSettings(ClusterSettings):
-    """Of a service beside a control plane whose namespaces are tenants'."""
+    """Settings of a service beside a control plane with namespaces of tenants."""
 
     tenant_of_namespace: tuple[str, ...] = setting(
         (),
@@ -122,6 +122,6 @@ class TenantSettings(ClusterSettings):
 
     @property
     def tenants(self) -> dict[str, str]:
-        """Namespace -> tenant."""
+        """Return namespace -> tenant."""
         pairs = (part.partition("=") for part in self.tenant_of_namespace)
         return {namespace: tenant for namespace, _, tenant in pairs}

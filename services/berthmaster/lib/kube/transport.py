@@ -1,9 +1,9 @@
-"""Requests to one API server: plain values in, bytes out, and every failure by its right name.
+"""Requests to one API server: plain values in, bytes out, and a precise error for each failure.
 
-TLS and requests are kubernetes_asyncio's, answers are taken raw. Requests are bounded by a
-semaphore and have one time limit for everything, waiting for their turn and for credentials
-included; watches are few and live long. No time limit here spans a ``yield``: it would cancel what
-its task does later.
+kubernetes_asyncio handles TLS and requests. Answers are read raw. A semaphore limits the requests.
+One time limit covers a whole request, including the wait for the semaphore and for credentials.
+Watches are few and long, so the semaphore does not count them. No time limit spans a ``yield``, or
+it would cancel the later work of the caller's task.
 """
 
 import asyncio
@@ -32,22 +32,22 @@ from berthmaster.lib.kube.errors import (
 from berthmaster.lib.kube.library import Configuration, RESTClientObject
 from berthmaster.lib.kube.loader import Loader
 
-MAX_ANSWER_BYTES: Final = 256 * 2**20  # a server that ignores `limit` sends everything at once
+MAX_ANSWER_BYTES: Final = 256 * 2**20  # a server that ignores `limit` sends a whole list at once
 MAX_REFUSAL_BYTES: Final = 64 * 1024
-HEAD_LIMITS: Final = aiohttp.ClientTimeout(total=None, sock_connect=5.0)  # the rest is ours
+HEAD_LIMITS: Final = aiohttp.ClientTimeout(total=None, sock_connect=5.0)  # other limits are ours
 KEEP_ALIVE_IDLE_S: Final = 15
 KEEP_ALIVE_EVERY_S: Final = 5
 KEEP_ALIVE_PROBES: Final = 3
 IDLE_CONNECTION_S: Final = 60.0
 CLOSE_TURN_S: Final = 0.005
 CLOSE_TURNS: Final = 100
-CONNECTIONS: Final = 3  # certificates in use at once; a watch ends long before its own is over
+CONNECTIONS: Final = 3  # certificates in use; a watch ends long before its certificate expires
 
 Method = Literal["GET", "POST", "PUT", "PATCH", "DELETE"]
 
 
 class _Session:
-    """What the library sends by. Its own would follow redirects, with our credentials."""
+    """The session of ``Rest``. The library's session follows redirects with the credentials."""
 
     def __init__(self, session: aiohttp.ClientSession) -> None:
         self.aiohttp = session
@@ -60,22 +60,23 @@ class _Session:
 
 
 class Rest(RESTClientObject):
-    """The library's, on a session of ours.
+    """The library's REST client, with a session of its own.
 
-    Its own keeps cookies, takes passwords from .netrc and proxies from the environment, makes a
-    watch wait behind a hundred requests, and does not notice a silent partition for hours: no
-    answer to a watch proves nothing. Keep-alive probes find one in half a minute.
+    The library's session keeps cookies, and takes passwords from .netrc and proxies from the
+    environment. A watch would wait behind a hundred requests. A silent network partition would stay
+    unnoticed for hours, because a watch may be silent anyway. Keep-alive probes detect a partition
+    within half a minute.
     """
 
     def __init__(self, configuration: Configuration, user_agent: str) -> None:
         super().__init__(configuration)
         made: Any = self.pool_manager
-        self.tls: ssl.SSLContext = made.connector._ssl  # kept nowhere else
-        made.detach()  # it has no connection yet
+        self.tls: ssl.SSLContext = made.connector._ssl  # exposed nowhere else
+        made.detach()  # no connection is open yet
         self.sockets: WeakSet[socket.socket] = WeakSet()
         connector = aiohttp.TCPConnector(
             ssl=self.tls,
-            limit=0,  # the semaphore bounds requests; watches must not wait behind them
+            limit=0,  # the semaphore limits requests, and watches must not wait
             keepalive_timeout=IDLE_CONNECTION_S,
             socket_factory=self._make_socket,
             ttl_dns_cache=10,
@@ -91,7 +92,9 @@ class Rest(RESTClientObject):
         self.pool_manager = session
 
     def _make_socket(self, address: aiohttp.AddrInfoType) -> socket.socket:
-        """A socket that notices a silent partition: the default waits two hours to ask."""
+        """Return a socket that detects a silent partition. By default the first probe takes two
+        hours.
+        """
         family, kind, protocol, _, _ = address
         made = socket.socket(family=family, type=kind, proto=protocol)
         self.sockets.add(made)
@@ -105,7 +108,7 @@ class Rest(RESTClientObject):
 
     async def close(self) -> None:
         await super().close()
-        # TLS says goodbye and waits for an answer, which a server that is away will not give.
+        # A TLS shutdown waits for the peer's answer, which an unreachable server never sends.
         for left in self.sockets:
             if left.fileno() >= 0:
                 with suppress(OSError):
@@ -117,7 +120,7 @@ class Rest(RESTClientObject):
 
 
 class Transport:
-    """Sends requests as the access says."""
+    """Sends requests with the access's address and credentials."""
 
     def __init__(
         self, access: Access, *, user_agent: str, timeout_s: float, max_in_flight: int
@@ -127,12 +130,12 @@ class Transport:
         self._timeout_s = timeout_s
         self._turns = asyncio.Semaphore(max_in_flight)
         self._loader = Loader(access)
-        self._connections: list[Rest] = []  # the last is the one of now
+        self._connections: list[Rest] = []  # the last one is current
         self._certificate = access.pair
         self._closed = False
 
     async def open(self) -> None:
-        """Make ready to connect. Raises BadConfig when the TLS settings are no good."""
+        """Prepare to connect. Raise BadConfig when the TLS settings are invalid."""
         if self._access.ca:
             self._check("certificate-authority", check_authority, self._access.ca)
         if self._access.pair[0]:
@@ -166,10 +169,10 @@ class Transport:
         content_type: str = "application/json",
         timeout_s: float | None = None,
     ) -> bytes:
-        """The body of a successful answer. Raises ApiError, Unreachable, TimedOut, BadAnswer.
+        """Return the body of a successful answer.
 
-        A 429 that names a time is repeated after it, as long as that is within the limit: it says
-        that nothing was done.
+        Raise ApiError, Unreachable, TimedOut, BadAnswer. A 429 with a Retry-After within the time
+        limit is retried, because the server did nothing.
         """
         limit_s = self._timeout_s if timeout_s is None else timeout_s
         deadline_s = asyncio.get_running_loop().time() + limit_s
@@ -196,9 +199,10 @@ class Transport:
                 raise self._unreachable(error, call.path) from error
 
     async def stream(self, path: str, *, params: Mapping[str, str], timeout_s: float) -> "Stream":
-        """An answer that has no end of its own; the caller closes it.
+        """Return an answer without an end, such as a watch. The caller closes the stream.
 
-        Raises ApiError, Unreachable, TimedOut: its beginning must come as soon as any answer.
+        Raise ApiError, Unreachable, TimedOut. The first bytes must arrive within the usual time
+        limit.
         """
         deadline_s = asyncio.get_running_loop().time() + timeout_s
         try:
@@ -209,8 +213,10 @@ class Transport:
         return Stream(response, path, deadline_s)
 
     async def _open(self, call: "_Call") -> aiohttp.ClientResponse:
-        """The head of a successful answer; asked once more if the credentials were refused and
-        their source has others now."""
+        """Return the head of a successful answer.
+
+        After a 401, retry once if the source of the credentials has new ones.
+        """
         shown = await self._shown(call.path)
         try:
             return await self._head(call, shown)
@@ -231,13 +237,16 @@ class Transport:
             raise self._unreachable(error, call.path) from error
 
     async def _shown(self, path: str, *, refused: bool = False) -> "_Shown":
-        """What to show, and where; a plugin or an issuer is not asked before the first request."""
+        """Return connection and credentials. Plugins and token issuers first run at the first
+        request.
+        """
         await self._loader.refresh(refused=refused)
         if self._closed:
             raise Unreachable(f"{self._access.server}: the client is closed ({path})")
         if self._certificate != self._loader.certificate:
-            # The library reads a certificate once, and an open connection keeps what it showed:
-            # another one needs another of both. What goes on over the old ones may go on.
+            # The library reads a certificate once, and an open connection keeps its certificate. A
+            # new certificate therefore needs a new connection. Requests on old connections may
+            # finish.
             self._connect()
             while len(self._connections) > CONNECTIONS:
                 await self._connections.pop(0).close()
@@ -247,7 +256,7 @@ class Transport:
         return Unreachable(f"{self._access.server}: {_words(error)} ({path})")
 
     async def _request(self, call: "_Call", shown: "_Shown") -> aiohttp.ClientResponse:
-        # The library drops whom we act for (impersonation), and takes one value a header.
+        # The library drops impersonation headers, and allows one value per header.
         headers: Any = CIMultiDict()
         for name, values in self._access.headers.items():
             for value in values:
@@ -269,7 +278,7 @@ class Transport:
 
 
 class Stream:
-    """The body of an answer, piece by piece."""
+    """The body of an answer, chunk by chunk."""
 
     def __init__(self, response: aiohttp.ClientResponse, path: str, deadline_s: float) -> None:
         self._response = response
@@ -277,7 +286,7 @@ class Stream:
         self._deadline_s = deadline_s
 
     async def read(self) -> bytes:
-        """The next piece; empty at the end. Raises Unreachable, TimedOut."""
+        """Return the next chunk, empty at the end. Raise Unreachable, TimedOut."""
         try:
             async with asyncio.timeout_at(self._deadline_s):
                 return await self._response.content.readany()
@@ -287,7 +296,7 @@ class Stream:
             raise Unreachable(f"{_words(error)} ({self._path})") from error
 
     def close(self) -> None:
-        """End it, and the connection with it."""
+        """Close the stream and its connection."""
         self._response.close()
 
 
@@ -295,7 +304,7 @@ class _Call(NamedTuple):
     method: Method
     path: str
     params: Mapping[str, str] | None
-    body: object  # plain values: the library makes JSON of them
+    body: object  # plain values, encoded as JSON by the library
     content_type: str
 
 
@@ -314,7 +323,7 @@ async def _refused(response: aiohttp.ClientResponse, path: str) -> ApiError:
 async def _read(
     response: aiohttp.ClientResponse, most_bytes: int, path: str, *, cut: bool = False
 ) -> bytes:
-    """The whole body, as long as it is no longer than it may be."""
+    """Return the whole body up to ``most_bytes``. Raise BadAnswer above, or cut if ``cut``."""
     parts: list[bytes] = []
     size = 0
     async for part in response.content.iter_any():
@@ -328,7 +337,7 @@ async def _read(
 
 
 def _words(error: BaseException) -> str:
-    """What went wrong, without URLs."""
+    """Return the error's message, without URLs."""
     if isinstance(error, aiohttp.ClientConnectorCertificateError):
         return f"its certificate is not trusted: {error.certificate_error}"
     if isinstance(error, aiohttp.ClientConnectorError):

@@ -1,7 +1,7 @@
-"""What lists and watches look like on the wire, decoded once and only as far as needed. Pure.
+"""The wire format of lists and watches, decoded once and only as far as needed. Pure.
 
-One object that does not fit its struct must not cost us the page or the watch it came in: such a
-line or page is decoded a second time, more patiently, and what cannot be read is told by name.
+One object that does not match its struct must not break its page or watch. Such a page or line is
+decoded again, object by object, and each unreadable object is reported by name.
 """
 
 from typing import Any, Final, Generic, Literal, NamedTuple, TypeVar, cast
@@ -13,14 +13,14 @@ from berthmaster.lib.kube.objects import Object
 
 T = TypeVar("T")
 
-# The API server takes requests of up to 3 MiB; what it stores as protobuf is longer as JSON.
+# The API server accepts requests up to 3 MiB. Objects stored as protobuf are longer as JSON.
 MAX_LINE_BYTES: Final = 16 * 2**20
 
 EventType = Literal["ADDED", "MODIFIED", "DELETED", "BOOKMARK"]
 
 
 class Undecodable(NamedTuple):
-    """An object that does not have the form that its kind promises."""
+    """An object that does not match the form of its kind."""
 
     namespace: str
     name: str
@@ -29,18 +29,18 @@ class Undecodable(NamedTuple):
 
 
 class Page(NamedTuple, Generic[T]):
-    """A part of a list. All pages since the last ``first`` one are one consistent list."""
+    """A part of a list. All pages since the last one with ``first`` are one consistent list."""
 
     items: tuple[T, ...]
     resource_version: str
     first: bool
     last: bool
     undecodable: tuple[Undecodable, ...] = ()
-    remaining: int = 0  # objects on later pages, where the server says so
+    remaining: int = 0  # objects on later pages, where the server reports them
 
 
 class WatchEvent(NamedTuple, Generic[T]):
-    """What a watch tells. A bookmark's object has a resource version and nothing else."""
+    """A change from a watch. A bookmark's object holds a resource version only."""
 
     type: EventType
     object: T
@@ -48,7 +48,7 @@ class WatchEvent(NamedTuple, Generic[T]):
 
 
 class UndecodableEvent(NamedTuple):
-    """A watch told of an object that does not have the form that its kind promises."""
+    """A change whose object does not match the form of its kind."""
 
     type: EventType
     object: Undecodable
@@ -61,7 +61,7 @@ class _ListMeta(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class RawPage(NamedTuple, Generic[T]):
-    """A page as decoded: before anybody knows where in the list it stands."""
+    """A decoded page, before its position in the list is known."""
 
     items: tuple[T, ...]
     undecodable: tuple[Undecodable, ...]
@@ -102,7 +102,7 @@ class Codec(Generic[T]):
         self._event: msgspec.json.Decoder[Any] = msgspec.json.Decoder(event)
 
     def page(self, body: bytes, path: str) -> RawPage[T]:
-        """One answer to a list request. Raises BadAnswer when it is no list."""
+        """Decode an answer to a list request. Raise BadAnswer if the body is no list."""
         bad: list[Undecodable] = []
         try:
             page = self._page.decode(body)
@@ -127,10 +127,11 @@ class Codec(Generic[T]):
         )
 
     def line(self, line: bytes, path: str) -> WatchEvent[T] | UndecodableEvent:
-        """One line of a watch. Raises BadAnswer if it is none, and what an ERROR line stands for.
+        """Decode one line of a watch.
 
-        The server always writes the type first, so that looking at it saves the second decoding
-        which a bookmark (half empty objects) or an error (another kind) would need.
+        Raise BadAnswer for a malformed line, and the error described by an ERROR line. The server
+        always writes the type first. Checking this prefix saves a second decoding of bookmarks
+        (half empty objects) and errors (another kind).
         """
         try:
             if line.startswith(b'{"type":"BOOKMARK"'):
@@ -186,7 +187,7 @@ _ANY: Final = msgspec.json.Decoder(_AnyObject)
 
 
 def undecodable(raw: bytes, error: Exception) -> Undecodable:
-    """What can still be said of an object that does not fit."""
+    """Return the readable metadata of an object that does not match its kind."""
     try:
         metadata = _ANY.decode(raw).metadata
     except (msgspec.MsgspecError, UnicodeDecodeError):
@@ -200,12 +201,12 @@ def undecodable(raw: bytes, error: Exception) -> Undecodable:
     return Undecodable(text("namespace"), text("name"), text("resourceVersion"), str(error)[:512])
 
 
-_CODECS: Final[dict[type[Any], Codec[Any]]] = {}  # as many as there are kinds in the code
+_CODECS: Final[dict[type[Any], Codec[Any]]] = {}  # at most one for each kind in the code
 _DECODERS: Final[dict[type[Any], msgspec.json.Decoder[Any]]] = {}
 
 
 def codec(kind: type[T]) -> Codec[T]:
-    """The codec of a kind, made once."""
+    """Return the cached codec of a kind."""
     found = _CODECS.get(kind)
     if found is None:
         found = _CODECS[kind] = Codec(kind)
@@ -213,7 +214,7 @@ def codec(kind: type[T]) -> Codec[T]:
 
 
 def decode(body: bytes, kind: type[T], path: str) -> T:
-    """One object. Raises BadAnswer."""
+    """Decode one object. Raise BadAnswer."""
     decoder = _DECODERS.get(kind)
     if decoder is None:
         decoder = _DECODERS[kind] = msgspec.json.Decoder(kind)
@@ -224,7 +225,7 @@ def decode(body: bytes, kind: type[T], path: str) -> T:
 
 
 class LineSplitter:
-    """Cuts a stream of bytes into lines, none of them longer than a bound."""
+    """Splits a stream of bytes into lines of limited length."""
 
     def __init__(self, most_bytes: int = MAX_LINE_BYTES) -> None:
         self._most_bytes = most_bytes
@@ -232,7 +233,7 @@ class LineSplitter:
         self._rest_bytes = 0
 
     def feed(self, chunk: bytes) -> list[bytes]:
-        """The lines that are whole now. Raises BadAnswer when one grows past the bound."""
+        """Return the lines completed by a chunk. Raise BadAnswer for a line above the limit."""
         head, newline, tail = chunk.partition(b"\n")
         if not newline:
             self._keep(chunk)

@@ -1,8 +1,8 @@
-"""The one loop behind every service that keeps objects of an API server as they should be.
+"""The reconcile loop of every service that keeps objects of an API server in a wanted state.
 
-A service brings three things: what it watches (a tuple of ``Watched``), a pure core (``Core`` in
-loop.py) and a writer with a method for each kind of write. The loop feeds the core from the watch,
-lets it act while this replica may, carries its writes out, and brings each answer back.
+A service supplies three parts: its watched kinds (a tuple of ``Watched``), a pure core (``Core`` in
+loop.py), and a writer with a method for each kind of write. The loop feeds the core from the watch,
+lets the core act while this replica may act, carries its writes out, and returns each answer.
 
 ::
 
@@ -10,6 +10,6 @@ lets it act while this replica may, carries its writes out, and brings each answ
                                   │                   ▲                        │
                               aside.py            loop.py ◀── core.on_answer ◀─┘ shell_contract.py
 
-What a service has beside its watch (streams of the bus, in admission and multikueue) wakes the same
-loop. Parts can be used one by one: the inventory has a watch and writes nothing.
+Other inputs of a service, such as streams of the bus in admission and multikueue, wake the same
+loop. The parts also work alone: the inventory has a watch and writes nothing.
 """

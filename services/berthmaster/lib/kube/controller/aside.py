@@ -1,10 +1,11 @@
-"""Odd objects are set aside instead of ending the service. Pure.
+"""Objects with errors are skipped instead of ending the service. Pure.
 
-An object is odd when it cannot be decoded, when the core raises on hearing of it, or when the core
-raises while it acts on it. What is set aside is counted, logged and told on the object once; all
-others go on. It is tried again whenever it changes, and whenever the core comes by it anyway.
+An object is skipped when its decoding fails, or when the core raises while the core reads the
+object or acts on it. Each skipped object is counted, logged, and reported once in an Event. All
+other objects continue. A skipped object is tried again when it changes, and whenever the core
+handles the object anyway.
 
-The core owns one ``SetAside`` and wraps what it does for one object::
+The core owns one ``SetAside`` and wraps its work on one object::
 
     for check in checks:
         with self.aside.trying(Phase.ACTING, ADMISSION_CHECKS, check.metadata):
@@ -25,12 +26,12 @@ Key = tuple[str, str]  # namespace, name
 
 
 class Phase(Enum):
-    """Where it failed."""
+    """The step at which an object failed."""
 
-    READING = "Unreadable"  # it does not have the form that its kind promises
-    HEARING = "NotUnderstood"  # the core raised on hearing of it
-    ACTING = "CannotBeHandled"  # the core raised while it acted on it
-    SHOWING = "CannotBeShown"  # the core raised when asked how it stands
+    READING = "Unreadable"  # the object does not match the form of its kind
+    HEARING = "NotUnderstood"  # the core raised on a change of the object
+    ACTING = "CannotBeHandled"  # the core raised while acting on the object
+    SHOWING = "CannotBeShown"  # the core raised while reporting the object's status
 
 
 class Oddity(NamedTuple):
@@ -42,7 +43,7 @@ class Oddity(NamedTuple):
 
     @property
     def event(self) -> KubeEvent:
-        """For people who look at the object."""
+        """Return the Event for users who look at the object."""
         note = f"set aside until it changes; what was done for it before stays: {self.why}"
         return KubeEvent(self.resource, self.metadata, True, self.phase.value, note)
 
@@ -57,7 +58,7 @@ class SetAside:
 
     @contextmanager
     def trying(self, phase: Phase, resource: Resource, metadata: Metadata) -> Iterator[None]:
-        """What is done for one object: if it raises, that one is set aside."""
+        """Skip the object if the block raises."""
         try:
             yield
         except Exception as error:  # noqa: BLE001 - one odd object must not end the rest
@@ -73,7 +74,7 @@ class SetAside:
         why: str,
         error: Exception | None = None,
     ) -> None:
-        """Set an object aside; it is told of once, until something else is wrong with it."""
+        """Skip an object. The error is reported once, and again when ``why`` changes."""
         key = (phase, resource.plural, (metadata.namespace, metadata.name))
         known = self._odd.get(key)
         self._odd[key] = Oddity(phase, resource, metadata, why, error)
@@ -81,7 +82,7 @@ class SetAside:
             self._unreported[key] = None
 
     def clear(self, phase: Phase, resource: Resource, key: Key) -> None:
-        """It is not odd, or not there any more."""
+        """Remove an object that is in order again, or deleted."""
         self._odd.pop((phase, resource.plural, key), None)
         self._unreported.pop((phase, resource.plural, key), None)
 
@@ -90,32 +91,32 @@ class SetAside:
             self.clear(phase, resource, key)
 
     def holds(self, phase: Phase, resource: Resource, key: Key) -> bool:
-        """Whether an object is set aside because it failed there."""
+        """Return whether an object is skipped because of an error in this phase."""
         return (phase, resource.plural, key) in self._odd
 
     def why(self, phase: Phase, resource: Resource, key: Key) -> str:
-        """Why an object is set aside because it failed there; "" if it is not."""
+        """Return the error of a skipped object in this phase, "" if not skipped."""
         odd = self._odd.get((phase, resource.plural, key))
         return odd.why if odd is not None else ""
 
     def take_unreported(self) -> list[Oddity]:
-        """What nobody was told of since the last call."""
+        """Return the errors not reported since the last call."""
         unreported, self._unreported = self._unreported, {}
         return [self._odd[key] for key in unreported]
 
     def keys(self, phase: Phase, resource: Resource) -> list[Key]:
-        """Of one kind, those that failed there."""
+        """Return the objects of a kind that failed in this phase."""
         return [
             key for where, plural, key in self._odd if (where, plural) == (phase, resource.plural)
         ]
 
     def count(self) -> Counter[str]:
-        """How many of each kind."""
+        """Return the number of skipped objects by kind."""
         return Counter(plural for _, plural, _ in self._odd)
 
 
 def _place(error: Exception) -> str:
-    """Where an error came from. Its text may hold what came out of a Secret, so it is not told."""
+    """Return where an error came from. Its message is left out, as it may hold part of a Secret."""
     trace = error.__traceback__
     while trace is not None and trace.tb_next is not None:
         trace = trace.tb_next

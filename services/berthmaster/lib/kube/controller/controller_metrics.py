@@ -1,4 +1,4 @@
-"""Metrics that every controller has: its calls, whether it acts, its writes, its faults."""
+"""Metrics of every controller: API calls, whether the replica acts, writes, faults."""
 
 from berthmaster.lib.kube.client import Client
 from berthmaster.lib.kube.controller.aside import SetAside
@@ -36,7 +36,7 @@ class ControllerMetrics:
         self._writes.labels(type(write).__name__, answer.outcome.value).inc()
 
     def fault(self) -> None:
-        """The core raised, and it is not known on which object."""
+        """Count an exception of the core that names no object."""
         self._faults.inc()
 
     def show(self, aside: SetAside, dropped: int) -> None:

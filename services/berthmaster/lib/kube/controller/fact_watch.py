@@ -1,4 +1,4 @@
-"""Watches the objects that facts are made of, and reports those that cannot be right."""
+"""Watches the objects that facts are made of, and reports impossible values."""
 
 from collections.abc import Callable, Collection
 from typing import Any, Final
@@ -12,17 +12,19 @@ from berthmaster.lib.kube.mirror import Change, Key
 from berthmaster.lib.kube.reflector import SURE_S, Reflector
 from berthmaster.lib.runtime.service import Context
 
-ABSENT_S: Final = 30.0  # between two looks for a kind that is not served (Kueue's, DRA)
-# Without a word of the watches the cluster then counts as silent. Servers send a bookmark a minute,
-# so one may be missed.
+ABSENT_S: Final = 30.0  # pause between two lists of a kind that is not served (Kueue's, DRA)
+# Silence of the watches after which the cluster counts as silent. Servers send a bookmark every
+# minute, so one bookmark may be missed.
 SILENT_LIMIT_S: Final = 130.0
-UNLISTED_S: Final = 5.0  # a shorter failure is a restart of something and no problem yet
-LOGGED_A_BEAT: Final = 20  # problems; the rest is in the metric, and told when it changes
+UNLISTED_S: Final = 5.0  # a shorter failure is a restart, not a problem yet
+LOGGED_A_BEAT: Final = 20  # problems; the metric counts all
 
 
 class FactWatch(Watch):
-    """Tells each change as it is: facts say of an unreadable object that it is one. Kinds that are
-    optional may be lacking, or be none of our business."""
+    """Reports each change unchanged, since facts also name unreadable objects.
+
+    The server may lack optional kinds. Deniable kinds may be denied, too.
+    """
 
     def __init__(
         self,
@@ -33,8 +35,10 @@ class FactWatch(Watch):
         *,
         own_kinds: Collection[str] = (),
     ) -> None:
-        """``take``: gets the kind of what changed, which is its plural unless the part of it that
-        is watched is one of ``own_kinds``, and the change."""
+        """``take`` gets the kind of the change and the change.
+
+        The kind is the resource's plural, or the watched part's name if listed in ``own_kinds``.
+        """
         self._take = take
         self._own_kinds = own_kinds
         super().__init__(ctx, client, watched, SetAside(), absent_s=ABSENT_S)
@@ -51,22 +55,23 @@ class FactWatch(Watch):
         return one.part if one.part in self._own_kinds else one.resource.plural
 
     def lacks(self, name: str) -> bool:
-        """Whether the server says that it has no such kind, or does not let us look, and need
-        not."""
+        """Return whether an optional kind is not served, or a deniable one denied."""
         one, reflector = self.watched[name], self.reflectors[name]
         denied = one.deniable and reflector.faults.denied_for_s(self.now()) > 0
         return one.optional and (reflector.faults.is_absent or denied)
 
     def excused(self, name: str) -> bool:
-        """Whether the service is ready without a mirror of this kind: the cluster's profile names
-        each optional kind that cannot be listed."""
+        """Return whether the service is ready without a mirror of this kind.
+
+        The cluster's profile names each optional kind that cannot be listed.
+        """
         return self.lacks(name) or (self.watched[name].optional and self._is_unlisted(name))
 
     def _is_unlisted(self, name: str) -> bool:
         return any(one.name == shown(self.watched[name]) for one in self.unlisted())
 
     def unreadable_keys(self) -> dict[str, list[Key]]:
-        """Of each kind, what cannot be read at present."""
+        """Return the objects of each kind that cannot be decoded."""
         found: dict[str, list[Key]] = {}
         for name, one in self.watched.items():
             keys = found.setdefault(self._kind_of(one), [])
@@ -75,7 +80,7 @@ class FactWatch(Watch):
 
     @property
     def absent(self) -> list[str]:
-        """Kinds of what the server surely does not serve."""
+        """The kinds that the server has not served for ``SURE_S``."""
         return [
             self._kind_of(one)
             for name, one in self.watched.items()
@@ -84,21 +89,24 @@ class FactWatch(Watch):
 
     @property
     def ready(self) -> bool:
-        """Whether it is known of every kind what there is, or why that cannot be known."""
+        """Whether each kind is listed, or the reason for its absence is known."""
         return all(
             self.has(name) or self.lacks(name) or self._is_denied(name) or self._is_unlisted(name)
             for name in self.watched
         )
 
     def _is_denied(self, name: str) -> bool:
-        """Whether the Role leaves out a kind that is optional, and always has."""
+        """Return whether the Role has never allowed an optional kind."""
         reflector = self.reflectors[name]
         denied = isinstance(reflector.faults.error, Forbidden) and not reflector.resource_version
         return denied and self.watched[name].optional
 
     def unlisted(self) -> list[Unlisted]:
-        """Return the kinds that cannot be listed at present, although the API server answers. While
-        it answers nothing at all the list is empty, and the missing sign of life says so."""
+        """Return the kinds that cannot be listed although the API server answers.
+
+        The list is empty while the server answers nothing. The missing heartbeat then shows the
+        outage.
+        """
         now_s = self.now()
         well = [one.last_seen_s for one in self.reflectors.values() if not one.faults.reason]
         return [
@@ -112,7 +120,7 @@ class FactWatch(Watch):
         ]
 
     def live(self) -> str:
-        """ "" = a change of what is needed would have been heard; else why not."""
+        """Return "" if a change of a required kind would arrive, else the reason."""
         for name, one in self.watched.items():
             reflector = self.reflectors[name]
             if one.optional:
@@ -124,7 +132,7 @@ class FactWatch(Watch):
         return ""
 
     def show_problems(self, problems: Problems) -> None:
-        """As of now; each is logged once."""
+        """Set the metrics, and log each problem once."""
         self.show()
         counts = problems.count()
         for kind in self._problem_kinds | counts.keys():
@@ -144,11 +152,11 @@ class FactWatch(Watch):
 
 
 def shown(one: Watched) -> str:
-    """Return the kind as people name it, such as workloads.kueue.x-k8s.io."""
+    """Return the kind as users name it, such as workloads.kueue.x-k8s.io."""
     group = one.resource.group
     return one.part or (f"{one.resource.plural}.{group}" if group else one.resource.plural)
 
 
 def _is_an_answer(reflector: Reflector[Any]) -> bool:
-    """Whether the API server itself refused, so that it is there."""
+    """Return whether the API server itself refused, which proves that the server is reachable."""
     return not isinstance(reflector.faults.error, Unreachable | TimedOut)

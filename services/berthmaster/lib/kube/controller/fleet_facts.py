@@ -1,7 +1,7 @@
-"""Facts of the fleet for a controller, beside its watch, and whether any arrive.
+"""Facts of the fleet for a controller, and whether facts still arrive.
 
-A bus that is away stops no controller: ``silent`` reports it, and the core decides what may be done
-then.
+A controller continues without the bus: ``silent`` reports the outage, and the core decides what is
+allowed then.
 """
 
 import asyncio
@@ -12,11 +12,11 @@ from berthmaster.lib.nats.connection import Connection
 from berthmaster.lib.nats.fact_stamps import Seen
 from berthmaster.lib.runtime.service import Context
 
-PART = "fleet"  # of health
+PART = "fleet"  # component of the health report
 
 
 class FleetMirror(Protocol):
-    """A mirror of facts, read from the stream or asked of the door."""
+    """A mirror of facts, read from the stream or polled from the agent API (door)."""
 
     @property
     def last_heard_s(self) -> float:
@@ -38,7 +38,7 @@ class FleetFacts:
         on_change: Callable[[], None],
         on_fault: Callable[[], None],
     ) -> None:
-        """``silent_s``: without a heartbeat of the bus, until it counts as away."""
+        """``silent_s``: seconds without a heartbeat until the bus counts as unreachable."""
         self._ctx = ctx
         self._silent_s = silent_s
         self._on_fact = on_fact
@@ -52,7 +52,7 @@ class FleetFacts:
         self.caught_up = False
 
     def join(self, conn: Connection, mirror: Callable[..., FleetMirror]) -> None:
-        """Begin to mirror. ``mirror``: FactMirror or DoorMirror, all but its callbacks given."""
+        """Begin to mirror. ``mirror`` is FactMirror or DoorMirror, with all but its callbacks."""
         self.conn = conn
         self._ctx.health.ready(PART, False, "catching up")
         self._mirror = mirror(on_fact=self._fact, on_gone=self._gone)
@@ -61,7 +61,7 @@ class FleetFacts:
 
     @property
     def silent(self) -> bool:
-        """Whether nothing is heard of the bus, so that nobody can hold a lease either."""
+        """Whether the bus is silent, so that no replica can hold a lease either."""
         received_s = self._mirror.last_heard_s if self._mirror is not None else 0.0
         return self._now() - max(received_s, self._began_s) > self._silent_s
 
@@ -79,7 +79,7 @@ class FleetFacts:
         self._guarded(subject, lambda: self._on_gone(subject))
 
     def _guarded(self, subject: str, handle: Callable[[], None]) -> None:
-        """One odd fact must not end the rest; the next under its subject is heard again."""
+        """Handle one fact. After an exception, later facts of the subject are handled as usual."""
         try:
             handle()
         except Exception as error:  # noqa: BLE001 - see above

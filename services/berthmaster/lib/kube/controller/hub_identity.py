@@ -1,7 +1,7 @@
-"""The identity of the hub: the UID of its namespace kube-system, which every cluster has and keeps.
+"""The identity of the hub: the UID of its namespace kube-system, which every cluster keeps.
 
 Names of contexts and addresses of API servers change. A rebuilt cluster is another hub, and has
-none of its predecessor's objects. The service asks once, before it does anything.
+none of its predecessor's objects. The service reads the UID once, before any other work.
 """
 
 import asyncio
@@ -18,13 +18,13 @@ PAUSES: Final = Backoff(first_s=0.2, most_s=15.0)
 
 
 class HubIdentity(Protocol):
-    """What a service knows of its hub."""
+    """The hub's identity in a service."""
 
     id: str  # "" = not known yet
 
 
 async def identify(client: Client, hub: HubIdentity, health: Health, *, rights: str) -> None:
-    """Ask until it is known. ``rights``: the file whose ClusterRole allows that."""
+    """Retry until the UID is known. ``rights`` names the file with the required ClusterRole."""
     failures = 0
     chance = random.Random()
     while not hub.id:

@@ -1,4 +1,4 @@
-"""Events on objects, as cores ask for them: written to the log and, soon, to the API server."""
+"""Kubernetes Events of a core, logged and queued for the API server."""
 
 import os
 import socket
@@ -13,7 +13,7 @@ MAX_INSTANCE_CHARS = 128
 
 
 def instance_of(service: str) -> str:
-    """A replica's name, as it stands in Events and leases."""
+    """Return a replica's name for Events and leases."""
     return f"{service}-{socket.gethostname()}-{os.getpid()}"[:MAX_INSTANCE_CHARS]
 
 
@@ -21,8 +21,9 @@ class KubeEvents:
     def __init__(
         self, ctx: Context[Any], client: Client, controller: str, *, quiet: bool = False
     ) -> None:
-        """``controller``: its name after ``berthmaster.io/``. ``quiet``: into the log only, for who
-        may write nothing."""
+        """``controller``: name after ``berthmaster.io/``. ``quiet``: log only, for read-only
+        services.
+        """
         self._ctx = ctx
         self._quiet = quiet
         self._recorder = Recorder(
@@ -38,11 +39,11 @@ class KubeEvents:
         return self._recorder.dropped
 
     def start(self) -> None:
-        """Write what is published until the service stops, and then what is left."""
+        """Write published Events until the service stops, then the rest."""
         self._ctx.spawn(self._recorder.run(self._ctx.stopping), name="events for people")
 
     def publish(self, event: KubeEvent) -> None:
-        """Have it written soon; returns at once."""
+        """Log and queue an Event, and return at once."""
         about = Subject(event.resource, event.metadata)
         kind: EventKind = "Warning" if event.warning else "Normal"
         if not self._quiet:

@@ -1,12 +1,12 @@
-"""The loop: feeds a core from a watch, carries its writes out, brings the answers back.
+"""The loop: feeds a core from a watch, carries its writes out, returns the answers.
 
-One replica acts, by its lease; the others watch the same and take over. A service derives from
-``Controller`` and says what it watches, which core decides and which writer has the verbs; what
-else must be so before it may act is ``may_act``.
+The replica with the lease acts. The others watch the same objects and take over. A service derives
+from ``Controller``, and sets its watched kinds, its core and its writer. ``may_act`` holds further
+conditions for acting.
 
-It ends within 5 s of being asked to: nothing new is begun, what is under way has ``FINISH_S``, and
-then the lease is given back, so that another replica finds nothing half done and takes over at
-once.
+The service stops within 5 s. The loop starts no more writes, and waits ``FINISH_S`` for those in
+flight. The lease is released last, so that another replica takes over at once and finds no
+half-done write.
 """
 
 import asyncio
@@ -26,31 +26,31 @@ from berthmaster.lib.runtime.periodic import beats, set_within
 from berthmaster.lib.runtime.service import Context
 
 LONGEST_SLEEP_S: Final = 1.0
-LEAST_SLEEP_S: Final = 0.01  # however soon the core says that something is due
+LEAST_SLEEP_S: Final = 0.01  # minimum, even if the core is due sooner
 BEAT_S: Final = 0.5
-FINISH_S: Final = 2.0  # for writes that are under way when the service stops; it drains within 4
+FINISH_S: Final = 2.0  # for writes in flight when the service stops, which drains within 4 s
 RELEASE_S: Final = 1.0
 W = TypeVar("W")
 
 
 class Core(Protocol[W]):
-    """Decides what is to be written. Pure: it is fed, asked, and told what became of it."""
+    """Decides what to write. Pure: the loop passes in objects, time and answers."""
 
     @property
     def aside(self) -> SetAside:
-        """Objects that it could not handle."""
+        """The objects skipped because of errors."""
 
     def begin(self) -> None:
-        """This replica acts from now on: others may have changed what it knew."""
+        """Begin to act as this replica. Other replicas may have changed the known state."""
 
     def wake_at_s(self) -> float:
-        """When to ask ``act`` again, unless something comes in before."""
+        """Return when to call ``act`` again, unless an input arrives earlier."""
 
     def act(self, now_s: float) -> Iterable[W | KubeEvent]:
-        """What to write and to tell now."""
+        """Return the writes and Events that are due now."""
 
     def on_answer(self, write: W, answer: Answer, now_s: float) -> Iterable[W | KubeEvent]:
-        """What became of a write; what to do at once because of it."""
+        """Apply the answer to a write. Return the writes and Events due because of the answer."""
 
 
 class Controller(Generic[W]):
@@ -66,9 +66,13 @@ class Controller(Generic[W]):
         beat_s: float = BEAT_S,
         quiet: bool = False,
     ) -> None:
-        """``name``: of the controller, after ``berthmaster.io/``. ``gather_s``: to wait after a
-        change for more of them, where a look at all that changed is dear. ``beat_s``: between two
-        looks at health and figures. ``quiet``: Events go into the log only."""
+        """Keyword arguments, times in seconds:
+
+        - ``name``: the controller's name after ``berthmaster.io/``.
+        - ``gather_s``: pause after a change to collect more changes, where one pass is costly.
+        - ``beat_s``: period of health and metrics.
+        - ``quiet``: log Events only.
+        """
         self.ctx = ctx
         self.client = client
         self.writer = writer
@@ -83,29 +87,29 @@ class Controller(Generic[W]):
         self._beat_s = beat_s
         self._changed = asyncio.Event()
         self._under_way: set[asyncio.Task[None]] = set()
-        self._own: set[asyncio.Task[None]] = set()  # the loop, and the lease
+        self._own: set[asyncio.Task[None]] = set()  # the loop's task and the lease's task
         writer.may_write = self.may_act
 
-    # What a service may say otherwise
+    # Hooks of a service
 
     def now(self) -> float:
-        """The time that the core gets."""
+        """Return the time passed to the core."""
         return self.ctx.now()
 
     def may_act(self) -> bool:
-        """Whether this replica acts now. Asked often, changes nothing."""
+        """Return whether this replica acts now. Called often, changes nothing."""
         return self.lease is not None and self.lease.held and self.watch.complete
 
     def before_act(self) -> None:
-        """What the core must know before it acts, beside what the watch tells it."""
+        """Prepare the core with inputs other than the watch."""
 
     async def act(self) -> None:
-        """Once around, while this replica may."""
+        """Run one pass of the core, while this replica may act."""
         for instruction in self._core.act(self.now()):
             self.carry_out(instruction)
 
     def wrote(self, write: W, answer: Answer) -> None:
-        """What became of a write, for figures and the log; the core has been told."""
+        """Log the answer to a write, after the core has applied the answer."""
         if answer.done:
             return
         log_answer = (
@@ -120,13 +124,13 @@ class Controller(Generic[W]):
         )
 
     def about(self, write: W) -> str:
-        """The object that a write is about, for the log."""
+        """Return the object of a write, for the log."""
         return ""
 
     def show(self) -> None:
-        """Health and figures as of now, beside those that every controller has."""
+        """Set health and metrics beyond those of every controller."""
 
-    # Life
+    # Start and stop
 
     def watches(
         self,
@@ -136,7 +140,7 @@ class Controller(Generic[W]):
         sure_s: float = SURE_S,
         kind: type[Watch] = Watch,
     ) -> None:
-        """What is watched; called once, before ``start``."""
+        """Set the watched kinds. Call once, before ``start``."""
         self.watch = kind(
             self.ctx,
             self.client,
@@ -150,20 +154,20 @@ class Controller(Generic[W]):
         )
 
     def start(self) -> None:
-        """Watch, and act as soon as that is allowed."""
+        """Watch, and act as soon as allowed."""
         self.watch.start()
         self.kube_events.start()
         self._spawn(self._act_for_ever(), "act")
         self.ctx.spawn(self._keep_house(), name="keep house")
 
     def lead_by(self, lease: Lease) -> None:
-        """From now on try to hold this lease."""
+        """Try to hold this lease from now on."""
         self.lease = lease
         self.ctx.health.ready("lease", False, lease.trouble)
         self._spawn(lease.run(), "lease")
 
     async def finish(self) -> None:
-        """Once the service is asked to stop: end what is under way, then give the lease back."""
+        """Wait for the stop of the service, end writes in flight, then release the lease."""
         await self.ctx.stopping.wait()
         acting = {task for task in self._own if task.get_name() == "act"}
         for task in acting:
@@ -181,16 +185,16 @@ class Controller(Generic[W]):
         self._own.add(task)
         task.add_done_callback(self._own.discard)
 
-    # What comes in
+    # Inputs
 
     def on_object(self, one: Watched, thing: Any, gone: bool) -> None:
-        """What the watch tells. What this raises sets the object aside."""
+        """Apply a change from the watch. An exception skips the object."""
         raise NotImplementedError
 
     def on_listed(self, one: Watched) -> None: ...
 
     def wake(self) -> None:
-        """Something happened that the core may act on."""
+        """Wake the loop after a change that the core may act on."""
         self._changed.set()
 
     # Acting
@@ -209,7 +213,7 @@ class Controller(Generic[W]):
                 self._report_oddities()
 
     async def _sleep(self) -> None:
-        """Until something happened, or the time that the core named has come."""
+        """Wait for a change, or for the core's due time."""
         pause_s = LONGEST_SLEEP_S
         if self.acting:
             due_s = self._core.wake_at_s() - self.now()
@@ -220,7 +224,7 @@ class Controller(Generic[W]):
         self._changed.clear()
 
     def carry_out(self, instruction: W | KubeEvent) -> None:
-        """One thing that the core asked for; never waits."""
+        """Start one write or publish one Event, without waiting."""
         if isinstance(instruction, KubeEvent):
             self.kube_events.publish(instruction)
             return
@@ -243,7 +247,7 @@ class Controller(Generic[W]):
 
     def _report_oddities(self) -> None:
         for odd in self._core.aside.take_unreported():
-            if odd.phase is not Phase.READING:  # the watch has told the log
+            if odd.phase is not Phase.READING:  # the watch has logged unreadable objects
                 self.ctx.log.error(
                     "object skipped",
                     error=odd.error,
@@ -252,7 +256,7 @@ class Controller(Generic[W]):
                 )
             self.kube_events.publish(odd.event)
 
-    # House
+    # Health and metrics
 
     async def _keep_house(self) -> None:
         async for _ in beats(self._beat_s, self.ctx.stopping):

@@ -1,8 +1,8 @@
-"""Objects that answers to our writes show in a newer version than the watch. Pure.
+"""Objects whose newest version came with an answer to a write, not yet from the watch. Pure.
 
-Answers and watches come on connections of their own, in any order. An older object must never
-replace a newer one: the next change of it may never come, and a core would decide on the past. So
-the core gets the versions of each object in order, and each of them once.
+Answers and watch events use separate connections and arrive in any order. An older version must
+never replace a newer one, because the next change may never come, and the core would decide on
+stale data. So the core gets the versions of each object in order, each version once.
 """
 
 from collections.abc import Mapping
@@ -10,12 +10,12 @@ from typing import Final, NamedTuple
 
 from berthmaster.lib.kube.objects import Object, key_of, older
 
-AHEAD_S: Final = 60.0  # the watch has caught up by then; a restored server's versions never do
+AHEAD_S: Final = 60.0  # limit until the watch has caught up; a restored server's versions never do
 _ObjectKey = tuple[str, str]
 
 
 class ObjectChange(NamedTuple):
-    """A change for the core: an object as it is, or its last version if it is gone."""
+    """A change for the core: the current object, or its last version if deleted."""
 
     thing: Object
     gone: bool
@@ -27,7 +27,7 @@ class _Shown(NamedTuple):
 
 
 class NewerObjects:
-    """The objects of one mirror that are known in a newer version than its own."""
+    """The objects of one mirror with a version newer than the mirror's."""
 
     def __init__(self) -> None:
         self._shown: dict[_ObjectKey, _Shown] = {}
@@ -35,8 +35,11 @@ class NewerObjects:
     def on_answer(
         self, found: Object, mirrored: Mapping[_ObjectKey, Object], version: str, now_s: float
     ) -> list[ObjectChange]:
-        """Return the changes that an answer shows. ``mirrored``, ``version``: the mirror's objects,
-        and the version that it has reached. An object that it lacks was gone by then."""
+        """Return the changes shown by an answer.
+
+        ``mirrored`` and ``version`` are the mirror's objects and its resource version. An object
+        missing from the mirror had been deleted by that version.
+        """
         key = key_of(found.metadata)
         shown = self._shown.get(key)
         known = shown.thing if shown is not None else mirrored.get(key)
@@ -51,7 +54,7 @@ class NewerObjects:
         return new
 
     def on_watched(self, thing: Object, gone: bool, now_s: float) -> list[ObjectChange]:
-        """Return the changes that are new in a change of the mirror."""
+        """Return the changes of the mirror that are new to the core."""
         key, new = key_of(thing.metadata), [ObjectChange(thing, gone)]
         shown = self._shown.get(key)
         if shown is None:
@@ -66,7 +69,7 @@ class NewerObjects:
         return [] if same and not gone else new
 
     def on_listed(self, mirrored: Mapping[_ObjectKey, Object], version: str) -> list[ObjectChange]:
-        """Return the objects that are gone by a list of all as of this version."""
+        """Return the objects that a complete list as of this version shows as deleted."""
         reached = [
             key
             for key, shown in self._shown.items()

@@ -1,16 +1,16 @@
-"""What a core asks of its shell beside its own writes, and the shell's answer to a write. Pure.
+"""The shell's answers to a core's writes, and the Events that a core may publish. Pure.
 
 Five outcomes, by the core's next step:
 
 ========  ===================================================  ==================================
-DONE      it is written, or nothing was left to write          go on
+DONE      written, or nothing left to write                    go on
 CONFLICT  another writer was first                             decide again, on ``found`` if set
-DENIED    rights or a rule forbid it: repeating is in vain     wait for a change, and report it
-GONE      the object, its namespace or its kind is not there   forget it, or wait for it
-LATER     no answer, or "not now": it will pass                repeat, after ``pause_s`` if set
+DENIED    rights or a rule forbid the write: do not retry      report, and wait for a change
+GONE      the object, its namespace or its kind is not there   forget the object, or wait
+LATER     no answer, or "not now": a temporary error           repeat, after ``pause_s`` if set
 ========  ===================================================  ==================================
 
-A write that failed is an answer, never an exception into the core.
+A failed write is an answer, never an exception in the core.
 """
 
 from enum import Enum
@@ -31,7 +31,7 @@ from berthmaster.lib.kube.resources import Resource
 
 
 class KubeEvent(NamedTuple):
-    """An Event on an object, for those who use kubectl. It has no answer."""
+    """An Event on an object, for users of kubectl, without an answer."""
 
     resource: Resource
     metadata: Metadata
@@ -44,7 +44,7 @@ MAX_WHY_CHARS: Final = 500
 
 
 class Outcome(Enum):
-    """See the table above."""
+    """The result of a write. See the table above."""
 
     DONE = "done"
     CONFLICT = "conflict"
@@ -55,10 +55,10 @@ class Outcome(Enum):
 
 class Answer(NamedTuple):
     outcome: Outcome = Outcome.DONE
-    reason: str = ""  # one word: the error's name, or a rule of the service's own
-    why: str = ""  # for people
-    pause_s: float | None = None  # before another try is worth it; None = as the core paces itself
-    found: object = None  # the object as the server has it now, where that is known
+    reason: str = ""  # one word: the error's name, or a rule of the service
+    why: str = ""  # message for operators
+    pause_s: float | None = None  # pause before the next try in seconds; None = the core's own pace
+    found: object = None  # the object as the server has it now, where known
     is_about_object: bool = False  # the object was refused for its own sake (lib/kube/denials.py)
 
     @property
@@ -67,18 +67,18 @@ class Answer(NamedTuple):
 
     @property
     def passes(self) -> bool:
-        """Whether a failure is over by itself soon."""
+        """Whether the failure is expected to end soon without help."""
         return self.outcome in (Outcome.CONFLICT, Outcome.LATER)
 
 
 class Declined(Exception):
-    """A rule of ours forbids the write, as the writer found out on the way."""
+    """A write forbidden by a rule of the service, found while writing."""
 
     outcome = Outcome.DENIED
 
 
 def answer_to(error: KubernetesError | Declined) -> Answer:
-    """What a failure means. Whether a ``Forbidden`` may pass is for ``Denials`` to say."""
+    """Return the answer for an error. ``Denials`` decides whether a ``Forbidden`` is retried."""
     outcome = error.outcome if isinstance(error, Declined) else _outcome(error)
     server_pause_s = error.retry_after_s if isinstance(error, ApiError) else 0.0
     pause_s = server_pause_s if server_pause_s and outcome is Outcome.LATER else None

@@ -1,9 +1,12 @@
-"""What a service watches of an API server: a mirror a kind, fed to the core.
+"""The watched kinds of a service: one mirror for each kind, which feeds the core.
 
-What a change means is the core's. Shared is when enough is known to act on (every kind is listed,
-or is one that servers may lack and this one surely lacks), what health and metrics say, and that an
-object which cannot be read, or makes the core raise, is set aside and nobody else's loss. The core
-hears what answers to its writes show, too, in one order with what is watched (newer_objects.py).
+The core interprets changes. The watch
+
+- reports whether enough is known to act: every kind is listed, or optional and not served,
+- sets health and metrics,
+- skips each object that cannot be decoded or makes the core raise, without stopping others,
+- also feeds the core with objects from answers to its writes, in one order with the watched
+  versions (newer_objects.py).
 """
 
 import asyncio
@@ -31,34 +34,34 @@ from berthmaster.lib.kube.reflector import PAGE, SURE_S, Reflector
 from berthmaster.lib.kube.resources import Resource
 from berthmaster.lib.runtime.service import Context
 
-NEVER_S: Final = 1e9  # the age that is shown of a mirror which never heard anything
+NEVER_S: Final = 1e9  # age shown for a mirror that has received nothing yet
 
 
 class Watched(NamedTuple):
-    """A kind that is mirrored, or the part of it that is selected."""
+    """A mirrored kind, or the objects of a kind that match the selectors."""
 
     resource: Resource
     struct: type[Object]
-    optional: bool = False  # a server may lack it
-    deniable: bool = False  # of what is optional: nor need we be allowed to look
+    optional: bool = False  # a server may lack the kind
+    deniable: bool = False  # of an optional kind: access may be denied, too
     namespace: str = ""
-    labels: str = ""  # a selector
-    fields: str = ""  # a selector
-    page: int = PAGE  # objects in one answer to a list
-    part: str = ""  # what the selected are called, where a kind is mirrored in several parts
+    labels: str = ""  # label selector
+    fields: str = ""  # field selector
+    page: int = PAGE  # objects in one page of a list
+    part: str = ""  # name of the selected objects, where a kind is mirrored in several parts
 
     @property
     def name(self) -> str:
-        """By which people know it, and a ``Watch`` is asked for it."""
+        """The name in health and metrics, and for requests to a ``Watch``."""
         return self.part or self.resource.plural
 
 
-OnObject = Callable[[Watched, Any, bool], None]  # what it is of, the object, whether it is gone
+OnObject = Callable[[Watched, Any, bool], None]  # watched kind, object, whether deleted
 OnListed = Callable[[Watched], None]
 
 
 class Watch:
-    """All kinds that are watched, each mirrored by a task of its own."""
+    """All watched kinds, each mirrored by a task of its own."""
 
     def __init__(
         self,
@@ -73,10 +76,15 @@ class Watch:
         absent_s: float,
         sure_s: float = SURE_S,
     ) -> None:
-        """``on_object``: one as it is now, or as it was when it went; what this raises sets it
-        aside. ``on_listed``: all of a kind is known. ``on_change``: after each change, whatever it
-        was. ``absent_s``: between two looks for a kind that is not there; ``sure_s``: for how long
-        a server must have said so."""
+        """Callbacks and times:
+
+        - ``on_object``: gets the current object, or its last version if deleted. An exception skips
+          the object.
+        - ``on_listed``: called when all objects of a kind are known.
+        - ``on_change``: called after each change of any kind.
+        - ``absent_s``: seconds between two lists of a kind that is not served.
+        - ``sure_s``: seconds until an answer that a kind is not served is relied on.
+        """
         self._ctx = ctx
         self.log = ctx.log
         self.aside = aside
@@ -118,17 +126,17 @@ class Watch:
             self._ctx.spawn(reflector.run(self._ctx.stopping), name=f"mirror of {name}")
 
     def has(self, name: str) -> bool:
-        """Whether it is mirrored, and all of it is known."""
+        """Return whether a kind is mirrored, and all its objects are known."""
         return name in self.reflectors and self.reflectors[name].caught_up
 
     def lacks(self, name: str) -> bool:
-        """Whether the server surely has no such kind, and need not."""
+        """Return whether an optional kind is reliably not served."""
         reflector = self.reflectors[name]
         surely = reflector.faults.absent_for_s(self.now()) >= self._sure_s
         return surely and self.watched[name].optional
 
     def excused(self, name: str) -> bool:
-        """Whether the service is ready without a mirror of this kind."""
+        """Return whether the service is ready without a mirror of this kind."""
         return self.lacks(name)
 
     @property
@@ -137,12 +145,12 @@ class Watch:
 
     @property
     def complete(self) -> bool:
-        """Whether all is known: what is not here, is not there."""
+        """Whether all is known, so that an object missing here does not exist."""
         return all(self.has(name) or self.lacks(name) for name in self.reflectors)
 
     @property
     def trouble(self) -> str:
-        """Why what is mirrored may be old, or ""."""
+        """The reason why the mirrors may be stale, or ""."""
         reasons = (
             one.faults.reason for name, one in self.reflectors.items() if not self.lacks(name)
         )
@@ -164,8 +172,7 @@ class Watch:
         self._forget_unreadable()
 
     def answered(self, found: object) -> None:
-        """What the answer to a write shows of an object, if it is one of those that are watched and
-        more than is known of it."""
+        """Feed the core with an object from an answer, if watched and newer than known."""
         if not isinstance(found, Object) or (one := self._holding(found)) is None:
             return
         mirror, ahead = self.reflectors[one.name], self._newer[one.name]
@@ -174,14 +181,14 @@ class Watch:
         self._feed(one, ahead.on_answer(found, mirror.objects, version, self.now()))
 
     def _holding(self, thing: Object) -> Watched | None:
-        """What it is one of; None if it may be one of several parts of its kind, or of none."""
+        """Return the watched kind of an object, or None if not watched or not unique."""
         found = [one for one in self.watched.values() if one.struct is type(thing)]
         if len(found) != 1 or found[0].namespace not in ("", thing.metadata.namespace):
             return None
         return found[0]
 
     def unreadable(self, name: str) -> dict[str, str]:
-        """Objects of a kind that cannot be read: name -> why."""
+        """Return the objects of a kind that cannot be decoded: name -> reason."""
         return {key[1]: bad.why for key, bad in self.reflectors[name].unreadable.items()}
 
     def _on_one(self, one: Watched, change: Change[Any]) -> None:
@@ -190,7 +197,7 @@ class Watch:
             self._on_change()
 
     def apply(self, one: Watched, change: Change[Any]) -> None:
-        """One change that a mirror tells. Raises nothing."""
+        """Apply one change of a mirror. Raise nothing."""
         match change:
             case Added() | Updated():
                 self._feed(one, self._changes(one, change.object, gone=False))
@@ -227,7 +234,7 @@ class Watch:
         self.aside.put(Phase.READING, one.resource, about, bad.why)
 
     def _forget_unreadable(self) -> None:
-        """What could not be read, and is gone or can be read now."""
+        """Clear objects that were deleted or can be decoded now."""
         for resource in {one.resource for one in self.watched.values()}:
             still = {
                 key
@@ -241,7 +248,7 @@ class Watch:
 
 
 def metadata_of(change: Change[Any]) -> Metadata:
-    """Of the object that a change is about; empty where it is about all of a kind."""
+    """Return the metadata of the changed object, empty for a change of a whole kind."""
     match change:
         case Listed():
             return Metadata()
@@ -253,8 +260,11 @@ def metadata_of(change: Change[Any]) -> Metadata:
 
 
 def _last(final: Object, known: Object) -> Object:
-    """An object that is gone, as it was known, as of the version in which it went: one that a
-    selector lost may have shed the very labels by which it was known."""
+    """Return the last known version of a deleted object, with the resource version of its deletion.
+
+    The final version may lack the labels by which the object was known: losing a selected label
+    also shows as a deletion.
+    """
     version = final.metadata.resource_version
     meta = msgspec.structs.replace(known.metadata, resource_version=version)
     return msgspec.structs.replace(known, metadata=meta)

@@ -1,13 +1,12 @@
-"""Which workloads are to be looked at, and when: what changed at once, the rest in its time.
+"""Which workloads to process, and when: changed ones at once, others at their time.
 
-What depends on the fleet is looked at when the fleet has moved, at most ten times a second: facts
-come by the thousand, and each look ranks clusters.
+Workloads that depend on the fleet are processed when facts of the fleet change, at most ten times a
+second. Facts arrive by the thousand, and each pass ranks clusters.
 
-**In flight.** What was asked of the shell and has not come back: one thing at a time for each
-workload.
+**In flight.** Instructions given to the shell and not answered yet, at most one for each workload.
 
-After an append, the fold must show what the log has before the workload is looked at again; for
-that there is a time limit, since a write may be lost, or its effect purged.
+After an append, the fold must reach the appended event before the workload is processed again. This
+wait is limited, because a write may be lost, or its event purged.
 """
 
 from collections.abc import Iterable
@@ -18,8 +17,8 @@ from berthmaster.lib.lifecycle.instructions import Append, Outcome, Refused, Sto
 from berthmaster.lib.lifecycle.workload import Key
 from berthmaster.lib.messages.workload import WorkloadEvent
 
-SWEEP_S: Final = 0.1  # what depends on the fleet is looked at again at most so often
-IN_TURN: Final = 16  # workloads that a sweep takes of those that wait in turn
+SWEEP_S: Final = 0.1  # minimum time between two passes for workloads that depend on the fleet
+IN_TURN: Final = 16  # workloads in each sweep of those added in turn
 
 
 class WorkQueue:
@@ -28,9 +27,9 @@ class WorkQueue:
     def __init__(self) -> None:
         self.fleet_moved = False
         self._ready: dict[Key, None] = {}
-        self._due_s: dict[Key, float] = {}  # when time alone may change something
-        self._on_fleet: dict[Key, None] = {}  # what changes in the fleet matter to
-        self._in_turn: dict[Key, None] = {}  # the same, a few at each sweep
+        self._due_s: dict[Key, float] = {}  # next time at which a workload may change without input
+        self._on_fleet: dict[Key, None] = {}  # workloads to process when the fleet changes
+        self._in_turn: dict[Key, None] = {}  # the same, a few in each sweep
         self._swept_at_s = float("-inf")
 
     def __len__(self) -> int:
@@ -40,26 +39,28 @@ class WorkQueue:
         self._ready.update(dict.fromkeys(names))
 
     def add_at(self, name: Key, at_s: float) -> None:
-        """Look at it then, in place of any other time."""
+        """Process the workload at this time, instead of any other time."""
         self._due_s[name] = at_s
 
     def add_by(self, name: Key, at_s: float) -> None:
-        """Look at it then at the latest."""
+        """Process the workload at this time or earlier."""
         self._due_s[name] = min(at_s, self._due_s.get(name, at_s))
 
     def add_on_fleet(self, name: Key, at_s: float) -> None:
-        """Look at it when the fleet has moved, and then at the latest."""
+        """Process the workload when the fleet changes, or at this time."""
         self._on_fleet[name] = None
         self._due_s[name] = at_s
 
     def add_in_turn(self, name: Key, at_s: float) -> None:
-        """Look at it then at the latest, and earlier when the fleet has moved and its turn has
-        come. For what may wait by the hundred: one sweep over all of it would take a second."""
+        """Process the workload at this time, or earlier in its turn when the fleet changes.
+
+        For workloads that may wait by the hundred: one sweep over all would take a second.
+        """
         self._in_turn[name] = None
         self._due_s[name] = at_s
 
     def settled(self, name: Key) -> None:
-        """It is being looked at: the fleet does not matter to it until it is said again."""
+        """Drop the workload's dependence on the fleet while it is processed."""
         self._on_fleet.pop(name, None)
         self._in_turn.pop(name, None)
 
@@ -69,7 +70,7 @@ class WorkQueue:
         self._in_turn.pop(name, None)
 
     def sweep(self, now_s: float) -> bool:
-        """Whether the fleet has moved, and what depends on it is ready therefore."""
+        """Make workloads that depend on the fleet ready. Return whether the fleet changed."""
         if not self.fleet_moved or now_s - self._swept_at_s < SWEEP_S:
             return False
         self.fleet_moved = False
@@ -79,7 +80,7 @@ class WorkQueue:
         return True
 
     def take(self, now_s: float) -> list[Key]:
-        """All that is ready or due, which is ready no more."""
+        """Remove and return all workloads that are ready or due."""
         for name in [name for name, at_s in self._due_s.items() if at_s <= now_s]:
             del self._due_s[name]
             self._ready[name] = None
@@ -87,23 +88,23 @@ class WorkQueue:
         return names
 
     def wake_at_s(self) -> float:
-        """When time alone makes something ready."""
+        """Return the next time at which a workload becomes ready without input."""
         first_s = min(self._due_s.values(), default=float("inf"))
         return min(first_s, self._swept_at_s + SWEEP_S) if self.fleet_moved else first_s
 
 
 FOLD_LIMIT_S: Final = 1.0
-PATIENT_AFTER: Final = 2  # refusals in a row; races are lost once
+PATIENT_AFTER: Final = 2  # refusals in a row; a lost race gives only one
 LONGEST_PAUSE_S: Final = 30.0
 _NEVER: Final = 2**63
 
 
 class Referred(Protocol):
-    """A write that is known again by its ref."""
+    """A write that carries its ref."""
 
     @property
     def ref(self) -> str:
-        """As ``InFlight.ref`` gave it."""
+        """The ref from ``InFlight.ref``."""
 
 
 W = TypeVar("W", bound=Referred)
@@ -114,22 +115,22 @@ class InFlight:
         self._number = 0
         self._busy: dict[Key, str] = {}
         self._requests: dict[str, tuple[Key, Any]] = {}
-        self._fold_first: dict[Key, tuple[int, float]] = {}  # sequence, and when to give up
-        self._refusals: dict[Key, int] = {}  # in a row
+        self._fold_first: dict[Key, tuple[int, float]] = {}  # expected sequence, and time limit
+        self._refusals: dict[Key, int] = {}  # number in a row
 
     def forget(self) -> None:
-        """Nothing is under way as far as this replica knows; what is, is guarded."""
+        """Forget all instructions. The log's checks protect against those still in flight."""
         self._busy.clear()
         self._requests.clear()
         self._fold_first.clear()
         self._refusals.clear()
 
     def busy(self, name: Key) -> bool:
-        """Whether something is under way for a workload."""
+        """Return whether an instruction for the workload is in flight."""
         return name in self._busy
 
     def ref(self) -> str:
-        """A name for the next instruction."""
+        """Return a ref for the next instruction."""
         self._number += 1
         return f"{self._number}"
 
@@ -145,7 +146,7 @@ class InFlight:
         return write
 
     def landed(self, ref: str) -> tuple[Key, Any] | None:
-        """What came back; None if nobody waits for it any more."""
+        """Return workload and instruction of an answer, or None if no longer expected."""
         found = self._requests.pop(ref, None)
         if found is None or self._busy.get(found[0]) != ref:
             return None
@@ -153,13 +154,13 @@ class InFlight:
         return found
 
     def fold_first(self, name: Key, after: int, outcome: Outcome, now_s: float) -> None:
-        """What an append's outcome says that the log holds."""
+        """Note the sequence that the log has reached, by an append's outcome."""
         refusals = 0 if isinstance(outcome, Stored) else self._refusals.pop(name, 0) + 1
         if refusals:
             self._refusals[name] = refusals
         else:
             self._refusals.pop(name, None)
-        if refusals > PATIENT_AFTER:  # what refuses it is nothing that the fold will show
+        if refusals > PATIENT_AFTER:  # the fold will not show the reason of the refusals
             pause_s = min(FOLD_LIMIT_S * 2.0 ** (refusals - PATIENT_AFTER), LONGEST_PAUSE_S)
             self._fold_first[name] = (_NEVER, now_s + pause_s)
             return
@@ -173,7 +174,7 @@ class InFlight:
         self._fold_first[name] = (sequence, now_s + FOLD_LIMIT_S)
 
     def wait_until_s(self, name: Key, folded: int, now_s: float) -> float | None:
-        """Until when the fold is waited for; None if it shows what it should, or never will."""
+        """Return until when to wait for the fold, or None if complete or timed out."""
         sequence, until_s = self._fold_first.get(name, (0, 0.0))
         if folded >= sequence or now_s >= until_s:
             self._fold_first.pop(name, None)

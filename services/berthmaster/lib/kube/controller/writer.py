@@ -1,8 +1,8 @@
-"""Carries writes out to an API server and says in one form what became of each.
+"""Carries out writes to an API server, and returns an ``Answer`` for each.
 
-A service's writer has the verbs (``write``). Shared is all around them: how many are under way at
-once, how long one may take, how errors become answers, for how long a 403 is doubted
-(lib/kube/denials.py), and that a fault of ours is an answer too.
+A service's writer implements ``write``. The rest is shared: the limit of writes in flight, the time
+limit of each write, errors as answers, retries after a 403 (lib/kube/denials.py), and answers for
+unexpected exceptions.
 """
 
 import asyncio
@@ -14,33 +14,33 @@ from berthmaster.lib.kube.controller.shell_contract import Answer, Declined, Out
 from berthmaster.lib.kube.denials import Denials
 from berthmaster.lib.kube.errors import AlreadyExists, Conflict, Forbidden, KubernetesError
 
-AT_ONCE: Final = 16  # a herd of writes must not take all of the server
-LIMIT_S: Final = 120.0  # of one write with all its repetitions; each call has a limit of its own
+AT_ONCE: Final = 16  # a burst of writes must not occupy the whole server
+LIMIT_S: Final = 120.0  # of one write with all its retries; each call has its own limit
 W = TypeVar("W")
 
 
 class Writer(Generic[W]):
     def __init__(self, client: Client, *, at_once: int = AT_ONCE, limit_s: float = LIMIT_S) -> None:
         self.client = client
-        self.may_write: Callable[[], bool] = lambda: True  # asked when a write's turn has come
+        self.may_write: Callable[[], bool] = lambda: True  # checked just before the write
         self._turns = asyncio.Semaphore(at_once)
         self._limit_s = limit_s
         self._denials = Denials()
 
     async def write(self, write: W) -> Answer:
-        """The verbs. May raise KubernetesError and Declined."""
+        """Carry out one write. May raise KubernetesError and Declined."""
         raise NotImplementedError
 
     async def read(self, write: W) -> object:
-        """What the server has of it now, asked after a conflict; None where that is of no use."""
+        """Return the server's current object after a conflict, or None if not needed."""
         return None
 
     def right(self, write: W) -> Hashable:
-        """What must be allowed for it: refusals are doubted for each of these by itself."""
+        """Return the right that a write needs. Retries after a 403 are counted for each right."""
         return type(write).__name__
 
     async def carry_out(self, write: W) -> Answer:
-        """Do it; what became of it. Raises nothing."""
+        """Carry out a write and return the answer. Raise nothing."""
         try:
             async with self._turns, asyncio.timeout(self._limit_s):
                 if not self.may_write():
@@ -49,7 +49,7 @@ class Writer(Generic[W]):
         except TimeoutError:
             return Answer(Outcome.LATER, "TimedOut", f"not done within {self._limit_s:g} s")
         except Exception as error:  # noqa: BLE001 - one odd object must not end the rest
-            # Its text may hold what came out of a Secret.
+            # The message may hold part of a Secret.
             return Answer(Outcome.DENIED, "Fault", f"a fault of ours: {type(error).__name__}")
 
     async def _written(self, write: W) -> Answer:
