@@ -1,9 +1,9 @@
-"""Bootstrap Secrets: a person's kubeconfig for a worker, read with suspicion.
+"""Bootstrap Secrets: an operator's kubeconfig for a worker, treated as untrusted input.
 
-What would let its author run programs here, read our files, or weaken TLS is refused by name of its
-field, as Kueue refuses it too. Its server and authority are the only ones that its credentials are
-ever sent to. What was read is kept by the Secret's version, the last few of each: a Secret that is
-deleted together with its cluster must still serve to revoke.
+A field that could run programs here, read local files, or weaken TLS is refused by name, as in
+Kueue. The credentials are only sent to the kubeconfig's own server, under its own authority. The
+last few versions of each Secret stay in memory: if a Secret is deleted together with its cluster,
+the stored version still serves to revoke.
 """
 
 import base64
@@ -19,7 +19,7 @@ from berthmaster.hub.credentials.core.observed import Bootstrap, Endpoint, Life,
 from berthmaster.lib.kube.config import Access, from_kubeconfig_bytes
 from berthmaster.lib.kube.errors import BadConfig
 
-KEPT: Final = 3  # versions of one Secret
+KEPT: Final = 3  # number of versions of a Secret in memory
 _SUBJECT: Final = "system:serviceaccount:"
 
 
@@ -30,13 +30,13 @@ class _Claims(msgspec.Struct):
 
 
 class Bootstraps:
-    """Ways into workers, by the version of their Secret."""
+    """Access to workers, by the version of the bootstrap Secret."""
 
     def __init__(self) -> None:
         self._known: dict[str, dict[str, Access]] = {}
 
     def read(self, secret: Secret) -> tuple[str, Bootstrap | Refused]:
-        """The cluster that it is for, and what it comes down to."""
+        """Return the cluster of the Secret, and the parsed bootstrap or the refusal."""
         meta = secret.metadata
         where = f"{meta.namespace}/{meta.name}"
         cluster = meta.annotations.get(names.CLUSTER, "") or meta.name
@@ -62,12 +62,15 @@ class Bootstraps:
         return cluster, Bootstrap(endpoint, where, meta.resource_version)
 
     def access(self, source: Bootstrap) -> Access | None:
-        """How to get in by it, if it was read in this life."""
+        """Return the access of a bootstrap that this process has read."""
         return self._known.get(source.secret, {}).get(source.version)
 
 
 def life_of(access: Access) -> Life | None:
-    """None: it gets in by other means than an account's token, or the token never ends."""
+    """Return the lifetime of the account token, or None.
+
+    None means that the access uses no account token, or that the token never ends.
+    """
     parts = access.user.token.split(".")
     if len(parts) != 3 or access.headers:
         return None

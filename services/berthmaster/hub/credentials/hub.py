@@ -1,8 +1,8 @@
 """Steps on the hub: the Secret that Kueue reads, the MultiKueueCluster, and OCM's objects.
 
-What somebody else made under our name is never written. A write hands over the version that was
-looked at, so that of two replicas one at most wins; what the server answers goes into the index at
-once, since the mirror hears of it later.
+Another client's object under Berthmaster's name is never written. A write names the resource
+version of its decision, so at most one of two replicas succeeds. The API server's response enters
+the index at once, because the mirror lags behind.
 """
 
 import contextlib
@@ -51,7 +51,7 @@ class HubSteps:
         validity: str,
         seen: Callable[[Object, bool], None],
     ) -> None:
-        """``namespace``: Kueue's. ``seen`` takes what the server answered, and if it is gone."""
+        """``namespace`` is Kueue's. ``seen`` gets each response, and whether the object is gone."""
         self._client = client
         self._namespace = namespace
         self._permission = dict(permission)
@@ -62,13 +62,13 @@ class HubSteps:
         return SECRETS.path(namespace=self._namespace, name=names.hub_secret(cluster))
 
     async def free(self, cluster: str) -> None:
-        """Raises NotOurs if somebody else has a Secret where ours should be."""
+        """Raise NotOurs if another client owns the Secret's name."""
         found = await self._find(self._secret_path(cluster), Secret)
         if found is not None and not _is_for(found, cluster):
             raise NotOurs(f"Secret {self._namespace}/{names.hub_secret(cluster)}")
 
     async def publish(self, step: Publish) -> None:
-        """Put a token where Kueue reads it."""
+        """Write a token into the Secret that Kueue reads."""
         body = manifests.hub_secret(step.cluster, step.endpoint, step.minted, step.told)
         path = self._secret_path(step.cluster)
         if step.held is None:
@@ -95,7 +95,7 @@ class HubSteps:
         self._seen(written, False)
 
     async def empty(self, step: Empty) -> None:
-        """Take the kubeconfig away; the notes stay."""
+        """Remove the kubeconfig from the Secret. The annotations stay."""
         path = self._secret_path(step.cluster)
         try:
             written = await self._client.merge_patch(
@@ -114,7 +114,7 @@ class HubSteps:
             self._seen(last, True)
 
     async def register(self, step: Register) -> None:
-        """Make the MultiKueueCluster, or let it name our Secret."""
+        """Create the MultiKueueCluster, or point the existing one to Berthmaster's Secret."""
         body = manifests.multikueue_cluster(step.cluster)
         path = MULTIKUEUE_CLUSTERS.path(name=step.cluster)
         if step.registered is not None:
@@ -134,10 +134,11 @@ class HubSteps:
                 )
             except AlreadyExists:
                 written = await self._client.get(path, MultiKueueCluster)
-        self._seen(written, False)  # the index says whether it is ours
+        self._seen(written, False)  # the index checks the owner
 
     async def unregister(self, step: Unregister) -> None:
-        """Delete the MultiKueueCluster. Raises StillListed: somebody listed it a moment ago."""
+        """Delete the MultiKueueCluster. Raises StillListed if a configuration was changed to
+        list the cluster."""
         listing: list[str] = []
         pages = self._client.list_pages(MULTIKUEUE_CONFIGS, MultiKueueConfig)
         async with contextlib.aclosing(pages):
@@ -157,14 +158,14 @@ class HubSteps:
     # ---- Open Cluster Management
 
     async def request(self, cluster: str) -> None:
-        """Account and rights, as OCM's objects in the cluster's namespace."""
+        """Create account and rights, as OCM's objects in the cluster's namespace."""
         account = manifests.managed_account(cluster, self._validity)
         await self._ensure(MANAGED_SERVICE_ACCOUNTS, ManagedServiceAccount, cluster, account)
         permission = manifests.permission(cluster, self._permission)
         await self._ensure(CLUSTER_PERMISSIONS, ClusterPermission, cluster, permission)
 
     async def release(self, cluster: str) -> None:
-        """Delete those that are ours; OCM then takes the account away in the worker."""
+        """Delete Berthmaster's objects; OCM then deletes the account in the worker."""
         await self._release(MANAGED_SERVICE_ACCOUNTS, ManagedServiceAccount, cluster)
         await self._release(CLUSTER_PERMISSIONS, ClusterPermission, cluster)
 
@@ -197,7 +198,7 @@ class HubSteps:
         await self._client.delete(path, uid=found.metadata.uid)
         self._seen(found, True)
 
-    # ---- small ones
+    # ---- helpers
 
     async def _find(self, path: str, kind: type[T]) -> T | None:
         try:
@@ -206,7 +207,7 @@ class HubSteps:
             return None
 
     async def _again(self, path: str, kind: type[Secret], cluster: str) -> None:
-        """Somebody else wrote: let the index know what is there now."""
+        """Read the Secret again after another client's write, and update the index."""
         found = await self._find(path, kind)
         if found is not None and not _is_for(found, cluster):
             raise NotOurs(f"Secret {self._namespace}/{names.hub_secret(cluster)}")

@@ -1,4 +1,4 @@
-"""What Prometheus is told of credentials."""
+"""Prometheus metrics of the credentials service."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -37,7 +37,7 @@ class CredentialsMetrics:
         self._named: set[str] = set()
 
     def show_ways_in(self, renewal: Renewal) -> None:
-        """Of the tokens by which we get into workers."""
+        """Show the metrics of the bootstrap tokens."""
         self._ways_in.inc(renewal.renewed - self._shown.get("ways in", 0))
         self._shown["ways in"] = renewal.renewed
         self._ways_in_failing.set(len(renewal.failing))

@@ -1,9 +1,9 @@
-"""Keeps the tokens of bootstrap Secrets alive, so that people can give us short-lived ones.
+"""Renews the tokens of bootstrap Secrets, so that operators can provide short-lived tokens.
 
-A token that a person made for a day is renewed by itself, at two thirds of its life, for as long a
-life: the account may give tokens to itself. The new one is tried, then takes the old one's place in
-the person's Secret. Other ways in (client certificates, tokens of no ServiceAccount) are left as
-they are; when such a one is over, the worker's own failures say so.
+Example: an operator creates a token for a day. At two thirds of its life, this module requests a
+token of the same duration, because the account may issue its own tokens. The module verifies the
+new token and writes it into the operator's Secret. Other credentials (client certificates, tokens
+of no ServiceAccount) stay unchanged. After they expire, the worker's failures report that.
 """
 
 import asyncio
@@ -22,11 +22,11 @@ from berthmaster.lib.kube.errors import Conflict, KubernetesError, NotFound
 from berthmaster.lib.kube.resources import SECRETS
 from berthmaster.lib.runtime.log import LogLike
 
-LIMIT_S: Final = 30.0  # of one renewal, with the trial of the new token
+LIMIT_S: Final = 30.0  # seconds for a renewal, including verification of the new token
 
 
 class Renewal:
-    """Of all bootstrap Secrets of one hub."""
+    """Renewal of all bootstrap Secrets of one hub."""
 
     def __init__(
         self,
@@ -38,18 +38,20 @@ class Renewal:
         now: Callable[[], float],
         log: LogLike,
     ) -> None:
-        """``renew_after_s``: 0 = at two thirds of a token's life. ``now``: seconds since 1970."""
+        """``renew_after_s``: 0 = at two thirds of a token's life. ``now`` returns seconds since
+        1970."""
         self._client = client
         self._workers = workers
         self._bootstraps = bootstraps
         self._renew_after_s = renew_after_s
         self._now = now
         self._log = log
-        self.failing: dict[str, str] = {}  # cluster: why
+        self.failing: dict[str, str] = {}  # cluster -> reason
         self.renewed = 0
 
     async def look(self, ways_in: Iterable[tuple[str, Bootstrap]]) -> None:
-        """Renew what is due, each within its time limit. What failed is tried at the next look."""
+        """Renew every due token, each within its time limit. Failures are retried at the next
+        call."""
         due = []
         for cluster, source in ways_in:
             access = self._bootstraps.access(source)
@@ -64,13 +66,13 @@ class Renewal:
         self.failing = failing
 
     async def _renew(self, cluster: str, source: Bootstrap, life: Life) -> str:
-        """Why not; "" = it is done."""
+        """Renew one token, and return the reason of a failure; "" = renewed."""
         try:
             async with asyncio.timeout(LIMIT_S):
                 token = await self._workers.give_token(cluster, source, life)
                 await self._write(cluster, source, token)
         except Conflict:
-            return ""  # somebody wrote it meanwhile: look again
+            return ""  # another client wrote the Secret meanwhile: check again
         except TimeoutError:
             return f"not done within {LIMIT_S:g} s"
         except KubernetesError as error:
@@ -90,4 +92,4 @@ class Renewal:
                 resource_version=source.version,
             )
         except NotFound:
-            pass  # the person took it back
+            pass  # the operator deleted the Secret

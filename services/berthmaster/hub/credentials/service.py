@@ -43,16 +43,16 @@ from berthmaster.lib.runtime.periodic import beats, stopped_within
 from berthmaster.lib.runtime.service import Context, Service
 
 NAME: Final = "credentials"
-HOUSE_S: Final = 1.0  # between two looks at all clusters, for figures and the status
+HOUSE_S: Final = 1.0  # seconds between two scans of all clusters, for metrics and status
 IDENTITY_PAUSE_S: Final = 1.0
-LEASE_S: Final = 10.0  # until a replica takes over from a silent one
-ABSENT_S: Final = 5.0  # between two looks for kinds that the hub does not serve
-WAYS_IN_S: Final = 5.0  # between two looks at bootstrap tokens
-HUB: Final = "identity of the hub"  # a part of health
+LEASE_S: Final = 10.0  # seconds until a replica takes over from a silent leader
+ABSENT_S: Final = 5.0  # seconds between two checks for kinds that the hub does not serve
+WAYS_IN_S: Final = 5.0  # seconds between two checks of bootstrap tokens
+HUB: Final = "identity of the hub"  # a component of health
 
 
 class CredentialsController(Controller[Step]):
-    """One replica. Each step is a task of its own, one a cluster at most."""
+    """One replica. Each step is a separate task, at most one per cluster."""
 
     def __init__(self, ctx: Context[CredentialsSettings], client: Client) -> None:
         settings = ctx.settings
@@ -90,7 +90,7 @@ class CredentialsController(Controller[Step]):
             now=ctx.now,
         )
         super().__init__(ctx, client, self._credentials, writer, name=NAME, beat_s=HOUSE_S)
-        # A step whose turn has come goes on while a mirror lists anew.
+        # A step whose time has come continues while a mirror lists again.
         writer.may_write = lambda: self.lease is not None and self.lease.held
         self.watches(watched(settings, self._namespace), absent_s=ABSENT_S)
         self._renewal = Renewal(
@@ -105,7 +105,7 @@ class CredentialsController(Controller[Step]):
         self._figures = CredentialsMetrics(ctx.metrics)
 
     async def run(self) -> None:
-        """Until the service is asked to stop; the lease is given back at the end."""
+        """Run until the service stops, then release the lease."""
         ctx = self.ctx
         ctx.health.ready(HUB, False, "not asked yet")
         self.start()
@@ -150,12 +150,12 @@ class CredentialsController(Controller[Step]):
         self._credentials.touched(touched)
 
     def _on_answered(self, found: Object, gone: bool) -> None:
-        """What the hub answered to a step, before the watch tells it."""
+        """Apply the API server's response to a step, before the watch reports the change."""
         self._take(PUBLISHED if isinstance(found, Secret) else "", found, gone)
         self.wake()
 
     async def _identify(self) -> None:
-        """A hub's id is never guessed: what is in workers is found by it."""
+        """Read the hub's id, and never guess: objects in workers are found by the id."""
         while not self.ctx.stopping.is_set():
             try:
                 self._hub_id = await self.client.uid()
@@ -177,7 +177,7 @@ class CredentialsController(Controller[Step]):
         return bool(self._hub_id) and super().may_act()
 
     def before_act(self) -> None:
-        """Whether Open Cluster Management's kinds are there to ask by."""
+        """Check whether the hub serves Open Cluster Management's kinds."""
         uses = serves_ocm(self.watch)
         if uses != self._index.uses_managed:
             self._index.uses_managed = uses
@@ -207,7 +207,7 @@ class CredentialsController(Controller[Step]):
 
 
 async def main(ctx: Context[CredentialsSettings]) -> None:
-    """Watch the hub, and act while the lease is ours."""
+    """Watch the hub, and act while this replica holds the lease."""
     settings = ctx.settings
     if settings.renew_after_s and settings.renew_after_s <= settings.grace_s:
         raise CannotStart(

@@ -1,4 +1,4 @@
-"""What credentials can be told."""
+"""Settings of the credentials service."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -28,7 +28,7 @@ def _frameworks(parts: tuple[str, ...]) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class CredentialsSettings(NamespaceSettings, KueueSettings):
-    """One hub's."""
+    """Settings for one hub."""
 
     worker_namespace: str = setting(
         "berthmaster-multikueue", help="namespace of Berthmaster in each worker, created if missing"
@@ -75,5 +75,5 @@ class CredentialsSettings(NamespaceSettings, KueueSettings):
 
     @property
     def times(self) -> Times:
-        """The part that stages depend on."""
+        """Return the settings that stages depend on."""
         return Times(self.renew_after_s, self.grace_s, CHECK_S)

@@ -1,4 +1,4 @@
-"""Writes the ConfigMap that shows every cluster; see status.py for what stands in it."""
+"""Writes the ConfigMap with every cluster's status; see status.py for the format."""
 
 from collections.abc import Sequence
 from typing import Any, Final
@@ -13,7 +13,7 @@ from berthmaster.lib.runtime.periodic import stopped_within
 from berthmaster.lib.runtime.service import Context
 
 WRITE_EVERY_S: Final = 1.0
-PAUSE_S: Final = 10.0  # after a write that failed: it is a courtesy
+PAUSE_S: Final = 10.0  # seconds after a failed write, because the ConfigMap is not essential
 
 
 class StatusWriter:
@@ -25,11 +25,11 @@ class StatusWriter:
         self._written: dict[str, str] | None = None
 
     def show(self, statuses: Sequence[Status]) -> None:
-        """Have the ConfigMap show this soon."""
+        """Schedule a write of these statuses."""
         self._wanted = status.table(statuses)
 
     async def run(self) -> None:
-        """Until the service stops."""
+        """Write on change until the service stops."""
         pause_s, told = WRITE_EVERY_S, ""
         while not await stopped_within(pause_s, self._ctx.stopping):
             pause_s = WRITE_EVERY_S
@@ -45,7 +45,7 @@ class StatusWriter:
                     self._ctx.log.warning("status write failed", why=told)
 
     async def _write(self, wanted: dict[str, str]) -> None:
-        """What another replica wrote before us goes, too."""
+        """Write the ConfigMap, and remove entries of other replicas."""
         path = CONFIG_MAPS.path(namespace=self._namespace, name=status.NAME)
         try:
             found = await self._client.get(path, status.ConfigMap)
@@ -61,7 +61,7 @@ class StatusWriter:
                 collection = CONFIG_MAPS.path(namespace=self._namespace)
                 await self._client.create(collection, body, Object)
             except AlreadyExists:
-                return  # the next round reads it
+                return  # the next round reads the existing object
             self._written = wanted
             return
         gone = dict.fromkeys(set(found.data or {}) - set(wanted))

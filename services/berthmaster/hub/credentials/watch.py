@@ -1,8 +1,8 @@
-"""What is watched of the hub, and where.
+"""The watches on the hub, by kind and namespace.
 
-Secrets are watched by label in two namespaces, and by one name elsewhere: no right to others is
-needed. OCM's kinds may be absent; what was seen of a kind that vanishes stays, so that a lost
-definition revokes nothing.
+Secrets are watched by label in two namespaces, and by one name elsewhere, so the service needs no
+right to others. OCM's kinds may be absent. If a kind vanishes, its objects stay in memory, so that
+a lost definition revokes nothing.
 """
 
 from typing import Final
@@ -35,7 +35,7 @@ TOKENS: Final = "tokens"
 
 
 def watched(settings: CredentialsSettings, namespace: str) -> list[Watched]:
-    """``namespace``: ours."""
+    """Return the watches. ``namespace`` is the service's own."""
     kueue = settings.kueue_namespace
     ours = f"{names.OURS},{names.MANAGED_BY}={names.MANAGER}"
     found = [
@@ -57,5 +57,5 @@ def watched(settings: CredentialsSettings, namespace: str) -> list[Watched]:
 
 
 def serves_ocm(watch: Watch) -> bool:
-    """Whether OCM's kinds are there to ask by, and wanted."""
+    """Return whether OCM's kinds are served and wanted."""
     return all(watch.has(kind.plural) for kind in (MANAGED_SERVICE_ACCOUNTS, CLUSTER_PERMISSIONS))

@@ -1,7 +1,7 @@
-"""Steps in a worker: account and rights, bound Secrets, tokens, and their end.
+"""Steps in a worker: create account and rights, bound Secrets and tokens, and delete them.
 
-Each may be repeated, by us or by whoever leads next, and finds done what is done. What is there
-under our name without our labels is left alone.
+Every step is idempotent, so this replica or the next leader may repeat it. An object under
+Berthmaster's name without Berthmaster's labels stays untouched.
 """
 
 import asyncio
@@ -39,7 +39,7 @@ from berthmaster.lib.kube.resources import (
 )
 from berthmaster.lib.runtime.log import LogLike
 
-SETTLE_S: Final = 5.0  # an authorizer hears of a new binding by a watch
+SETTLE_S: Final = 5.0  # seconds for an authorizer to learn of a new binding through its watch
 SETTLE_PAUSE_S: Final = 0.1
 AGENT: Final = "berthmaster-credentials"
 
@@ -80,7 +80,7 @@ class WorkerSteps:
         log: LogLike,
         bootstraps: Bootstraps,
     ) -> None:
-        """``hub``: its id. ``namespace``: ours in each worker."""
+        """``hub`` returns the hub's id. ``namespace`` is Berthmaster's in each worker."""
         self._hub = hub
         self._namespace = namespace
         self._rules = list(rules)
@@ -90,7 +90,8 @@ class WorkerSteps:
         self._log = log
         self._bootstraps = bootstraps
         self._clients: dict[str, tuple[Bootstrap, Client]] = {}
-        self._servers: dict[str, str] = {}  # cluster -> UID of our namespace there
+        # cluster -> UID of Berthmaster's namespace in that worker
+        self._servers: dict[str, str] = {}
 
     async def close(self) -> None:
         while self._clients:
@@ -98,7 +99,7 @@ class WorkerSteps:
             await client.close()
 
     async def drop(self, cluster: str) -> None:
-        """Nothing more is to be done there."""
+        """Close the client of a cluster without further steps."""
         self._servers.pop(cluster, None)
         if (found := self._clients.pop(cluster, None)) is not None:
             await found[1].close()
@@ -121,14 +122,16 @@ class WorkerSteps:
         )
 
     def account(self, cluster: str) -> str:
-        """Who Kueue is there."""
+        """Return the service account that Kueue uses in the worker cluster."""
         return names.account(self._hub(), cluster)
 
     # ---- steps
 
     async def prepare(self, cluster: str, source: Bootstrap) -> Survey:
-        """Namespace, account, role and binding as they should be; what is bound there. Raises
-        HasAnotherName, NotOurs, KubernetesError."""
+        """Create or correct namespace, account, role and binding, and return the bound Secrets.
+
+        Raises HasAnotherName, NotOurs, KubernetesError.
+        """
         client, hub, name = await self._client(cluster, source), self._hub(), self.account(cluster)
         path = NAMESPACES.path(name=self._namespace)
         try:
@@ -162,7 +165,7 @@ class WorkerSteps:
         return Survey(source.target, source.version, bound, account=there)
 
     async def mint(self, cluster: str, source: Bootstrap, serial: str) -> Minted:
-        """A token that ends with a Secret of its own, tried before it is told of."""
+        """Return a verified token, bound to a Secret of its own."""
         client, name = await self._client(cluster, source), self.account(cluster)
         issued_at_s = self._now()
         body = manifests.bound_secret(name, serial, self._hub(), cluster, issued_at_s)
@@ -175,19 +178,19 @@ class WorkerSteps:
             found = await client.create(path, wanted, _TokenRequest)
             await self.prove(source.endpoint, found.status.token)
         except BaseException:
-            # Best effort: what is left is found by the next look and swept.
+            # Best effort: the next survey finds leftovers, and a sweep deletes them.
             with contextlib.suppress(KubernetesError, TimeoutError):
                 async with asyncio.timeout(1.0):
                     await self._unbind(client, cluster, serial)
             raise
         lives_s = found.spec.expiration_seconds
         expires_s = seconds(found.status.expiration_timestamp)
-        if lives_s:  # by our clock rather than by theirs
+        if lives_s:  # by the hub's clock rather than the worker's
             expires_s = issued_at_s + lives_s
         return Minted(source.target, serial, issued_at_s, expires_s, found.status.token)
 
     async def give_token(self, cluster: str, source: Bootstrap, life: Life) -> str:
-        """A new token of the account that we get in as, tried. Raises KubernetesError."""
+        """Return a verified new token of the bootstrap account. Raises KubernetesError."""
         client = await self._client(cluster, source)
         path = SERVICE_ACCOUNTS.path(
             namespace=life.namespace, name=life.account, subresource="token"
@@ -198,14 +201,17 @@ class WorkerSteps:
         return found.status.token
 
     async def sweep(self, cluster: str, source: Bootstrap, serials: Sequence[str]) -> None:
-        """Delete bound Secrets; their tokens end with them."""
+        """Delete bound Secrets, and thereby end their tokens."""
         client = await self._client(cluster, source)
         for serial in serials:
             await self._unbind(client, cluster, serial)
 
     async def revoke(self, cluster: str, source: Bootstrap) -> Survey:
-        """Delete all of ours there. The binding first: an API server remembers for 10 s whom a
-        token was for, and hears at once that a right is gone."""
+        """Delete all of Berthmaster's objects in the worker.
+
+        The binding is first: an API server caches a token's identity for 10 s, but learns at once
+        that a right is gone.
+        """
         client, name = await self._client(cluster, source), self.account(cluster)
         await self._remove(client, CLUSTER_ROLE_BINDINGS, name)
         for serial in await self._bound(client, cluster):
@@ -217,7 +223,8 @@ class WorkerSteps:
     # ---- real calls
 
     async def prove(self, endpoint: Endpoint, token: str) -> None:
-        """A real call with the token. Raises KubernetesError when it would not do for Kueue."""
+        """Make a real call with the token. Raises KubernetesError if the token is not sufficient
+        for Kueue."""
         access = Access(
             server=endpoint.server,
             ca=endpoint.ca,
@@ -228,7 +235,7 @@ class WorkerSteps:
         await self.prove_access(access, settle_s=SETTLE_S)
 
     async def prove_access(self, access: Access, *, settle_s: float = 0.0) -> None:
-        """The same; a new account's rights may take a moment to count."""
+        """Make a real call with the access, and retry until a new account's rights take effect."""
         loop = asyncio.get_running_loop()
         ends_s = loop.time() + settle_s
         async with await self._open(access) as client:
@@ -241,7 +248,7 @@ class WorkerSteps:
                         raise
                 await asyncio.sleep(SETTLE_PAUSE_S)
 
-    # ---- small ones
+    # ---- helpers
 
     def _path(self, resource: Resource, name: str) -> str:
         return resource.path(namespace=self._namespace if resource.namespaced else "", name=name)
@@ -273,8 +280,10 @@ class WorkerSteps:
 
 
 def other_name(servers: Mapping[str, str], cluster: str, uid: str) -> str:
-    """Return another cluster whose namespace of ours is this very one, so that both names mean one
-    API server; "" if there is none."""
+    """Return another cluster with the same UID of Berthmaster's namespace, or "" if none.
+
+    Both names then mean one API server.
+    """
     return next((name for name, its in servers.items() if its == uid and name != cluster), "")
 
 
@@ -294,7 +303,7 @@ async def _prove(client: Client) -> None:
             async for _ in pages:
                 break
     except NotFound:
-        pass  # Kueue is not installed there yet: Kueue on the hub says so better than we could
+        pass  # Kueue is not installed there yet, and Kueue on the hub reports that better
 
 
 async def _is_there(client: Client, path: str) -> bool:
@@ -308,7 +317,7 @@ async def _is_there(client: Client, path: str) -> bool:
 async def _ensure(
     client: Client, resource: Resource, body: Mapping[str, Any], namespace: str = ""
 ) -> None:
-    """Make it, or let what is there say the same. Raises NotOurs."""
+    """Create the object, or patch the existing one to match. Raises NotOurs."""
     name = body["metadata"]["name"]
     path = resource.path(namespace=namespace, name=name)
     try:

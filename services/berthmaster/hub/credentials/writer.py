@@ -1,5 +1,6 @@
-"""Carries steps out, each with one time limit for all of it, so that a worker that answers slowly
-keeps nobody else waiting. What is done where is in hub.py and worker.py.
+"""Performs steps, each with one time limit, so that a slow worker delays no other cluster.
+
+hub.py has the steps on the hub, and worker.py the steps in a worker.
 """
 
 from collections.abc import Callable, Hashable
@@ -31,7 +32,8 @@ from berthmaster.lib.kube.config import from_kubeconfig_bytes
 from berthmaster.lib.kube.controller.shell_contract import Answer
 from berthmaster.lib.kube.controller.writer import Writer
 
-CALLS_A_STEP: Final = 12  # more than any step makes: its limit is so many times one call's
+# more than any step makes: a step's time limit is this multiple of a call's
+CALLS_A_STEP: Final = 12
 
 
 class StepWriter(Writer[Step]):
@@ -45,7 +47,7 @@ class StepWriter(Writer[Step]):
         timeout_s: float,
         now: Callable[[], float],
     ) -> None:
-        """``timeout_s``: of one call. ``now``: seconds since 1970."""
+        """``timeout_s`` is the limit of a call. ``now`` returns seconds since 1970."""
         super().__init__(client, limit_s=CALLS_A_STEP * timeout_s)
         self._hub = hub
         self._workers = workers
@@ -59,7 +61,7 @@ class StepWriter(Writer[Step]):
         return Answer(found=await self._done(write))
 
     async def _done(self, step: Step) -> Survey | Minted | None:
-        """What the step was to find out, if it was to."""
+        """Perform the step, and return its finding if the step has one."""
         hub, workers = self._hub, self._workers
         match step:
             case Prepare():

@@ -1,9 +1,10 @@
-"""Credentials of all clusters: what the hub shows and what steps came to in, next steps out. Pure.
+"""Credentials of all clusters: takes hub objects and results of steps, and returns next steps.
+Pure.
 
-One step a cluster is under way at most. What a step found out (which bound Secrets a worker has, a
-token not published yet) is remembered only until the next life: see stages.py for why that is
-enough. A step that failed is tried again after a growing pause, at once when what it rests on has
-changed; meanwhile what works is left alone.
+A cluster has at most one step in flight. Findings of a step (bound Secrets of a worker, an
+unpublished token) last only as long as the process. stages.py explains why that suffices. A failed
+step is retried after a growing pause, or at once if its basis changes. Meanwhile working access
+stays.
 """
 
 from collections.abc import Iterable
@@ -52,12 +53,12 @@ from berthmaster.lib.kube.resources import (
 )
 
 FIRST_PAUSE_S: Final = 1.0
-LONGEST_PAUSE_S: Final = 60.0  # a worker that is back is served within a minute
-RECHECK_S: Final = 0.05  # a look again at what should have moved
+LONGEST_PAUSE_S: Final = 60.0  # so a recovered worker is served within a minute
+RECHECK_S: Final = 0.05  # seconds until the next check of an expected change
 
 
 class Failure(NamedTuple):
-    """One kind of step that fails, since it last went well."""
+    """A kind of step that fails, since its last success."""
 
     times: int
     retry_at_s: float
@@ -66,7 +67,7 @@ class Failure(NamedTuple):
 
 @dataclass
 class ClusterRecord:
-    """What this life found out about one cluster."""
+    """Findings of this process about one cluster."""
 
     survey: Survey | None = None
     minted: Minted | None = None
@@ -77,18 +78,18 @@ class ClusterRecord:
     way_in: Bootstrap | None = None
     busy: bool = False
     failed: dict[Stage, Failure] = field(default_factory=dict)
-    basis: object = None  # what the last failure rested on
+    basis: object = None  # inputs of the last failed step
     stage: Stage = Stage.NOTHING
     since_s: float = 0.0
     said: tuple[str, str] = ("", "")
 
     @property
     def trouble(self) -> str:
-        """What failed last, and has not gone well since."""
+        """Return the last failure without a later success."""
         return next((one.why for one in reversed(self.failed.values())), "")
 
     def retry_at_s(self, stage: Stage) -> float:
-        """Before when not to try again."""
+        """Return the earliest time of a retry."""
         return self.failed[stage].retry_at_s if stage in self.failed else 0.0
 
 
@@ -98,7 +99,7 @@ class Status(NamedTuple):
     message: str
     usable: bool  # Kueue has a token that should work
     draining: bool
-    failing: bool  # it should be renewed and cannot be
+    failing: bool  # renewal is due and impossible
     by: str  # bootstrap, ocm or ""
     expires_at_s: float
     renew_at_s: float
@@ -122,16 +123,16 @@ class Credentials:
         self._dirty: set[str] = set()
         self._due: dict[str, float] = {}
         self.counts = Counts()
-        self._events: list[KubeEvent] = []  # that nobody has fetched
+        self._events: list[KubeEvent] = []  # events not yet fetched
 
-    # ---- what comes in
+    # ---- inputs
 
     def touched(self, clusters: Iterable[str]) -> None:
-        """Something about these clusters changed in the index."""
+        """Mark these clusters as changed in the index."""
         self._dirty.update(clusters)
 
     def begin(self) -> None:
-        """This replica leads from now on: others may have changed what it knew."""
+        """Start leading, and drop findings that other replicas may have changed."""
         self._records = {name: rec for name, rec in self._records.items() if rec.busy}
         for record in self._records.values():
             record.survey = record.minted = None
@@ -139,7 +140,7 @@ class Credentials:
         self._due.clear()
 
     def on_answer(self, asked: Step, answer: Answer, now_s: float) -> list[Instruction]:
-        """What became of a step; ``found`` is what it found out, if that is its purpose."""
+        """Apply the result of a step. ``answer.found`` is the finding, if the step has one."""
         record = self._records.setdefault(asked.cluster, ClusterRecord())
         record.busy = False
         self._dirty.add(asked.cluster)
@@ -183,7 +184,7 @@ class Credentials:
                 record.revoked = record.failed_to_revoke = False
                 self._say(asked.cluster, record, kube_events.forgotten(asked, now_s))
             case _:
-                pass  # what it changed is seen in the index
+                pass  # the index shows the change
 
     def _failed(self, record: ClusterRecord, asked: Step, answer: Answer, now_s: float) -> None:
         stage = record.stage
@@ -196,7 +197,7 @@ class Credentials:
         self.counts.failures[stage.value] = self.counts.failures.get(stage.value, 0) + 1
         match asked:
             case Mint() | Sweep():
-                record.survey = None  # what is there now, nobody knows
+                record.survey = None  # the worker's present state is unknown
             case Check() if answer.reason == Unauthorized.__name__:
                 record.rejected = asked.serial
             case Check() if answer.reason == Forbidden.__name__:
@@ -210,10 +211,10 @@ class Credentials:
         record.basis = _basis(view.seen)
         self._say(asked.cluster, record, kube_events.failed(asked, answer, view), again=True)
 
-    # ---- what to do
+    # ---- actions
 
     def act(self, now_s: float) -> list[Instruction]:
-        """The next step of each cluster that changed or whose time has come."""
+        """Return the next step of each changed or due cluster."""
         for name in [name for name, at_s in self._due.items() if at_s <= now_s]:
             del self._due[name]
             self._dirty.add(name)
@@ -276,13 +277,13 @@ class Credentials:
         )
 
     def wake_at_s(self) -> float:
-        """When time alone will change something."""
+        """Return the time of the next change without an event."""
         return 0.0 if self._dirty else min(self._due.values(), default=float("inf"))
 
     def _say(
         self, cluster: str, record: ClusterRecord, notice: Notice | None, *, again: bool = False
     ) -> None:
-        """Once, until something else is to be said; a failure each time that it happens."""
+        """Report a notice once until it changes, but a failure each time."""
         if notice is None:
             return
         said = (notice.reason, notice.note)
@@ -293,7 +294,7 @@ class Credentials:
             )
 
     def _subject(self, cluster: str) -> tuple[Resource, Metadata]:
-        """The object that people would look at."""
+        """Return the object that operators inspect."""
         found = self.index.subject(cluster)
         if found is None:
             return MULTIKUEUE_CLUSTERS, Metadata(name=cluster)
@@ -303,10 +304,10 @@ class Credentials:
             return CLUSTER_PROFILES, found.metadata
         return MULTIKUEUE_CLUSTERS, found.metadata
 
-    # ---- for people
+    # ---- status for operators
 
     def statuses(self, now_s: float) -> list[Status]:
-        """Every cluster that anything is known of, by name."""
+        """Return every known cluster, sorted by name."""
         found: list[Status] = []
         for name, record in sorted(self._records.items()):
             if record.stage is Stage.NOTHING and not record.trouble:
@@ -336,7 +337,7 @@ class Credentials:
 
 
 def _basis(seen: Observed) -> object:
-    """What a step rests on: if this changes, what failed may go well now."""
+    """Return the inputs of a step: if they change, a failed step may succeed."""
     source = seen.source
     if isinstance(source, Bootstrap):
         how: object = (source.target, source.version)
@@ -348,7 +349,7 @@ def _basis(seen: Observed) -> object:
 
 
 def _next_look_s(view: View, record: ClusterRecord, stage: Stage) -> float:
-    """When time alone may change the stage, or let it be tried again."""
+    """Return the time at which the stage may change, or a retry is allowed."""
     if view.now_s < record.retry_at_s(stage):
         return record.retry_at_s(stage)
     held = view.seen.secret

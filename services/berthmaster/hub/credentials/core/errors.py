@@ -1,17 +1,17 @@
-"""What forbids a step though every server would allow it. Pure."""
+"""Errors that prevent a step although every server would allow the call. Pure."""
 
 from berthmaster.lib.kube.controller.shell_contract import Declined, Outcome
 
 
 class NotOurs(Declined):
-    """An object of somebody else's stands where ours should."""
+    """Another client owns an object under Berthmaster's name."""
 
     def __init__(self, what: str) -> None:
         super().__init__(f"{what} is there already and is not ours")
 
 
 class HasAnotherName(Declined):
-    """The worker has access under another name: MultiKueue would send jobs there twice."""
+    """The worker has access under another name, so MultiKueue would send jobs twice."""
 
     def __init__(self, cluster: str, other: str) -> None:
         super().__init__(
@@ -27,6 +27,6 @@ class StillListed(Declined):
 
 
 class NoWayIn(Declined):
-    """The bootstrap Secret that a step was to use is not there any more."""
+    """The bootstrap Secret of the step is gone."""
 
     outcome = Outcome.GONE

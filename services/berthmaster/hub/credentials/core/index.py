@@ -1,9 +1,10 @@
-"""What the hub's objects say of each cluster: mirrors in, one ``Observed`` a cluster out. Pure.
+"""The hub's objects, and the state of each cluster derived from them as ``Observed``. Pure.
 
-A cluster is known while a ClusterProfile or a ManagedCluster of its name is there that the selector
-takes. Of several ClusterProfiles of one name the first by namespace counts. Who may write a profile
-could lead a person's credentials anywhere, so a profile's endpoint is never used with a bootstrap
-Secret: it only tells that a cluster was replaced. Whatever is not labelled as ours is not ours.
+A cluster is known while the selector matches a ClusterProfile or ManagedCluster of its name. Of
+several ClusterProfiles with one name, the first by namespace is used. A writer of profiles could
+redirect an operator's credentials, so a profile's endpoint is never used with a bootstrap Secret.
+The endpoint only shows that a cluster was replaced. An object without Berthmaster's labels is
+unmanaged.
 """
 
 import base64
@@ -35,7 +36,7 @@ from berthmaster.lib.kube.selector import Selector
 from berthmaster.lib.kueue.multikueue import MultiKueueCluster, MultiKueueConfig
 
 KUBECONFIG: Final = "kubeconfig"
-ACCOUNT: Final = "berthmaster-multikueue"  # OCM's two objects, and the token's Secret
+ACCOUNT: Final = "berthmaster-multikueue"  # name of OCM's two objects and the token's Secret
 MANAGED_SERIAL: Final = "ocm-"
 MAX_PROVIDERS: Final = 32
 MAX_URL_CHARS: Final = 2048
@@ -44,38 +45,39 @@ Key = tuple[str, str]
 
 
 class ClusterIndex:
-    """The hub as last seen."""
+    """The last observed state of the hub."""
 
     def __init__(self, selector: Selector, permission: Mapping[str, Any], validity: str) -> None:
-        """``permission``: the spec of ClusterPermissions as we want it."""
+        """``permission`` is the wanted spec of ClusterPermissions."""
         self._selector = selector
         self._permission = dict(permission)
         self._validity = validity
-        self._profiles: dict[str, dict[str, ClusterProfile]] = {}  # cluster, namespace
+        self._profiles: dict[str, dict[str, ClusterProfile]] = {}  # by cluster, then by namespace
         self._managed: dict[str, ManagedCluster] = {}
         self._bootstraps: dict[str, dict[Key, Source]] = {}
         self._secrets: dict[str, Secret] = {}  # by cluster
         self._registered: dict[str, MultiKueueCluster] = {}
-        self._listed: dict[str, set[str]] = {}  # by config
-        self._listed_by: dict[str, set[str]] = {}  # by cluster: configs
-        self._accounts: dict[str, ManagedServiceAccount] = {}  # by namespace = cluster
+        self._listed: dict[str, set[str]] = {}  # clusters by config
+        self._listed_by: dict[str, set[str]] = {}  # configs by cluster
+        # by namespace, named like the cluster
+        self._accounts: dict[str, ManagedServiceAccount] = {}
         self._permissions: dict[str, ClusterPermission] = {}
         self._tokens: dict[str, Secret] = {}
-        self.uses_managed = False  # OCM's kinds are served, and wanted
+        self.uses_managed = False  # OCM's kinds are served and wanted
 
     def __contains__(self, cluster: str) -> bool:
         return self._is_known(cluster)
 
     def clusters(self) -> set[str]:
-        """Every cluster that anything here is about."""
+        """Return the cluster names of all objects."""
         ours = {name for name, found in self._registered.items() if _is_ours(found.metadata)}
         known = {name for name in {*self._profiles, *self._managed} if self._is_known(name)}
         return {*known, *self._bootstraps, *self._secrets, *ours, *self._accounts}
 
-    # ---- what comes in: each returns the clusters that it is about
+    # ---- inputs: each returns the affected clusters
 
     def put(self, found: Object, *, gone: bool = False) -> set[str]:
-        """An object as it is now, or was last. Bootstrap Secrets come by ``bootstrap``."""
+        """Apply an object's current or last state. Bootstrap Secrets come through ``bootstrap``."""
         meta = found.metadata
         match found:
             case ClusterProfile():
@@ -114,20 +116,20 @@ class ClusterIndex:
         return before ^ clusters
 
     def secret(self, found: Secret, *, gone: bool = False) -> set[str]:
-        """A Secret of ours that Kueue reads."""
+        """Apply a Secret of Berthmaster that Kueue reads."""
         cluster = found.metadata.annotations.get(names.CLUSTER, "")
         if not cluster or found.metadata.name != names.hub_secret(cluster):
-            return set()  # a copy that somebody made, or one whose annotation was taken away
+            return set()  # a copied Secret, or one that lost its annotation
         _keep(self._secrets, cluster, found, gone)
         return {cluster}
 
     def token(self, found: Secret, *, gone: bool = False) -> set[str]:
-        """A Secret into which OCM's addon wrote a token."""
+        """Apply a Secret with a token from OCM's addon."""
         _keep(self._tokens, found.metadata.namespace, found, gone)
         return {found.metadata.namespace}
 
     def bootstrap(self, key: Key, cluster: str, source: Source | None) -> set[str]:
-        """What a bootstrap Secret comes down to; None = it is gone."""
+        """Apply the parsed bootstrap Secret; None = deleted."""
         touched = set()
         for name in [name for name, of_name in self._bootstraps.items() if key in of_name]:
             del self._bootstraps[name][key]
@@ -140,7 +142,7 @@ class ClusterIndex:
         return touched
 
     def ways_in(self) -> list[tuple[str, Bootstrap]]:
-        """Clusters with the one bootstrap Secret that is used for each."""
+        """Return the clusters with exactly one bootstrap Secret, and that Secret."""
         found = ((name, of_name) for name, of_name in self._bootstraps.items() if len(of_name) == 1)
         return [
             (name, source)
@@ -149,10 +151,10 @@ class ClusterIndex:
             if isinstance(source, Bootstrap)
         ]
 
-    # ---- what it means
+    # ---- derived state
 
     def subject(self, cluster: str) -> Object | None:
-        """The object that people would look at: profile, cluster, or what Kueue has."""
+        """Return the object that operators inspect: profile, cluster, or Kueue's object."""
         profiles = self._profiles.get(cluster)
         if cluster in self._managed:
             return self._managed[cluster]
@@ -161,7 +163,7 @@ class ClusterIndex:
         return self._registered.get(cluster)
 
     def kubeconfig(self, cluster: str) -> bytes:
-        """What Kueue reads; empty = nothing."""
+        """Return the kubeconfig that Kueue reads; empty = none."""
         secret = self._secrets.get(cluster)
         return _decoded(secret, KUBECONFIG) if secret is not None else b""
 
@@ -301,7 +303,10 @@ def _is_ours(meta: Metadata) -> bool:
 
 
 def _is_siblings(meta: Metadata) -> bool:
-    """Whether another service of ours made it, for our Secret; it becomes ours."""
+    """Return whether the admission service created the object for this Secret.
+
+    The credentials service then takes ownership.
+    """
     return meta.labels.get(names.MANAGED_BY) == names.SIBLING
 
 
@@ -312,7 +317,7 @@ def _keep(into: dict[Any, Any], key: Any, found: Any, gone: bool) -> None:
         and isinstance(found, Object)
         and older(found.metadata.resource_version, known.metadata.resource_version)
     ):
-        return  # the mirror tells what we have seen changed since, as the answer to a write
+        return  # a stale state from the mirror, older than the response to a write
     if gone:
         into.pop(key, None)
     else:
@@ -347,7 +352,7 @@ def _registration(cluster: str, found: MultiKueueCluster) -> Registration:
 
 
 def _when(text: str | None) -> float:
-    """A time; 0 when it is none: what somebody has spoiled is made anew."""
+    """Return a time, or 0 for an invalid text, so that a damaged object is created again."""
     try:
         return seconds(text)
     except ValueError:

@@ -1,4 +1,4 @@
-"""The steps that the core asks for, each about one cluster. Pure."""
+"""The steps of the core, each for one cluster. Pure."""
 
 from typing import NamedTuple
 
@@ -14,7 +14,7 @@ from berthmaster.lib.kube.controller.shell_contract import KubeEvent
 
 
 class Prepare(NamedTuple):
-    """Make account and rights on the worker, and look which bound Secrets are there."""
+    """Create account and rights on the worker, and list the bound Secrets."""
 
     cluster: str
     source: Bootstrap
@@ -26,7 +26,7 @@ class Look(NamedTuple):
 
 
 class Mint(NamedTuple):
-    """A bound Secret, a token for it, and a real call with that token."""
+    """Create a bound Secret and its token, and make a real call with the token."""
 
     cluster: str
     source: Bootstrap
@@ -34,7 +34,7 @@ class Mint(NamedTuple):
 
 
 class Publish(NamedTuple):
-    """Put a verified token where Kueue reads it."""
+    """Write a verified token into the Secret that Kueue reads."""
 
     cluster: str
     endpoint: Endpoint
@@ -44,14 +44,14 @@ class Publish(NamedTuple):
 
 
 class Register(NamedTuple):
-    """Make the MultiKueueCluster, or let it name our Secret."""
+    """Create the MultiKueueCluster, or point it to Berthmaster's Secret."""
 
     cluster: str
     registered: Registration | None
 
 
 class Sweep(NamedTuple):
-    """Delete bound Secrets, which ends their tokens."""
+    """Delete bound Secrets, and thereby end their tokens."""
 
     cluster: str
     source: Bootstrap
@@ -59,20 +59,20 @@ class Sweep(NamedTuple):
 
 
 class Check(NamedTuple):
-    """A real call with the token that Kueue has."""
+    """Make a real call with the token that Kueue has."""
 
     cluster: str
     serial: str
 
 
 class Request(NamedTuple):
-    """Ask OCM for an account and its rights."""
+    """Request an account and its rights from OCM."""
 
     cluster: str
 
 
 class Adopt(NamedTuple):
-    """A real call with the token that OCM brought."""
+    """Make a real call with the token from OCM."""
 
     cluster: str
     endpoint: Endpoint
@@ -80,27 +80,25 @@ class Adopt(NamedTuple):
 
 
 class Unregister(NamedTuple):
-    """Delete the MultiKueueCluster."""
-
     cluster: str
     registered: Registration
 
 
 class Revoke(NamedTuple):
-    """Delete all of ours on the worker."""
+    """Delete all of Berthmaster's objects on the worker."""
 
     cluster: str
     source: Bootstrap
 
 
 class Release(NamedTuple):
-    """Delete OCM's objects, and with them the account."""
+    """Delete OCM's objects, and thereby the account."""
 
     cluster: str
 
 
 class Empty(NamedTuple):
-    """Take the kubeconfig out of the hub's Secret; what is to be revoked stays noted there."""
+    """Remove the kubeconfig from the hub's Secret. The data for revoking stays."""
 
     cluster: str
     held: Held

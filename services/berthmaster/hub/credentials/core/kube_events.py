@@ -1,7 +1,7 @@
-"""What people are told of a cluster's credentials: events on the object that they would look at.
+"""Kubernetes Events about a cluster's credentials, on the object that operators inspect.
 
-Pure. A sentence says what is so, why, and what to do where somebody must do something. Never a
-token, nor anything out of a Secret's data.
+Pure. A message states the problem, the reason, and the action for the operator. A message contains
+no token and no Secret data.
 """
 
 from collections.abc import Mapping
@@ -14,7 +14,7 @@ from berthmaster.hub.credentials.core.observed import Managed, Refused
 from berthmaster.hub.credentials.core.stages import Stage, View, usable
 from berthmaster.lib.kube.controller.shell_contract import Answer
 
-PATIENCE_S: Final = 30.0  # for OCM's addon, before it is worth a word
+PATIENCE_S: Final = 30.0  # seconds to wait for OCM's addon before an event
 _WHAT: Final[Mapping[str, str]] = {
     "Prepare": "account and rights cannot be made in the worker",
     "Look": "the worker cannot be asked what of ours it has",
@@ -41,7 +41,7 @@ _REASONS: Final[Mapping[str, str]] = {
 
 
 class Notice(NamedTuple):
-    """An Event on a cluster, before it is looked up which object that is."""
+    """An Event on a cluster, before the object is known."""
 
     warning: bool
     reason: str
@@ -49,14 +49,14 @@ class Notice(NamedTuple):
 
 
 def published(asked: Publish, first: bool) -> Notice:
-    """A token is where Kueue reads it."""
+    """Return the event of a published token."""
     reason = "CredentialsIssued" if first else "CredentialsRotated"
     how = "by OCM" if asked.minted.managed else "verified"
     return Notice(False, reason, f"token {asked.minted.serial}, {how}")
 
 
 def forgotten(asked: Forget, now_s: float) -> Notice:
-    """Nothing is left of it on the hub."""
+    """Return the event after the cluster's last object on the hub is deleted."""
     return Notice(False, "CredentialsRevoked", "Kueue's access to it is gone")
 
 
@@ -75,7 +75,7 @@ def failed(asked: Step, answer: Answer, view: View) -> Notice:
 
 
 def standing(stage: Stage, view: View, since_s: float) -> Notice | None:
-    """What is worth a word of a stage that waits for somebody."""
+    """Return the event of a stage that waits for an operator or another service."""
     source, held = view.seen.source, view.seen.secret
 
     def told(reason: str, note: str) -> Notice:

@@ -1,4 +1,4 @@
-"""What is written on both sides, as bodies. Pure."""
+"""Manifests of the objects on both sides. Pure."""
 
 import base64
 import json
@@ -22,7 +22,7 @@ _RBAC: Final = "rbac.authorization.k8s.io"
 
 
 def labels(cluster: str) -> dict[str, str]:
-    """By which all that is ours is found."""
+    """Return the labels of every object of Berthmaster."""
     return {names.MANAGED_BY: names.MANAGER, names.OURS: names.label(cluster)}
 
 
@@ -30,12 +30,12 @@ def labels(cluster: str) -> dict[str, str]:
 
 
 def worker_labels(hub: str, cluster: str) -> dict[str, str]:
-    """The same in a worker, which may have several hubs."""
+    """Return the labels in a worker, which may have several hubs."""
     return {**labels(cluster), names.HUB: names.label(hub)}
 
 
 def service_account(name: str, hub: str, cluster: str) -> Body:
-    """Who Kueue is in the worker; pods there get no token of it."""
+    """Return Kueue's service account in the worker. Pods get no token of the account."""
     return {
         "metadata": _meta(name, worker_labels(hub, cluster), cluster),
         "automountServiceAccountToken": False,
@@ -58,14 +58,14 @@ def binding(name: str, hub: str, cluster: str, namespace: str) -> Body:
 
 
 def bound_secret(account: str, serial: str, hub: str, cluster: str, issued_at_s: float) -> Body:
-    """What one token is bound to; it holds nothing."""
+    """Return the empty Secret to which one token is bound."""
     notes = {names.SERIAL: serial, names.ISSUED: timestamp(issued_at_s)}
     meta = _meta(names.bound(account, serial), worker_labels(hub, cluster), cluster, notes)
     return {"metadata": meta, "type": "Opaque"}
 
 
 def token_request(secret: str, uid: str, lifetime_s: float) -> Body:
-    """A token that ends with the Secret."""
+    """Return the request of a token that ends with the Secret."""
     return {
         "apiVersion": "authentication.k8s.io/v1",
         "kind": "TokenRequest",
@@ -77,7 +77,8 @@ def token_request(secret: str, uid: str, lifetime_s: float) -> Body:
 
 
 def own_token_request(lifetime_s: float) -> Body:
-    """A token for the account that asks; bound to nothing, so short is good."""
+    """Return the request of an account for its own token. The token is unbound, so keep it
+    short."""
     return {
         "apiVersion": "authentication.k8s.io/v1",
         "kind": "TokenRequest",
@@ -89,7 +90,7 @@ def own_token_request(lifetime_s: float) -> Body:
 
 
 def kubeconfig(cluster: str, endpoint: Endpoint, token: str) -> bytes:
-    """What Kueue reads: nothing in it names a file or a program."""
+    """Return the kubeconfig for Kueue, without references to files or programs."""
     where: Body = {"server": endpoint.server}
     if endpoint.ca:
         where["certificate-authority-data"] = base64.b64encode(endpoint.ca).decode()
@@ -109,7 +110,7 @@ def kubeconfig(cluster: str, endpoint: Endpoint, token: str) -> bytes:
 
 
 def hub_secret(cluster: str, endpoint: Endpoint, minted: Minted, told: str) -> Body:
-    """The Secret that Kueue reads, with what we must know of its token to renew and revoke it."""
+    """Return the Secret that Kueue reads, with the data to renew and revoke its token."""
     notes = {
         names.TARGET: minted.target,
         names.TOLD: told,
@@ -126,7 +127,7 @@ def hub_secret(cluster: str, endpoint: Endpoint, minted: Minted, told: str) -> B
 
 
 def multikueue_cluster(cluster: str) -> Body:
-    """The worker as Kueue knows it."""
+    """Return the worker's MultiKueueCluster."""
     source = {"kubeConfig": {"location": names.hub_secret(cluster), "locationType": "Secret"}}
     return {
         **_kind(MULTIKUEUE_CLUSTERS),
@@ -136,7 +137,8 @@ def multikueue_cluster(cluster: str) -> Body:
 
 
 def managed_account(cluster: str, validity: str) -> Body:
-    """OCM makes the account, fetches its tokens and renews them."""
+    """Return the ManagedServiceAccount: OCM creates the account, and fetches and renews its
+    tokens."""
     return {
         **_kind(MANAGED_SERVICE_ACCOUNTS),
         "metadata": _meta(ACCOUNT, labels(cluster), cluster),
@@ -145,7 +147,7 @@ def managed_account(cluster: str, validity: str) -> Body:
 
 
 def permission_spec(rules: Sequence[Rule]) -> Body:
-    """What OCM's account may do in its cluster."""
+    """Return the rights of OCM's account in its cluster."""
     subject = {
         "apiGroup": MANAGED_SERVICE_ACCOUNTS.group,
         "kind": MANAGED_SERVICE_ACCOUNTS.kind,
@@ -163,7 +165,7 @@ def permission(cluster: str, spec: Body) -> Body:
 
 
 def duration(seconds: float) -> str:
-    """As Go writes it, so that nobody finds another text for the same time."""
+    """Return a duration in Go's notation, so that the API server stores the same text."""
     hours, rest = divmod(int(seconds), 3600)
     return f"{hours}h{rest // 60}m{rest % 60}s"
 

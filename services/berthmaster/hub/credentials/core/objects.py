@@ -1,6 +1,6 @@
-"""The parts of objects that credentials reads. Pure.
+"""The fields of objects that the credentials service reads. Pure.
 
-A Secret shows nothing of what it holds when printed: it ends up in error texts otherwise.
+A printed Secret shows no data, because error messages would leak the data.
 """
 
 from typing import Any
@@ -11,7 +11,7 @@ from berthmaster.lib.kube.objects import Condition, Object, Struct
 
 
 class Secret(Object, frozen=True):
-    """Texts in base64 under keys."""
+    """Base64 texts by key."""
 
     data: dict[str, str] | None = None
 
@@ -23,14 +23,14 @@ class Secret(Object, frozen=True):
 
 
 class Endpoint(Struct, frozen=True):
-    """Where a cluster's API server is, and who vouches for it."""
+    """The address and the CA of a cluster's API server."""
 
     server: str = ""
     ca: str = msgspec.field(default="", name="certificate-authority-data")
 
 
 class Provider(Struct, frozen=True):
-    """One way to a cluster, as its profile shows it."""
+    """An access provider of a cluster, from its profile."""
 
     name: str = ""
     cluster: Endpoint | None = None
@@ -42,13 +42,13 @@ class ProfileStatus(Struct, frozen=True):
 
 
 class ClusterProfile(Object, frozen=True):
-    """A cluster as sig-multicluster's inventory shows it."""
+    """A cluster in the inventory of sig-multicluster."""
 
     status: ProfileStatus = ProfileStatus()
 
 
 class ClientConfig(Struct, frozen=True):
-    """Where a managed cluster's API server is."""
+    """The address of a managed cluster's API server."""
 
     url: str = ""
     ca_bundle: str | None = None
@@ -64,7 +64,7 @@ class ManagedCluster(Object, frozen=True):
 
 
 class Rotation(Struct, frozen=True):
-    """How long a managed account's token lives."""
+    """The lifetime of a managed account's token."""
 
     enabled: bool = True
     validity: str = ""
@@ -80,13 +80,13 @@ class AccountStatus(Struct, frozen=True):
 
 
 class ManagedServiceAccount(Object, frozen=True):
-    """An account in a cluster whose token OCM's addon brings to the hub."""
+    """An account in a cluster. OCM's addon copies its token to the hub."""
 
     spec: AccountSpec = AccountSpec()
     status: AccountStatus = AccountStatus()
 
 
 class ClusterPermission(Object, frozen=True):
-    """Roles and bindings that OCM makes in a cluster."""
+    """Roles and bindings that OCM creates in a cluster."""
 
     spec: dict[str, Any] = msgspec.field(default_factory=dict)

@@ -1,6 +1,6 @@
-"""What credentials sees of a cluster, and what steps found out. Pure.
+"""The observed state of a cluster, and the findings of steps. Pure.
 
-Nothing here shows a token when printed.
+No class shows a token when printed.
 """
 
 from collections.abc import Mapping
@@ -9,12 +9,12 @@ from typing import Final, NamedTuple
 
 from berthmaster.hub.credentials.core.names import digest
 
-LEAST_LIFE_S: Final = 600.0  # of a token: what an API server grants at least
-SHARE: Final = 2 / 3  # of its life, after which a bootstrap's token is renewed
+LEAST_LIFE_S: Final = 600.0  # seconds; minimum lifetime of a token that an API server grants
+SHARE: Final = 2 / 3  # fraction of its lifetime after which a bootstrap's token is renewed
 
 
 class Endpoint(NamedTuple):
-    """Where an API server is and who vouches for it (PEM; empty = the system's authorities)."""
+    """The address of an API server and its CA (PEM; empty = the system's authorities)."""
 
     server: str
     ca: bytes = b""
@@ -23,34 +23,34 @@ class Endpoint(NamedTuple):
 
     @property
     def fingerprint(self) -> str:
-        """Another one means another cluster."""
+        """Return a digest of the endpoint: a different digest means a different cluster."""
         return digest(self.server, self.ca.decode("latin-1"), self.server_name, self.proxy)
 
 
 class Bootstrap(NamedTuple):
-    """A person's kubeconfig for the worker, by which we make what is needed there."""
+    """An operator's kubeconfig for the worker, used to create Berthmaster's objects there."""
 
     endpoint: Endpoint
     secret: str  # namespace/name
-    version: str  # of the Secret: another one may hold other credentials
+    version: str  # resource version of the Secret; another version may hold other credentials
 
     @property
     def target(self) -> str:
-        """What a token was made for."""
+        """Return the digest of the endpoint for which a token was created."""
         return self.endpoint.fingerprint
 
 
 @dataclass(frozen=True)
 class Token:
-    """What OCM's addon brought."""
+    """A token from OCM's addon."""
 
     serial: str
     text: str = field(repr=False)
-    expires_at_s: float = 0.0  # 0 = not said
+    expires_at_s: float = 0.0  # 0 = unknown
 
 
 class Life(NamedTuple):
-    """What a ServiceAccount's token says of itself."""
+    """The claims of a ServiceAccount's token."""
 
     namespace: str
     account: str
@@ -59,30 +59,30 @@ class Life(NamedTuple):
 
     @property
     def lasts_s(self) -> float:
-        """How long it was made for; not less than an API server grants."""
+        """Return the token's duration, at least the minimum that an API server grants."""
         return max(LEAST_LIFE_S, self.expires_at_s - self.issued_at_s)
 
     def is_due(self, now_s: float, renew_after_s: float) -> bool:
-        """``renew_after_s``: 0 = at two thirds of its life."""
+        """Return whether to renew; ``renew_after_s`` 0 = at two thirds of the lifetime."""
         after_s = renew_after_s or SHARE * (self.expires_at_s - self.issued_at_s)
         return now_s >= self.issued_at_s + after_s
 
 
 class Managed(NamedTuple):
-    """Open Cluster Management makes the account; None = not known yet."""
+    """Access by an account of Open Cluster Management; None = not known yet."""
 
     endpoint: Endpoint | None
     token: Token | None
-    trouble: str = ""  # what the account's conditions say
+    trouble: str = ""  # message of the account's conditions
 
     @property
     def target(self) -> str:
-        """What a token was made for."""
+        """Return the digest of the endpoint for which a token was created."""
         return self.endpoint.fingerprint if self.endpoint is not None else ""
 
 
 class Refused(NamedTuple):
-    """A bootstrap Secret that is not used, with the field and what is wrong with it."""
+    """A refused bootstrap Secret, with the field and the error."""
 
     secret: str
     field: str
@@ -93,44 +93,44 @@ Source = Bootstrap | Managed | Refused
 
 
 class Held(NamedTuple):
-    """The Secret that Kueue reads, as far as it is ours."""
+    """The Secret that Kueue reads, if Berthmaster owns it."""
 
     target: str
     told: str
     serial: str
     issued_at_s: float
     expires_at_s: float
-    usable: bool  # it holds a kubeconfig
-    managed: bool  # its token is OCM's
+    usable: bool  # True with a kubeconfig inside
+    managed: bool  # True for OCM's token
     version: str
     uid: str
 
 
 class Registration(NamedTuple):
-    """Our MultiKueueCluster."""
+    """Berthmaster's MultiKueueCluster."""
 
-    right: bool  # it names our Secret
+    right: bool  # True if it names Berthmaster's Secret
     version: str
     uid: str
 
 
 class Observed(NamedTuple):
-    """All that the hub says of one cluster."""
+    """The hub's state of one cluster."""
 
     known: bool = False
-    told: str = ""  # fingerprint of what ManagedCluster and ClusterProfile say of its endpoint
+    told: str = ""  # digest of the endpoint in ManagedCluster and ClusterProfile
     source: Source | None = None
     secret: Held | None = None
     registered: Registration | None = None
-    listed_by: tuple[str, ...] = ()  # MultiKueueConfigs
-    requested: bool = False  # OCM's objects are there as we want them
-    asked: bool = False  # one of OCM's objects that is ours is there
-    foreign: str = ""  # an object of somebody else that stands where ours should
+    listed_by: tuple[str, ...] = ()  # names of MultiKueueConfigs
+    requested: bool = False  # OCM's objects exist and are correct
+    asked: bool = False  # one of OCM's objects by Berthmaster exists
+    foreign: str = ""  # another client's object under Berthmaster's name
 
 
 @dataclass(frozen=True)
 class Minted:
-    """A token that was verified and is not in Kueue's Secret yet."""
+    """A verified token that is not yet in Kueue's Secret."""
 
     target: str
     serial: str
@@ -141,10 +141,10 @@ class Minted:
 
 
 class Survey(NamedTuple):
-    """What of ours is on a worker."""
+    """Berthmaster's objects on a worker."""
 
     target: str
-    version: str  # of the bootstrap Secret
-    bound: Mapping[str, float]  # serial: when it was made, by our clock
-    account: bool  # account or roles are there
-    prepared: bool = False  # they are as they should be
+    version: str  # resource version of the bootstrap Secret
+    bound: Mapping[str, float]  # serial -> creation time by the hub's clock
+    account: bool  # account or roles exist
+    prepared: bool = False  # account and roles are correct

@@ -1,8 +1,8 @@
-"""What a hub's MultiKueue may do in a worker, as rules of a ClusterRole. Pure.
+"""The rights of a hub's MultiKueue in a worker, as rules of a ClusterRole. Pure.
 
-From the calls that MultiKueue makes there: it makes, follows and removes a copy of each Workload
-and of its job, and reads how the job stands. It never needs a Secret, a ConfigMap, a node, a role,
-or to write a pod. A job's status is written by the worker itself.
+The rules follow from MultiKueue's calls: create, watch and delete a copy of each Workload and of
+its job, and read the job's status. MultiKueue needs no Secret, ConfigMap, node or role, and writes
+no pod. The worker itself writes a job's status.
 """
 
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ _KEEPS: Final = ("create", "delete", "get", "list", "patch", "watch")
 
 
 class Framework(NamedTuple):
-    """One kind of job that MultiKueue copies."""
+    """A kind of job that MultiKueue copies."""
 
     group: str
     plural: str
@@ -43,7 +43,7 @@ Rule = dict[str, Any]
 
 
 def rules(frameworks: Sequence[str]) -> list[Rule]:
-    """The least that suffices for these kinds of jobs, in a stable order."""
+    """Return the minimum rules for these kinds of jobs, in a stable order."""
     found: list[Rule] = [
         _rule("kueue.x-k8s.io", "workloads", (*_KEEPS, "update")),
         _rule("kueue.x-k8s.io", "workloads/status", ("get", "patch", "update")),

@@ -1,18 +1,18 @@
-"""Where a cluster's credentials stand and what comes next, as a table. Pure.
+"""The stage of a cluster's credentials and the next step, as a table. Pure.
 
 Rules of this file:
 
-- A stage is what is true of both sides now, never what we remember having done: whoever starts
-  anew, or takes over, finds the same stage and goes on from there.
-- A row is (stage, condition); the first row whose condition holds is the stage. There are two
-  tables: for a cluster that is to have access, and for one that is not.
-- A cluster that is gone and is still listed by a MultiKueueConfig keeps its access, renewals and
-  all, until it is drained: taking it away would run jobs twice.
-- A new token is published before the old one's bound Secret is deleted, and that one is deleted
-  only ``grace_s`` later: whoever read the old token a moment ago must be able to finish.
-- Nothing is registered with Kueue whose token was not tried in this life.
-- A token that is not yet published is not older than ``MINTED_S``: by then whoever else leads may
-  have taken its bound Secret for an orphan.
+- A stage describes the present state of both sides, never past actions. After a restart or a
+  takeover, a replica finds the same stage and continues.
+- A row is (stage, condition), and the first row whose condition holds is the stage. One table is
+  for clusters that get access, the other for clusters that lose access.
+- A deleted cluster that a MultiKueueConfig still lists keeps its access, with renewals, until
+  drained. Revoking earlier would run jobs twice.
+- A new token is published before the old token's bound Secret is deleted. The deletion waits
+  ``grace_s``, so that a client with the old token can finish.
+- Kueue gets no registration before this process has verified the token.
+- An unpublished token is at most ``MINTED_S`` old. After that, another leader may have deleted its
+  bound Secret as an orphan.
 """
 
 from collections.abc import Callable
@@ -29,39 +29,39 @@ from berthmaster.hub.credentials.core.observed import (
 )
 
 MINTED_S: Final = 20.0
-RENEW_SHARE: Final = 2 / 3  # of a token's life; the kubelet renews at 80 %
+RENEW_SHARE: Final = 2 / 3  # fraction of a token's lifetime; the kubelet renews at 80 %
 
 
 class Stage(Enum):
-    """Where one cluster stands."""
+    """The stage of one cluster."""
 
-    # It is to have access.
-    IN_THE_WAY = "InTheWay"  # an object of somebody else's stands where ours should
+    # Stages with access.
+    IN_THE_WAY = "InTheWay"  # another client owns an object under Berthmaster's name
     REGISTER = "Registering"
-    NO_SOURCE = "NoSource"  # nobody gave us a way in
-    REFUSED = "Refused"  # the way that was given is not one that we take
+    NO_SOURCE = "NoSource"  # no bootstrap Secret exists
+    REFUSED = "Refused"  # the bootstrap is not accepted
     PUBLISH = "Publishing"
     PREPARE = "Preparing"
     MINT = "Minting"
-    REQUEST = "Requesting"  # of OCM
-    AWAIT = "AwaitingToken"  # of OCM
+    REQUEST = "Requesting"  # from OCM
+    AWAIT = "AwaitingToken"  # from OCM
     ADOPT = "Adopting"  # OCM's token
     SWEEP = "Sweeping"
     CHECK = "Checking"
     HELD = "Held"
-    # It is not.
+    # Stages without access.
     UNREGISTER = "Unregistering"
     RELEASE = "Releasing"  # OCM's objects
-    EMPTY = "Emptying"  # the hub's Secret, as the worker cannot be reached
+    EMPTY = "Emptying"  # the hub's Secret, because the worker is unreachable
     REVOKE = "Revoking"
     FORGET = "Forgetting"
-    LINGER = "Lingering"  # a token that nobody can revoke runs out by itself
+    LINGER = "Lingering"  # wait until an irrevocable token expires
     LOOK = "Looking"
     NOTHING = "Nothing"
 
 
 class Due(Enum):
-    """Why a new token is needed."""
+    """The reason for a new token."""
 
     FIRST = "there is none"
     REPLACED = "the cluster was replaced"
@@ -75,35 +75,35 @@ CHECK_S: Final = 60.0
 
 
 class Times(NamedTuple):
-    """What stages depend on, in seconds."""
+    """Times that stages depend on, in seconds."""
 
-    renew_after_s: float = 0.0  # 0 = by RENEW_SHARE alone
+    renew_after_s: float = 0.0  # 0 = RENEW_SHARE only
     grace_s: float = 60.0
-    check_s: float = CHECK_S  # between two real calls with each token that Kueue has
+    check_s: float = CHECK_S  # seconds between two real calls with each token that Kueue has
 
 
 class View(NamedTuple):
-    """One cluster: what the hub says, and what this process found out since it started."""
+    """One cluster: the state of the hub, and the findings of this process."""
 
     seen: Observed
     survey: Survey | None = None
     minted: Minted | None = None
-    rejected: str = ""  # the serial that the worker did not know
+    rejected: str = ""  # serial that the worker rejected
     checked_at_s: float = 0.0
-    revoked: bool = False  # by us, in this life
+    revoked: bool = False  # revoked by this process
     failed_to_revoke: bool = False
-    way_in: Bootstrap | None = None  # the last that was there: to revoke by
+    way_in: Bootstrap | None = None  # the last known bootstrap, used to revoke
     now_s: float = 0.0
     times: Times = Times()
 
 
 def keeps(view: View) -> bool:
-    """Whether it is to have access."""
+    """Return whether the cluster gets access."""
     return view.seen.known or bool(view.seen.listed_by)
 
 
 def renew_at_s(view: View) -> float:
-    """When the token that Kueue has is to be renewed."""
+    """Return the time to renew the token that Kueue has."""
     held = view.seen.secret
     if held is None:
         return 0.0
@@ -117,12 +117,12 @@ def renew_at_s(view: View) -> float:
 
 
 def due(view: View) -> Due | None:
-    """Why a new token is needed, or None."""
+    """Return the reason for a new token, or None."""
     held, source = view.seen.secret, view.seen.source
     if held is None or not held.usable:
         return Due.FIRST
     if not isinstance(source, Bootstrap | Managed):
-        return None  # nothing could be done about it
+        return None  # without a source no token can be created
     if source.target and held.target != source.target:
         return Due.REPLACED
     if view.seen.told and held.told and view.seen.told != held.told:
@@ -139,7 +139,7 @@ def due(view: View) -> Due | None:
 
 
 def usable(view: View) -> bool:
-    """Whether Kueue has a token that should work."""
+    """Return whether Kueue has a token that should work."""
     held = view.seen.secret
     if held is None or not held.usable or view.rejected == held.serial:
         return False
@@ -147,7 +147,7 @@ def usable(view: View) -> bool:
 
 
 def ready(view: View) -> Minted | None:
-    """A token that may be published now."""
+    """Return a token that may be published now."""
     minted, source = view.minted, view.seen.source
     if minted is None or not isinstance(source, Bootstrap | Managed):
         return None
@@ -160,7 +160,7 @@ def ready(view: View) -> Minted | None:
 
 
 def orphans(view: View) -> tuple[str, ...]:
-    """Serials of bound Secrets whose token nobody uses any more."""
+    """Return the serials of bound Secrets whose token is unused."""
     held, survey = view.seen.secret, _survey(view)
     if survey is None:
         return ()
@@ -176,7 +176,7 @@ def orphans(view: View) -> tuple[str, ...]:
 
 
 def _survey(view: View) -> Survey | None:
-    """What is known of the worker, if it is the one that is meant now."""
+    """Return the survey of the worker, if the survey is of the current target."""
     source = view.seen.source
     survey = view.survey
     if survey is None or not isinstance(source, Bootstrap):
@@ -278,6 +278,6 @@ LEFT: Final[tuple[Row, ...]] = (
 
 
 def stage_of(view: View) -> Stage:
-    """The first row that holds."""
+    """Return the first stage whose condition holds."""
     table = KEPT if keeps(view) else LEFT
     return next(stage for stage, holds in table if holds(view))

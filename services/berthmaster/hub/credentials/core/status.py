@@ -1,7 +1,7 @@
-"""What `kubectl get configmap` and `berth cluster credentials` show: one line of JSON a cluster.
+"""The status that `kubectl get configmap` and `berth cluster credentials` show, as JSON lines.
 
-Pure. A ConfigMap in our own namespace, as no object of the hub that we may write has a condition
-for this. Written when it changes; bounded as etcd bounds it.
+Pure. The status is a ConfigMap in the service's namespace, because no writable object of the hub
+has a condition for it. The ConfigMap is written on change, within etcd's size limit.
 """
 
 from collections.abc import Mapping, Sequence
@@ -15,7 +15,7 @@ from berthmaster.lib.kube.objects import Object, timestamp
 NAME: Final = "berthmaster-credentials"
 MAX_BYTES: Final = 900_000  # an object may have 1 MiB
 MAX_MESSAGE_CHARS: Final = 600
-MORE: Final = "_more"  # no name of a cluster begins so
+MORE: Final = "_more"  # no cluster name begins with an underscore
 
 
 class ConfigMap(Object, frozen=True):
@@ -34,7 +34,7 @@ class Line(msgspec.Struct, rename="camel", frozen=True, kw_only=True):
 
 
 def line(status: Status) -> Line:
-    """A cluster as people see it."""
+    """Return the status line of a cluster."""
     return Line(
         state="Draining" if status.draining else status.stage.value,
         ready=status.usable,
@@ -48,7 +48,7 @@ def line(status: Status) -> Line:
 
 
 def table(statuses: Sequence[Status]) -> dict[str, str]:
-    """The ConfigMap's data: those that do not fit are counted."""
+    """Return the ConfigMap's data, with a count of the clusters that do not fit."""
     found: dict[str, str] = {}
     size = 0
     for number, status in enumerate(statuses):
@@ -62,7 +62,7 @@ def table(statuses: Sequence[Status]) -> dict[str, str]:
 
 
 def parse(data: Mapping[str, str]) -> tuple[dict[str, Line], int]:
-    """What ``table`` made: clusters by name, and how many did not fit. Raises MsgspecError."""
+    """Return the clusters by name, and the number that did not fit. Raises MsgspecError."""
     more = data.get(MORE, "0")
     lines = {
         name: msgspec.json.decode(text, type=Line) for name, text in data.items() if name != MORE

@@ -1,4 +1,4 @@
-"""Which step each stage asks for: the other half of the table in stages.py. Pure."""
+"""The step of each stage: the second half of the table in stages.py. Pure."""
 
 from typing import Final
 
@@ -86,7 +86,7 @@ def _forget(cluster: str, view: View) -> Step:
 
 
 def _wait(cluster: str, view: View) -> None:
-    """Nothing to do but to wait for somebody or for a time."""
+    """Return no step: the stage waits for an event or a time."""
 
 
 STEPS: Final = {

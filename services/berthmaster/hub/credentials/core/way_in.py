@@ -1,10 +1,11 @@
-"""What a person applies in a worker without Open Cluster Management, so that we get in there. Pure.
+"""The manifests that an operator applies in a worker without Open Cluster Management. Pure.
 
-An account for one hub and one cluster, with rights by name: it may make the one account that Kueue
-will use, change and delete that and nothing of others, and give tokens to it and to itself. It
-holds MultiKueue's own rights, since nobody can hand on what he has not: it has neither ``escalate``
-nor ``bind``. Creating cannot be limited by name; what is made under another name can have no more
-rights than these, and cannot be deleted again.
+The manifests create an account for one hub and one cluster, with rights limited by name. The
+account may create the one account for Kueue, and change and delete only that. The account may issue
+tokens for Kueue's account and for itself. The account needs MultiKueue's own rights, because RBAC
+grants only rights that the granter has, and the account has neither ``escalate`` nor ``bind``. RBAC
+cannot limit creation by name. An account under another name gets at most these rights and cannot be
+deleted again.
 """
 
 from collections.abc import Sequence
@@ -18,7 +19,11 @@ _RBAC: Final = "rbac.authorization.k8s.io"
 
 
 def documents(hub: str, cluster: str, *, namespace: str, frameworks: Sequence[str]) -> list[Body]:
-    """``hub``: its id (the uid of its namespace kube-system). ``namespace``: ours in the worker."""
+    """Return the manifests.
+
+    ``hub`` is the hub's id: the uid of its namespace kube-system. ``namespace`` is Berthmaster's in
+    the worker.
+    """
     name, made = names.bootstrap(hub, cluster), names.account(hub, cluster)
     subject = {"kind": "ServiceAccount", "name": name, "namespace": namespace}
     labels = {"pod-security.kubernetes.io/enforce": "restricted"}
@@ -48,7 +53,7 @@ def _inside(name: str, made: str) -> list[Rule]:
         _rule("", ["serviceaccounts"], ["create"]),
         _rule("", ["serviceaccounts"], ["get", "patch", "delete"], [made]),
         _rule("", ["serviceaccounts/token"], ["create"], [made, name]),
-        # Empty ones, to which tokens are bound: deleting one ends its token.
+        # Empty Secrets to which tokens are bound: deleting a Secret ends its token.
         _rule("", ["secrets"], ["list", "create", "delete"]),
     ]
 
