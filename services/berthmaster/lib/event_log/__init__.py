@@ -1,5 +1,5 @@
 """The event log of workloads: guarded appends, commits, event histories, detection of damage.
 
-May live here: how events are stored and read, the marks of a log, and their comparison. Must not:
-repair (cli/recover does), or what an event means for one service.
+Belongs here: how events are stored and read, high-water marks of a log, and their comparison. Not
+here: repair (cli/recover), or the meaning of an event for one service.
 """

@@ -1,17 +1,16 @@
-"""What is wrong with a log, by what services remember of it. Pure.
+"""Detects damage of a log by the services' high-water marks. Pure.
 
-A service remembers a mark of each log: its incarnation, its last sequence, and a digest of that
-message. For example, a mark says that WORKLOADS of incarnation a3 went up to 930, digest 5f. The
-log is damaged if it
+A mark records the log's incarnation, its last sequence, and a digest of that message. Example: a
+mark says that WORKLOADS of incarnation a3 reached 930, digest 5f. The log is damaged if
 
-- is not there, or is of an incarnation that did not replace a3;
-- ends below 930: its end is lost;
-- has another message under 930: its end was lost, and it has grown again since;
-- has none under 930, and the archivist cannot have removed it;
-- says itself that it could not read some of its files.
+- the stream is missing, or of an incarnation that did not replace a3,
+- the last sequence is below 930: the end is lost,
+- 930 holds another message: the end was lost, and the log has grown again since,
+- 930 holds no message, and the archivist cannot have removed one,
+- the server reports that some files were unreadable.
 
-A message that is gone from the middle no mark tells of, since the archivist removes messages: that
-`berth audit` finds, which reads the whole log and the archive.
+Marks do not detect a message missing from the middle, since the archivist removes messages. `berth
+audit` does, by reading the whole log and the archive.
 """
 
 import hashlib
@@ -29,25 +28,28 @@ REMEDY: Final = (
 
 
 class StreamState(NamedTuple):
-    """What the server says of a stream."""
+    """The state of a stream as reported by the server."""
 
     incarnation: str
     last: int
-    replaces: frozenset[str] = frozenset()  # incarnations that `berth recover` has replaced by it
-    recovering: bool = False  # `berth recover` reads it
-    lost_bytes: int = 0  # of its files that the server could not read
+    # incarnations that `berth recover` has replaced by this one
+    replaces: frozenset[str] = frozenset()
+    recovering: bool = False  # `berth recover` is reading the stream
+    lost_bytes: int = 0  # bytes that the server could not read from the stream's files
 
 
 def digest_of(sequence: int, subject: str, data: bytes) -> str:
-    """The digest of one message, 16 hexadecimal digits."""
+    """Return the digest of one message, 16 hexadecimal digits."""
     digest = hashlib.blake2b(f"{sequence} {subject}\n".encode(), digest_size=8)
     digest.update(data)
     return digest.hexdigest()
 
 
 def damage(stream: str, seen: StreamState | None, marks: Iterable[tuple[StreamMark, str]]) -> str:
-    """Why the stream is not the one of these marks, each with who remembers it; "" = it is, as far
-    as the server's words go: messages are compared beside that (``to_compare``)."""
+    """Return why the stream does not match these marks, each with its service; "" = no damage.
+
+    Only the server's stream state is compared. For messages see ``to_compare``.
+    """
     marks = [(mark, by) for mark, by in marks if mark.stream == stream]
     if seen is None:
         return f"{stream} is not there" if marks else ""
@@ -68,7 +70,7 @@ def damage(stream: str, seen: StreamState | None, marks: Iterable[tuple[StreamMa
 def to_compare(
     stream: str, seen: StreamState, marks: Iterable[tuple[StreamMark, str]]
 ) -> list[StreamMark]:
-    """Marks whose message is to be looked at, one a sequence and digest."""
+    """Return the marks whose message to compare, one per sequence and digest."""
     found = {
         (mark.sequence, mark.digest): mark
         for mark, _ in marks
@@ -78,15 +80,17 @@ def to_compare(
 
 
 def is_another(mark: StreamMark, subject: str, data: bytes) -> bool:
-    """Whether the message that stands under the mark's sequence is not the marked one."""
+    """Return whether the message under the mark's sequence differs from the marked one."""
     return digest_of(mark.sequence, subject, data) != mark.digest
 
 
 def may_be_removed(mark: StreamMark, other: str) -> bool:
-    """Whether the archivist may have removed the marked message, by the subject of another one that
-    is left: of the newest decision of its chain, or of any event of its workload ("" = none). The
-    archivist removes a decision once another stands behind it, and events of a workload once its
-    ending does."""
+    """Return whether the archivist may have removed the marked message.
+
+    ``other``: the subject of another message that is left; "" = none. For a decision, this is the
+    newest decision of its chain. For an event, this is any event of its workload. The archivist
+    removes a decision when another follows, and the events of a workload after its ending.
+    """
     if is_decision(mark.subject):
         return bool(other)
     try:
@@ -96,7 +100,7 @@ def may_be_removed(mark: StreamMark, other: str) -> bool:
 
 
 def is_replaced(seen: Mapping[str, StreamState], own: Sequence[StreamMark]) -> bool:
-    """Whether `berth recover` has put another stream in the place of one of these."""
+    """Return whether `berth recover` has replaced one of these streams."""
     return any(
         (now := seen.get(mark.stream)) is not None and mark.incarnation in now.replaces
         for mark in own
@@ -104,5 +108,5 @@ def is_replaced(seen: Mapping[str, StreamState], own: Sequence[StreamMark]) -> b
 
 
 def by_service(marks: Iterable[LogMark]) -> list[tuple[StreamMark, str]]:
-    """The marks of all services, each with whose it is."""
+    """Return the marks of all services, each with its service."""
     return [(one, mark.service) for mark in marks for one in mark.streams]

@@ -1,8 +1,8 @@
-"""What a decider hears: the log, facts of the fleet, and what operators set, decoded once.
+"""Input of a decider: the log, facts of the fleet, and operators' settings, decoded once.
 
-Every decider, the resolver and the MultiKueue reconciler, folds the same three streams. What it
-cannot read goes to the dead letters: an event freezes its workload, a decision of its own cell
-keeps it from deciding at all, since a newer decider is at work.
+Every decider (the resolver, the MultiKueue reconciler) folds the same three streams. Unreadable
+messages become dead letters. An unreadable event freezes its workload. An unreadable decision of
+the decider's own cell stops all its decisions, since a newer decider is running.
 """
 
 import asyncio
@@ -23,7 +23,7 @@ from berthmaster.lib.nats.message_subjects import ControlReader, decode_event
 from berthmaster.lib.nats.stream_messages import Recorded
 from berthmaster.lib.runtime.service import Context
 
-MAX_DEAD_LETTERS: Final = 256  # dead letters on their way; more are in the log and counted
+MAX_DEAD_LETTERS: Final = 256  # dead letters in flight; others are only logged and counted
 CLOSE_LIMIT_S: Final = 1.0
 REMEDY: Final = "a newer version reads it"
 
@@ -31,11 +31,11 @@ REMEDY: Final = "a newer version reads it"
 class Decider(Protocol):
     @property
     def cell(self) -> str:
-        """Whose chain of decisions is its own."""
+        """Return the cell whose decision chain the decider writes."""
 
     @property
     def stirred(self) -> bool:
-        """Whether it has something to look at."""
+        """Return whether the decider has work."""
 
     def on_event(
         self,
@@ -45,13 +45,13 @@ class Decider(Protocol):
         *,
         void: bool = False,
     ) -> Verdict | None:
-        """An event of the log, in its order; ``void``: its content is another workload's."""
+        """Handle an event of the log, in order. ``void``: the content names another workload."""
 
     def on_unreadable(self, tenant: str, workload_id: str, sequence: int, why: str) -> None:
-        """An event that this reader does not understand."""
+        """Handle an event that this reader cannot decode."""
 
     def on_unreadable_decision(self, sequence: int, why: str) -> None:
-        """A decision of its cell that this reader does not understand."""
+        """Handle a decision of the own cell that this reader cannot decode."""
 
     def on_decision(self, decision: Decision, sequence: int) -> None: ...
 
@@ -61,11 +61,11 @@ class Decider(Protocol):
 
 
 class DeciderInput:
-    """Feeds one core. ``wake`` is called when it may have something to do."""
+    """Feeds one decider core. ``wake`` is called when the core may have work."""
 
     def __init__(self, ctx: Context[Any], core: Decider, wake: Callable[[], None]) -> None:
         self._settings = ControlReader()
-        self.conn: Connection | None = None  # without one, dead letters are only logged
+        self.conn: Connection | None = None  # if None, dead letters are only logged
         self._ctx = ctx
         self._core = core
         self._wake = wake
@@ -149,6 +149,6 @@ class DeciderInput:
         task.add_done_callback(self._dead_letters.discard)
 
     async def close(self) -> None:
-        """Let the dead letters that are on their way arrive, within a time limit."""
+        """Wait for dead letters in flight, within a time limit."""
         if self._dead_letters:
             await asyncio.wait(self._dead_letters, timeout=CLOSE_LIMIT_S)

@@ -1,7 +1,7 @@
-"""What a decider follows: the log, facts of the fleet, what operators set, and the log's guard.
+"""The streams of a decider: the log, facts of the fleet, operators' settings, and the log's guard.
 
-The three deciders (resolver, MultiKueue reconciler, Karmada) share it. Whether they may decide is
-``whole``: the log is the one that it was, and all three streams have been read to their ends.
+The three deciders (resolver, MultiKueue reconciler, Karmada) share this class. They may decide
+while ``whole`` is True: the log is undamaged, and all three streams have been read to their ends.
 """
 
 from collections.abc import Callable, Sequence
@@ -19,7 +19,7 @@ from berthmaster.lib.runtime.service import Context
 
 
 class Feed:
-    """Feeds one core. ``wake`` is called when it may have something to do."""
+    """Feeds one decider core. ``wake`` is called when the core may have work."""
 
     def __init__(
         self,
@@ -34,9 +34,10 @@ class Feed:
         on_ready: Callable[[str], None] = lambda _: None,
         follows: Sequence[str] = FOLLOWED[WORKLOADS],
     ) -> None:
-        """``name``: of the service. ``mark``: under which name it remembers the log, if another.
-        ``on_gone``: a fact's subject that a listing did not find any more. ``on_ready``: called
-        with "log", "fleet" or "control" once that stream has been read to its end."""
+        """``name``: of the service. ``mark``: the name of its high-water mark, if different.
+        ``on_gone``: called with the subject of a fact that a listing no longer found. ``on_ready``:
+        called with "log", "fleet" or "control" once that stream has been read to its end.
+        """
         self._ctx = ctx
         self._conn = conn
         self._wake = wake
@@ -55,16 +56,16 @@ class Feed:
 
     @property
     def whole(self) -> bool:
-        """Whether anything may be decided on what has been read."""
+        """Return whether the decider may decide on the state read so far."""
         return self._guard.sound and all(self.caught_up.values())
 
     @property
     def has_read(self) -> bool:
-        """Whether all three streams have been read to their ends."""
+        """Return whether all three streams have been read to their ends."""
         return all(self.caught_up.values())
 
     async def begin(self) -> bool:
-        """Wait until the log is the one that it was. False: the service was told to stop first."""
+        """Wait until the log is undamaged. Return False if the service is stopped before."""
         for part in self.caught_up:
             self._ctx.health.ready(part, False, "catching up")
         return await self._guard.begin()
@@ -84,7 +85,7 @@ class Feed:
         )
 
     async def close(self) -> None:
-        """Let the dead letters that are on their way arrive, within a time limit."""
+        """Wait for dead letters in flight, within a time limit."""
         await self._input.close()
 
     def _on_recorded(self, recorded: Recorded) -> None:

@@ -1,9 +1,10 @@
 """Group commit of single appends: under load, many writers share one sync to disk.
 
-A synced append costs the server about as much as a synced batch of a hundred. Appends go out one by
-one while few wait. When more wait, all of them go as one atomic batch, each event behind its own
-guard. The server refuses a batch of which one guard fails, and each event is then tried alone. So
-an append has the same outcome as without a group. All writers of one connection share a group.
+A synced append costs the server about as much as a synced batch of a hundred. While few appends
+wait, they are sent one by one. When more wait, all of them are sent as one atomic batch, each event
+with its own guard. The server refuses a batch if one guard fails, and each event is then tried
+alone. So an append has the same outcome as without a group. All writers of one connection share a
+group.
 """
 
 import asyncio
@@ -16,15 +17,15 @@ from berthmaster.lib.messages.workload import WorkloadEvent
 from berthmaster.lib.nats.connection import Connection
 from berthmaster.lib.nats.errors import BusError
 
-SINGLES_IN_FLIGHT: Final = 12  # beyond this, waiting for company costs less than going alone
+SINGLES_IN_FLIGHT: Final = 12  # above this, waiting for a batch costs less than a single append
 BATCH_EVENTS: Final = 200
 BATCHES_IN_FLIGHT: Final = 2
-MAX_WAITING: Final = 20_000  # appends; beyond this, whoever asks waits with them
+MAX_WAITING: Final = 20_000  # appends; above this, callers wait before they queue
 _Entry = tuple[WorkloadEvent, "asyncio.Future[Outcome]"]
 
 
 class GroupCommit:
-    """``append`` like EventLog's, with the company of all others on this connection."""
+    """``append`` like EventLog's, batched with all others on this connection."""
 
     def __init__(self, log: EventLog) -> None:
         self._log = log
@@ -35,10 +36,11 @@ class GroupCommit:
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def append(self, event: WorkloadEvent, *, in_doubt: bool = False) -> Outcome:
-        """Store one event if its aggregate still is at ``event.after``. Raises TooLarge.
+        """Store one event if its aggregate is still at ``event.after``. Raises TooLarge.
 
-        ``in_doubt``: it was sent before, and nobody knows what came of that. In a batch that is
-        refused each is settled by itself anyway."""
+        ``in_doubt``: the event was sent before with an unknown outcome. After a refused batch each
+        event is settled alone anyway.
+        """
         if not self._waiting and self._singles < SINGLES_IN_FLIGHT:
             self._singles += 1
             try:
@@ -55,7 +57,7 @@ class GroupCommit:
     def _next(self) -> None:
         while self._waiting and self._batches < BATCHES_IN_FLIGHT:
             if len(self._waiting) == 1 and self._singles >= SINGLES_IN_FLIGHT:
-                return  # one of those under way will call again
+                return  # a single append in flight will call again
             self._batches += 1
             count = min(BATCH_EVENTS, len(self._waiting))
             self._run(self._send([self._waiting.popleft() for _ in range(count)]))
@@ -70,7 +72,7 @@ class GroupCommit:
         try:
             outcomes = await self._log.append_together([event for event, _ in entries])
         except BusError:
-            outcomes = None  # nothing of it is certain: each for itself
+            outcomes = None  # the outcome is uncertain: settle each event alone
         finally:
             self._batches -= 1
             self._next()
@@ -94,7 +96,7 @@ class GroupCommit:
 
 
 def shared_group_commit(conn: Connection, *, settle_limit_s: float | None = None) -> GroupCommit:
-    """The group of this connection; made at the first call, with that call's time limit."""
+    """Return this connection's group, created at the first call with that call's time limit."""
     known = conn.parts.get(GroupCommit)
     if not isinstance(known, GroupCommit):
         limit_s = SETTLE_LIMIT_S if settle_limit_s is None else settle_limit_s

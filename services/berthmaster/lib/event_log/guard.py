@@ -1,12 +1,25 @@
-"""Keeps a service from working on a log that is not the one that it has read or written.
+"""Stops a service while its log is not the one that the service has read or written.
 
-A service compares the logs with the marks of all services when it begins and at each connection,
-and with its own mark every second (damage.py). While something is wrong it is not ready, decides
-and stores nothing, and says why; executors keep what they run. When `berth recover` has put another
-log in its place, the service folds that from its beginning.
+``LogGuard`` has ``begin`` (compare before the service reads), ``run`` (compare from then on),
+``sound`` and ``why`` (may the service decide?). The comparison itself is in damage.py, its
+high-water marks in marks.py.
 
-For example, a server lost the newest block of WORKLOADS when it was restarted. The resolver, which
-had read up to 930, connects again, sees that the log ends at 512, and is damaged a second later.
+Example: the resolver has read WORKLOADS up to 930 when the server restarts and loses its newest
+block.
+
+    0.0 s   the connection is lost at 930: nothing is decided until the logs are compared
+    0.4 s   reconnected. The log ends at 512, below 930. A new leader may not see all messages yet.
+    1.4 s   the log still ends at 512: damaged. The resolver is not ready, and gives the reason.
+
+Rules:
+
+- At ``begin``, at each connection and while damaged, the logs are compared with the marks of all
+  services. Otherwise they are compared with the service's own mark, every second.
+- While a log is damaged, the service is not ready, decides and stores nothing, and reports why.
+  Executors keep their jobs running.
+- When `berth recover` has built another log, ``run`` raises StreamReplaced. The service then folds
+  the new log from its beginning.
+- A service stores its mark only while the logs are undamaged.
 """
 
 import asyncio
@@ -29,7 +42,7 @@ from berthmaster.lib.runtime.service import Context
 
 CHECK_S: Final = 1.0
 FIRST_CHECKS_S: Final = 0.25
-SETTLE_S: Final = 1.0  # a new leader may need a moment to see all that was stored
+SETTLE_S: Final = 1.0  # a new leader may need some time to see all stored messages
 PART: Final = "logs"
 UNCHECKED: Final = "the log was not compared since the connection was lost"
 MEMORY_HELP: Final = (
@@ -39,7 +52,7 @@ MEMORY_HELP: Final = (
 
 
 class LogGuard:
-    """One service's part in it."""
+    """One service's guard of the logs."""
 
     def __init__(
         self,
@@ -50,14 +63,15 @@ class LogGuard:
         folder: str = "",
         on_change: Callable[[str], None] = lambda _: None,
     ) -> None:
-        """``folder``: where to remember beside the bus. ``on_change``: called with why nothing may
-        be decided ("" = all is well) whenever that changes."""
+        """``folder``: where to store the mark besides the bus; "" = only on the bus. ``on_change``:
+        called with the reason why the service may not decide ("" = it may) at each change.
+        """
         self._ctx = ctx
         self._conn = conn
         self._name = name
         self._folder = Path(folder) if folder else None
         self._on_change = on_change
-        self._compared_through = -1  # number of the connection
+        self._compared_through = -1  # number of reconnections at the last comparison
         self._last: tuple[int, str, bytes] | None = None  # newest of WORKLOADS, read or written
         self._own: dict[str, StreamMark] = {}
         self._stored_marks: tuple[StreamMark, ...] = ()
@@ -70,18 +84,18 @@ class LogGuard:
 
     @property
     def sound(self) -> bool:
-        """Whether anything may be decided on the log."""
+        """Return whether the service may decide on the log."""
         return self._begun and not self.why
 
     @property
     def why(self) -> str:
-        """Why nothing may be decided; "" = it may."""
+        """Return why the service may not decide; "" = it may."""
         if self._reason:
             return self._reason
         return UNCHECKED if self._compared_through != self._conn.reconnects else ""
 
     async def begin(self) -> bool:
-        """Compare until the logs are what they were. False: the service was told to stop first."""
+        """Compare until the logs are undamaged. Return False if the service is stopped before."""
         stopping = self._ctx.stopping
         self._begun = False
         self._own, self._last, self._reported = {}, None, None
@@ -101,18 +115,19 @@ class LogGuard:
         return False
 
     def saw(self, recorded: Recorded) -> None:
-        """A message of WORKLOADS, as the service follows it."""
+        """Record a message of WORKLOADS that the service has read."""
         self._last = (recorded.sequence, recorded.subject, recorded.data)
 
     def _on_stored(self, subject: str, data: bytes, sequence: int) -> None:
-        """A write of this service was acknowledged."""
+        """Record an acknowledged write of this service."""
         newest = self._last[0] if self._last is not None else 0
         if stream_of(subject) == WORKLOADS and sequence > newest:
             self._last = (sequence, subject, data)
 
     async def run(self) -> None:
-        """Compare every second and at each connection, and keep the service's mark. Raises
-        StreamReplaced when another log has taken the place of the one that was compared."""
+        """Compare every second and at each connection, and store the service's mark. Raises
+        StreamReplaced when `berth recover` has replaced the compared log.
+        """
         connected = asyncio.Event()
 
         def reconnected() -> None:
@@ -137,7 +152,7 @@ class LogGuard:
             forget()
 
     async def _compare(self) -> None:
-        """Raises BusError, OSError, StreamReplaced."""
+        """Compare once. Raises BusError, OSError, StreamReplaced."""
         through = self._conn.reconnects
         own = [(mark, self._name) for mark in (*self._own.values(), *self._newest())]
         marks = own
@@ -161,12 +176,13 @@ class LogGuard:
             if loop.time() - self._damaged_since_s >= SETTLE_S:
                 self._reason = damages
             else:
-                self._compared_through = -1  # until it is known whether it lasts
+                self._compared_through = -1  # unverified until the damage lasts
         self._report()
 
     def _newest(self) -> list[StreamMark]:
-        """A mark of the last message that this service has read or written, of the same stream as
-        its mark before."""
+        """Return a mark of the last message that this service has read or written, of the same
+        stream incarnation as its previous mark.
+        """
         known = self._own.get(WORKLOADS)
         if known is None or self._last is None or self._last[0] <= known.sequence:
             return []
@@ -182,7 +198,7 @@ class LogGuard:
         ]
 
     async def _remember(self, seen: dict[str, StreamState]) -> None:
-        """What a later comparison is made with. Raises BusError."""
+        """Update the marks for later comparisons. Raises BusError."""
         newest = {mark.stream: mark for mark in self._newest()}
         for stream, one in seen.items():
             known = self._own.get(stream)
@@ -206,7 +222,7 @@ class LogGuard:
         )
 
     async def _store_mark(self) -> None:
-        """Raises BusError, OSError."""
+        """Store the marks if they changed. Raises BusError, OSError."""
         marks = tuple(self._own[stream] for stream in WATCHED if stream in self._own)
         if self._damaged_since_s is None and marks and marks != self._stored_marks:
             mark = LogMark(service=self._name, at_s=self._conn.now(), streams=marks)
@@ -214,7 +230,7 @@ class LogGuard:
             self._stored_marks = marks
 
     def _report(self) -> None:
-        """To health, metrics, the service's log, and whoever waits for it."""
+        """Report to health, metrics, the service's log, and ``on_change``."""
         why = self.why
         if why == self._reported:
             return

@@ -1,6 +1,7 @@
-"""Marks of the logs: stored on the bus beside the leases, one a service, and in a folder's files.
+"""High-water marks of the logs: one per service, stored on the bus beside the leases and in a
+folder's files.
 
-With them the logs are compared. See damage.py for an example of a mark.
+See damage.py for an example of a mark.
 """
 
 import os
@@ -50,7 +51,9 @@ _INFO: Final = msgspec.json.Decoder(_Info)
 
 
 async def read_stream_state(conn: Connection, stream: str) -> StreamState | None:
-    """Return the state of a stream by the server; None = there is none. Raises BusError."""
+    """Return the state of a stream as the server reports it; None = no such stream. Raises
+    BusError.
+    """
     info = await find_stream(conn, stream)
     if info is None:
         return None
@@ -102,7 +105,7 @@ def _take(found: list[LogMark], log: LogLike, raw: bytes) -> None:
 
 
 async def store_mark(conn: Connection, mark: LogMark, folder: Path | None) -> None:
-    """Store a mark in place of the service's last one. Raises BusError, OSError."""
+    """Replace the service's mark. Raises BusError, OSError."""
     raw = encode(mark)
     if folder is not None:
         _write_file(folder, mark.service, raw)
@@ -110,8 +113,9 @@ async def store_mark(conn: Connection, mark: LogMark, folder: Path | None) -> No
 
 
 async def restore_mark(conn: Connection, service: str, folder: Path) -> None:
-    """Put the mark that the folder has of a service on a bus that has lost it: `berth recover`
-    looks there for what the new log replaces. Raises BusError, OSError."""
+    """Restore a service's mark from the folder to a bus that has lost the mark. `berth recover`
+    looks up there which log the new one replaces. Raises BusError, OSError.
+    """
     for raw in _read_files(folder, f"log-{service}.json"):
         if await last_message(conn, LEASES, subjects.log_mark(service)) is None:
             await conn.store(subjects.log_mark(service), raw)

@@ -1,4 +1,4 @@
-"""Settings of services that read the log, and of those among them that place jobs."""
+"""Settings of services that read the log, and of deciders among them."""
 
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ MOST_WEIGHT: Final = 10.0
 
 
 def weights_problem(pairs: tuple[str, ...], components: Collection[str]) -> str:
-    """Return what weights of components of the score must be, or "" if they are right."""
+    """Return the valid form of score weights; "" if these are valid."""
     for pair in pairs:
         name, _, number = pair.partition("=")
         try:

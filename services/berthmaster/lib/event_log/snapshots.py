@@ -1,9 +1,14 @@
-"""Snapshots in the object store, so that a start folds from there and not from the first event.
+"""Snapshots in the object store, so that a service starts from a snapshot, not from the first
+event.
 
-A snapshot is an object as every NATS client knows them: chunks under one subject, then one message
-that names them with size and digest, so that a half-written one is nobody's. The last few of a name
-take turns in as many slots. What is loaded was checked; a damaged one is passed over for the one
-before. A snapshot only saves time, so none at all is better than a wrong one.
+A snapshot is an ordinary object of the NATS object store: chunks under one subject, then one
+message with their name, size and digest. So a half-written object is invisible. The last few
+snapshots of a name rotate through a fixed number of slots.
+
+Example: ``keep=2`` uses the slots ``resolver.0`` and ``resolver.1``. The third save overwrites
+``resolver.0``. If ``resolver.0`` is then damaged, ``load`` returns ``resolver.1``.
+
+``load`` verifies the digest. A snapshot only saves time, so none is better than a wrong one.
 """
 
 import asyncio
@@ -25,9 +30,9 @@ from berthmaster.lib.nats.subjects import token
 MAX_BYTES: Final = 1024**3
 MAX_CHUNK_BYTES: Final = 256 * 1024
 MOST_KEPT: Final = 8
-IN_FLIGHT: Final = 16  # chunks that are sent before the first acknowledgement is waited for
+IN_FLIGHT: Final = 16  # chunks that are sent before the first acknowledgement is awaited
 PUT_TIMEOUT_S: Final = 10.0
-ORPHANED_AFTER_S: Final = 600.0  # chunks without a name: their saver crashed, or is still at it
+ORPHANED_AFTER_S: Final = 600.0  # age of unnamed chunks: their writer crashed, or is still writing
 _BUCKET: Final = "SNAPSHOTS"
 _DIGEST: Final = "SHA-256="
 
@@ -37,7 +42,7 @@ class _Options(msgspec.Struct, omit_defaults=True):
 
 
 class _Object(msgspec.Struct, omit_defaults=True):
-    """What names an object; the fields are the object store's."""
+    """The message that names an object, with the object store's fields."""
 
     name: str
     bucket: str
@@ -80,8 +85,9 @@ def _chunk_subject(nuid: str) -> str:
 
 
 async def save(conn: Connection, name: str, data: bytes, keep: int = 2) -> None:
-    """Keep a snapshot and the ``keep - 1`` before it. Raises TooLarge, and BusError: the ones
-    before are still there then."""
+    """Store a snapshot and keep the ``keep - 1`` before. Raises TooLarge, and BusError: the earlier
+    snapshots still exist then.
+    """
     if not 1 <= keep <= MOST_KEPT:
         raise ValueError(f"keep: 1 to {MOST_KEPT}, not {keep}")
     if len(data) > MAX_BYTES:
@@ -113,7 +119,7 @@ async def save(conn: Connection, name: str, data: bytes, keep: int = 2) -> None:
 
 
 async def load(conn: Connection, name: str) -> bytes | None:
-    """The newest whole snapshot, or None. Raises BusError."""
+    """Return the newest undamaged snapshot, or None. Raises BusError."""
     for slot in sorted(await _slots(conn, name), key=lambda slot: -slot.sequence):
         if slot.found is None:
             continue
@@ -143,7 +149,7 @@ async def _slots(conn: Connection, name: str) -> list[_Slot]:
 async def _put_chunks(
     conn: Connection, nuid: str, data: bytes, chunk_bytes: int
 ) -> tuple[int, str]:
-    """Store the chunks in order; how many, and the digest of all."""
+    """Store the chunks in order. Return their number, and the digest of all."""
     digest = hashlib.sha256()
     view = memoryview(data)
     chunks = 0
@@ -166,7 +172,7 @@ async def _put(
 
 
 async def _read(conn: Connection, found: _Object) -> bytes | None:
-    """Its bytes, or None if they are not what was saved."""
+    """Return the object's bytes, or None if they differ from the saved ones."""
     if not 0 <= found.size <= MAX_BYTES:
         return None
     parts: list[bytes] = []
@@ -188,7 +194,7 @@ async def _read(conn: Connection, found: _Object) -> bytes | None:
 async def _clear_away(
     conn: Connection, name: str, used: set[str], replaced: _Object | None
 ) -> None:
-    """Drop the chunks of what was replaced, and what crashed savers of this name left behind."""
+    """Delete the chunks of the replaced snapshot, and those of crashed writers of this name."""
     stale = [replaced.nuid] if replaced is not None and replaced.nuid not in used else []
     try:
         raw = await conn.api(f"STREAM.INFO.{SNAPSHOTS}", {"subjects_filter": _chunk_subject(">")})
@@ -201,5 +207,5 @@ async def _clear_away(
                     stale.append(nuid)
         for nuid in stale:
             await conn.api(f"STREAM.PURGE.{SNAPSHOTS}", {"filter": _chunk_subject(nuid)})
-    except BusError as error:  # they only take room, until the next save
+    except BusError as error:  # they only occupy space, until the next save
         conn.log.warning("old snapshots not deleted", name=name, why=str(error))

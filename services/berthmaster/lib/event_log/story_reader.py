@@ -1,9 +1,10 @@
-"""Reads the stories of many workloads at once, each as whole as if it were read alone.
+"""Reads the event histories of many workloads at once, each as complete as if read alone.
 
-One request brings the last message of every subject of all the workloads that somebody waits for.
-It may be answered by a replica that is behind, and of a subject with several messages it tells one.
-So the leader's index is asked for each workload afterwards: if it names just what was read, that is
-the story; else the story is read by itself.
+One request returns the last message of every subject of all requested workloads. A replica that is
+behind may answer, and the answer has only one message of a subject with several. So the leader's
+index is read for each workload afterwards. Example: the index has one message each under two
+subjects, and the batch brought these two: the history is complete. Otherwise this history is read
+alone.
 """
 
 import asyncio
@@ -23,10 +24,10 @@ from berthmaster.lib.nats.stream_reads import GET_TIMEOUT_S
 from berthmaster.lib.nats.streams import WORKLOADS
 
 ASK: Final = f"DIRECT.GET.{WORKLOADS}"
-AT_ONCE: Final = 64  # stories: some hundred messages, while others wait for that replica as well
-MOST: Final = 1024  # messages that the server brings for one request
+AT_ONCE: Final = 64  # histories: some hundred messages, while others wait for the same replica
+MOST: Final = 1024  # messages that the server returns for one request
 END_OF_BATCH: Final = "204"
-PAUSE_S: Final = 30.0  # after a batch that did not come; each story is read by itself meanwhile
+PAUSE_S: Final = 30.0  # after a failed batch; meanwhile each history is read alone
 
 Name = tuple[str, str]  # tenant and id
 _Each = Callable[[Msg], Awaitable[None]]
@@ -38,20 +39,21 @@ class _Query(NamedTuple):
 
 
 class StoryReader:
-    """``read`` from as many tasks as you like; they are the bound of what waits."""
+    """``read`` for any number of tasks. The number of tasks bounds the queue."""
 
     def __init__(self, conn: Connection, log: EventLog) -> None:
         self._conn = conn
         self._log = log
         self._waiting: list[_Query] = []
         self._task: asyncio.Task[None] | None = None
-        self._next_s = float("-inf")  # when the next batch may be asked for
+        self._next_s = float("-inf")  # time of the next permitted batch
         self.batches = 0
-        self.alone = 0  # stories that had to be read by themselves
+        self.alone = 0  # number of histories read alone
 
     async def read(self, tenant: str, workload_id: str) -> list[Message]:
-        """All of one workload's events in order, as ``EventLog.story`` reads them. Raises
-        BusError."""
+        """Return all of one workload's events in order, as ``EventLog.story`` does. Raises
+        BusError.
+        """
         asked = _Query((tenant, workload_id), asyncio.get_running_loop().create_future())
         self._waiting.append(asked)
         if self._task is None:
@@ -64,21 +66,21 @@ class StoryReader:
         return await self._log.story(tenant, workload_id)
 
     async def _work(self) -> None:
-        """Until nobody waits."""
+        """Read batches until no request waits."""
         try:
             while self._waiting:
                 asked, self._waiting = self._waiting[:AT_ONCE], self._waiting[AT_ONCE:]
                 found = await self._together({each.name for each in asked})
                 for name, future in asked:
-                    if not future.done():  # its task may have been given up
+                    if not future.done():  # its task may have been cancelled
                         future.set_result(found.get(name, []))
         finally:
             self._task = None
-            for each in self._waiting:  # only if this was cancelled: the process ends
+            for each in self._waiting:  # only if this task was cancelled: the process ends
                 each.found.cancel()
 
     async def _together(self, names: set[Name]) -> dict[Name, list[Message]]:
-        """What one request brings; nothing if it fails, so that each is read by itself."""
+        """Return the histories of one request; none on failure, so that each is read alone."""
         loop = asyncio.get_running_loop()
         if loop.time() < self._next_s:
             return {}
@@ -92,7 +94,7 @@ class StoryReader:
                 try:
                     place = subjects.parse_workload_event(message.subject)
                 except subjects.SubjectError:
-                    return  # the index names it, and so the story is read by itself
+                    return  # the index contains it, so the history is read alone
                 found.setdefault((place.tenant, place.id), []).append(message)
             elif not ended.done():
                 if headers.get("Status") != END_OF_BATCH:
@@ -116,7 +118,7 @@ class StoryReader:
         each: Callable[[Msg], Awaitable[None]],
         ended: "asyncio.Future[None]",
     ) -> None:
-        """Until the last of it came. Raises BusError."""
+        """Send the request and wait for its last message. Raises BusError."""
         request = {"multi_last": [subjects.aggregate(*name) for name in names], "batch": MOST}
         inbox = self._conn.nc.new_inbox()
         subscription = await self._conn.subscribe_raw(inbox, each)
@@ -131,4 +133,4 @@ class StoryReader:
             try:
                 await subscription.unsubscribe()
             except (nats_errors.Error, OSError):
-                pass  # the connection is gone, and the subscription with it
+                pass  # the connection is gone, with its subscription

@@ -1,9 +1,14 @@
 """The event log: guarded appends to workload aggregates, and atomic commits of decisions.
 
-Every write names the sequence that it was decided on, and the server stores it only if that still
-is the aggregate's last. So a write may be repeated without harm, and a lost acknowledgement is
-settled by asking the stream's leader what is last: our bytes (then it was stored), the old
-sequence (then it was not, and is tried again), or somebody else's (then it never will be).
+Every write has a guard: the sequence on which it was decided. The server stores the write only if
+that is still the aggregate's last one. So a write may be repeated safely. After a lost
+acknowledgement the leader's last message decides. Example: an event with ``after=40`` was sent
+without an answer.
+
+    last message             outcome
+    40                       not stored: tried again
+    47, the same bytes       stored under 47
+    47, another event        refused, since this one can never be stored
 """
 
 import asyncio
@@ -31,9 +36,11 @@ Part = tuple[str, bytes, dict[str, str]]  # subject, data, headers (guards)
 
 
 async def send_batch(conn: Connection, parts: Sequence[Part], *, timeout_s: float) -> int:
-    """The sequence of the last one. Raises BusError, and ValueError for an empty batch."""
+    """Send an atomic batch and return the sequence of its last message. Raises BusError, and
+    ValueError for an empty batch.
+    """
     if not conn.connected:
-        raise NotConnected("the server is away")  # parts that are kept for it would be no batch
+        raise NotConnected("the server is away")  # buffered messages would not be a batch
     batch = secrets.token_hex(12)
     for number, (subject, data, guards) in enumerate(parts, 1):
         headers = guards | {"Nats-Batch-Id": batch, "Nats-Batch-Sequence": str(number)}
@@ -45,12 +52,12 @@ async def send_batch(conn: Connection, parts: Sequence[Part], *, timeout_s: floa
     raise ValueError("an empty batch")
 
 
-# Nothing was stored, and the same write may succeed soon: an election or a restart goes on, a
-# batch lost a part on its way, or others' batches take all the room.
+# Nothing was stored, and the same write may succeed soon: during an election or a restart, after a
+# batch lost a message, or while other batches use all slots.
 _TRANSIENT: Final = frozenset({10004, 10008, 10009, 10076, 10118, 10163, 10167, 10176, 10210})
-_STORE_FAILED: Final = 10077  # what went wrong is in its words only
+_STORE_FAILED: Final = 10077  # only the description says why
 TRY_TIMEOUT_S: Final = 2.0
-INFO_PATIENCE: Final = 2.5  # the server answers other requests first
+INFO_PATIENCE: Final = 2.5  # multiplier of the time limit: the server answers other requests first
 SETTLE_LIMIT_S: Final = 10.0
 MAX_BATCH: Final = 1000  # messages, the server's limit
 FIRST_PAUSE_S: Final = 0.02
@@ -65,14 +72,14 @@ class _SubjectInfo(msgspec.Struct):
     state: _SubjectState
 
 
-# The longest that a batch adds, so that sizes are checked before the first part is sent.
+# The longest headers of a batch, so that sizes are checked before the first message is sent.
 _BATCH_HEADERS: Final = {
     "Nats-Batch-Id": "0" * 24,
     "Nats-Batch-Sequence": "1000",
     "Nats-Batch-Commit": "1",
 }
 _Once = Callable[[], Awaitable[int]]
-_Ours = Callable[[float], Awaitable[int | None]]  # given the time limit of each request
+_Ours = Callable[[float], Awaitable[int | None]]  # called with the time limit of each request
 _SUBJECTS: Final = msgspec.json.Decoder(_SubjectInfo)
 
 
@@ -85,10 +92,10 @@ class EventLog:
         self._try_s = min(TRY_TIMEOUT_S, settle_limit_s)
 
     async def append(self, event: WorkloadEvent, *, in_doubt: bool = False) -> Outcome:
-        """Store one event if its aggregate still is at ``event.after``.
+        """Store one event if its aggregate is still at ``event.after``. Raises TooLarge.
 
-        Raises TooLarge. Unknown only after the time limit: reload before deciding anything.
-        ``in_doubt``: it was sent before, and nobody knows what came of that.
+        Returns Unknown only after the time limit: reload before the next decision. ``in_doubt``:
+        the event was sent before with an unknown outcome.
         """
         guard = subjects.aggregate(event.tenant, event.id)
         data = encode(event)
@@ -99,15 +106,16 @@ class EventLog:
             return await self._conn.store(subject, data, timeout_s=self._try_s, headers=headers)
 
         async def ours(limit_s: float) -> int | None:
-            """Its sequence if it was stored, None if not (yet). The first event behind the guard's
-            sequence tells: it is ours, or ours can never be stored."""
+            """Return the event's sequence if stored, None if not (yet). Raise _Lost if the first
+            event behind the guard's sequence is another one: this one can never be stored.
+            """
             last = await last_message(self._conn, WORKLOADS, guard, timeout_s=limit_s)
             if last is None or last.sequence <= event.after:
                 return None
             if last.data == data:
                 return last.sequence
-            # Something stands behind it. The whole story costs the server less than a search for
-            # the next message of an aggregate, which walks through all that others stored since.
+            # Another event follows. The whole history costs the server less than a search for the
+            # aggregate's next message, which walks through all that others stored since.
             for message in await self.story(event.tenant, event.id, timeout_s=limit_s):
                 if message.sequence > event.after:
                     if message.data == data:
@@ -118,17 +126,18 @@ class EventLog:
         return await self._settled(event.after, once, ours, in_doubt=in_doubt)
 
     async def append_together(self, events: Sequence[WorkloadEvent]) -> list[Outcome] | None:
-        """Try to store events of different workloads as one batch, each behind its own guard.
+        """Try to store events of different workloads as one batch, each with its own guard. Raises
+        TooLarge.
 
-        None: not all of it was stored, or nobody knows; then each must be appended ``in_doubt``.
-        Raises TooLarge.
+        None: the outcome is unknown, or not all was stored. Then append each event ``in_doubt``.
         """
         parts = []
         for event in events:
             guard = subjects.aggregate(event.tenant, event.id)
             parts.append((event_subject(event), encode(event), _guarded(guard, event.after)))
         if len({guarded[GUARD_SUBJECT] for _, _, guarded in parts}) < len(parts):
-            return None  # two of one workload: the later one was decided on what is not stored yet
+            # two events of one workload: the later one depends on an event not stored yet
+            return None
         for _, body, headers in parts:
             self._conn.check_size(body, headers | _BATCH_HEADERS)
         try:
@@ -138,9 +147,9 @@ class EventLog:
         return [Stored(last - len(parts) + number) for number in range(1, len(parts) + 1)]
 
     async def commit(self, decision: Decision, events: Sequence[WorkloadEvent]) -> Outcome:
-        """Store a decision and its events, all or nothing, each behind its guard.
+        """Store a decision and its events, all or nothing, each with its guard.
 
-        ``events`` are of different workloads. Raises TooLarge, and ValueError beyond MAX_BATCH.
+        ``events`` are of different workloads. Raises TooLarge, and ValueError above MAX_BATCH.
         """
         if len(events) + 1 > MAX_BATCH:
             raise ValueError(f"{len(events)} events; one commit holds at most {MAX_BATCH - 1}")
@@ -171,12 +180,12 @@ class EventLog:
     async def _settled(
         self, after: int, once: _Once, ours: _Ours, *, in_doubt: bool = False
     ) -> Outcome:
-        """Try until it is certain, or the time limit passes.
+        """Try until the outcome is certain, or the time limit passes.
 
-        A try without an answer leaves doubt: it may have been stored, or still be on its way, and
-        then the next try is refused because of our own write. From then on only what the stream
-        holds behind ``after`` tells the outcome, never a refusal alone; and nothing is written
-        again before the stream has told that: a server that is behind is not given more to do.
+        After a try without an answer, the write may be stored or still in flight. The next try may
+        then be refused because of this very write. From then on only the messages behind ``after``
+        decide the outcome, never a refusal alone. Nothing is written again until the stream has
+        been read, so that a server that is behind gets no more work.
         """
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self._settle_limit_s
@@ -196,7 +205,7 @@ class EventLog:
                     if not in_doubt or (guard_sequence is not None and guard_sequence < after):
                         return Refused(
                             guard_sequence
-                        )  # below ``after`` there never was room for ours
+                        )  # below ``after`` this write can never have been stored
                 elif not _may_pass(error):
                     return Unknown(why)
             except NotPermitted as error:
@@ -223,12 +232,11 @@ class EventLog:
     async def story(
         self, tenant: str, workload_id: str, *, timeout_s: float = GET_TIMEOUT_S
     ) -> list[Message]:
-        """All of one workload's events in order, from the leader. Raises BusError.
+        """Return all of one workload's events in order, from the leader. Raises BusError.
 
-        ``timeout_s``: of each request; whoever asks again should wait longer each time.
-
-        The stream's index names the subjects that have something; asking for the next message of
-        the whole aggregate instead would walk through everything that others wrote in between.
+        ``timeout_s``: of each request. A caller that retries should wait longer each time. The
+        stream's index names the subjects with messages. Asking for the next message of the whole
+        aggregate instead would walk through all that others wrote in between.
         """
         while True:
             counts = await self.counts(tenant, workload_id, timeout_s=timeout_s)
@@ -239,13 +247,15 @@ class EventLog:
             )
             if await self.counts(tenant, workload_id, timeout_s=timeout_s) == counts:
                 return messages
-            # Something was written or removed meanwhile, and a story with a hole in it would be
-            # judged as if nothing were missing. A life has few events, so this ends.
+            # A message was written or removed meanwhile, and a history with a gap would be folded
+            # as if complete. A workload has few events, so the loop ends.
 
     async def counts(
         self, tenant: str, workload_id: str, *, timeout_s: float = GET_TIMEOUT_S
     ) -> dict[str, int]:
-        """How many messages each subject of one workload has, from the leader. Raises BusError."""
+        """Return the number of messages of each subject of one workload, from the leader. Raises
+        BusError.
+        """
         guard = subjects.aggregate(tenant, workload_id)
         raw = await self._conn.api(
             f"STREAM.INFO.{WORKLOADS}",
@@ -255,7 +265,7 @@ class EventLog:
         return _SUBJECTS.decode(raw).state.subjects or {}
 
     async def _under(self, subject: str, count: int, timeout_s: float) -> list[Message]:
-        """All messages of one subject; nearly always there is one."""
+        """Return all messages of one subject, nearly always one."""
         last = await last_message(self._conn, WORKLOADS, subject, timeout_s=timeout_s)
         if last is None:
             return []
@@ -271,7 +281,9 @@ class EventLog:
 
 
 def recorded(message: Message) -> RecordedEvent:
-    """The event of one message of the log. Raises UNREADABLE where this reader does not know it."""
+    """Return the event of one message of the log. Raises UNREADABLE if this reader cannot decode
+    the event.
+    """
     event, is_astray = decode_event(message.subject, message.data)
     return RecordedEvent(
         sequence=message.sequence, stored_at_s=message.stored_at_s, event=event, void=is_astray
@@ -279,13 +291,16 @@ def recorded(message: Message) -> RecordedEvent:
 
 
 def decode_story(messages: Sequence[Message]) -> list[RecordedEvent]:
-    """All of them. Raises UNREADABLE at the first that cannot be read (``recorded``)."""
+    """Return the events of all messages. Raises UNREADABLE at the first undecodable one
+    (``recorded``).
+    """
     return [recorded(message) for message in messages]
 
 
 async def archived_story(conn: Connection, tenant: str, workload_id: str) -> list[RecordedEvent]:
-    """What the archive has of a workload. A long story is several messages; of what is there twice
-    the first counts. Raises BusError, UNREADABLE."""
+    """Return a workload's archived events. A long history spans several messages. Of duplicates the
+    first is used. Raises BusError, UNREADABLE.
+    """
     events: dict[tuple[int, float], RecordedEvent] = {}
     subject = subjects.archive(tenant, workload_id)
     start = 1
@@ -299,7 +314,7 @@ async def archived_story(conn: Connection, tenant: str, workload_id: str) -> lis
 
 
 class _Lost(Exception):
-    """Somebody else's write took the place."""
+    """Another writer stored an event first."""
 
     def __init__(self, last: int) -> None:
         self.last = last
@@ -310,8 +325,9 @@ def _guarded(guard: str, after: int) -> dict[str, str]:
 
 
 def _may_pass(error: ApiError) -> bool:
-    """Whether the same write may succeed soon. A full stream (its limits are "maximum …") needs a
-    person or the archive, so the caller hears of it at once."""
+    """Return whether the same write may succeed soon. A full stream (an error "maximum …") needs an
+    operator or the archivist, so the caller gets the error at once.
+    """
     if error.code == _STORE_FAILED:
         return "maximum" not in error.description
     return error.code in _TRANSIENT
