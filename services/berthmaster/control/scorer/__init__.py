@@ -1,4 +1,5 @@
-"""Computes scores of nodes and clusters from facts and telemetry, with the age of their inputs.
+"""Scores of nodes and clusters, computed from facts and telemetry, with the age of their inputs.
 
-May live here: score formulas, the dead band, ageing. Must not: choose a cluster for a job.
+This package has the score formulas, the dead band and the ageing. Choosing a cluster for a job
+belongs to the resolver.
 """

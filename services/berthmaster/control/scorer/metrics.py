@@ -1,4 +1,4 @@
-"""The scorer's figures for Prometheus: counted as plain numbers, shown once a second."""
+"""The scorer's Prometheus metrics, counted as plain numbers and updated once a second."""
 
 from collections import Counter
 
@@ -9,7 +9,9 @@ from berthmaster.lib.runtime.metrics import Metrics
 
 
 class ScorerMetrics:
-    """A message costs an addition here; the locks of the real figures are taken by ``refresh``."""
+    """Counters that cost one addition per message. Only ``refresh`` takes the locks of
+    Prometheus.
+    """
 
     def __init__(self, metrics: Metrics, core: Scorer) -> None:
         self._core = core

@@ -1,7 +1,7 @@
-"""Stores scores: one at a time per cluster, always the newest, and only while the lease is held.
+"""Store scores, one at a time for each cluster, while the lease is held.
 
-A score that waits is replaced by the next one of its cluster, so what waits is bounded by the
-number of clusters, and a slow answer for one cluster delays no other.
+A newer score of the same cluster replaces a waiting one. Waiting scores are thus bounded by the
+number of clusters, and a slow write for one cluster delays no other.
 """
 
 from collections.abc import Callable, Coroutine
@@ -14,7 +14,7 @@ from berthmaster.lib.nats.facts import FactWriter
 
 
 class Publisher:
-    """Carries out PutScore."""
+    """Performs PutScore."""
 
     def __init__(
         self,
@@ -34,7 +34,7 @@ class Publisher:
         self._busy: set[str] = set()
 
     def put(self, score: PutScore) -> None:
-        """Store this soon, in place of what waits for the same cluster."""
+        """Store a score soon, and replace the waiting score of the same cluster."""
         cluster = score.fact.cluster
         self._waiting[cluster] = score
         if cluster not in self._busy:
@@ -50,7 +50,7 @@ class Publisher:
 
     async def _store(self, score: PutScore) -> None:
         if not self._may_write():
-            # Somebody else publishes now, or the next renewal is only late: then it is told again.
+            # Another replica publishes now, or the renewal is late and the core repeats the score.
             return self._on_failed(score, "the lease is not held")
         try:
             await self._writer.put(subjects.score(score.fact.cluster), score.fact)

@@ -1,8 +1,8 @@
-"""`berth serve scorer`: facts and telemetry in, a score per cluster out, on change and for ever.
+"""The scorer: read facts and telemetry, and publish a score per cluster on every change.
 
-The core computes whether or not this process publishes; the holder of the shard's lease does. So a
-second scorer of the same shard is warm, and takes over within two seconds of the first one's death
-under a larger epoch, by which readers drop whatever the first may still send.
+Every replica of a shard computes the scores, and the holder of the shard's lease publishes them.
+When the holder dies, another replica takes over within two seconds, under a larger epoch. Readers
+then drop late scores of the dead holder.
 """
 
 import asyncio
@@ -40,12 +40,12 @@ from berthmaster.lib.runtime.periodic import beats
 from berthmaster.lib.runtime.service import Context, Service
 
 NAME: Final = "scorer"
-# Telemetry is replaced every second: a few of the messages that are no good tell what is wrong,
-# and all of them are counted.
+# Telemetry is replaced every second: a few of the invalid messages are enough for a diagnosis. All
+# of them are counted.
 LETTERS_A_SECOND: Final = 10
-LONGEST_SLEEP_S: Final = 1.0  # between two ticks, so that a clock that is set is noticed
+LONGEST_SLEEP_S: Final = 1.0  # maximum between two ticks, to notice a clock that was set
 RETRY_S: Final = 0.2
-LEASE_TTL_S: Final = 1.2  # with the pause between two looks below the 2 s that readers are promised
+LEASE_TTL_S: Final = 1.2  # with the pause between two checks below the 2 s promised to readers
 MIX_MESSAGES: Final = 20_000  # of the workloads' log read at a start for the job mix: one second
 DEAF_AFTER_S: Final = 5.0  # without a message or heartbeat of the fleet's stream
 
@@ -82,11 +82,11 @@ class Shell:
         self._gained = asyncio.Event()
         self._timer: asyncio.TimerHandle | None = None
         self._closed: dict[str, dict[tuple[str, int], ClosedGpu]] = {}  # as last stored
-        self._wake_s = 0.0  # what the timer is set to, by the server's clock
+        self._wake_s = 0.0  # time of the timer by the server's clock
         self._letters: deque[tuple[str, bytes, NotBelieved]] = deque(maxlen=LETTERS_A_SECOND)
 
     async def run(self) -> None:
-        """Score until the service is asked to stop; the lease is given back at the end."""
+        """Score until the service is asked to stop, then release the lease."""
         ctx = self._ctx
         ctx.health.ready("fleet", False, "the facts have not been read")
         ctx.spawn(self._mirror.run(caught_up=self._caught_up.set), name="mirror facts")
@@ -100,10 +100,10 @@ class Shell:
         lease.cancel()
         await asyncio.wait({lease}, timeout=1.0)
 
-    # What comes in
+    # Inputs
 
     async def _listen(self) -> None:
-        # Telemetry of nodes that no fact has named yet would be ignored anyway.
+        # The core ignores telemetry of nodes without a fact.
         await self._caught_up.wait()
         await self._conn.subscribe(TELEMETRY_SUBJECTS, self._on_telemetry)
 
@@ -126,7 +126,7 @@ class Shell:
             self._tell(event)
 
     def _log_gpus(self, score: ClusterScore) -> None:
-        """Log which GPUs were closed and opened, once for all replicas."""
+        """Log GPUs closed and opened. Only the lease holder logs, so each appears once."""
         now = {(node, gpu.index): gpu for node, gpus in score.closed_gpus.items() for gpu in gpus}
         before = self._closed.get(score.cluster, {})
         self._closed[score.cluster] = now
@@ -151,7 +151,7 @@ class Shell:
             self._tell(event)
 
     async def _follow_mix(self) -> None:
-        """The submitted workloads, from some way back."""
+        """Follow the submitted workloads, from ``MIX_MESSAGES`` before the end."""
         start: int | None = None
         while True:
             try:
@@ -164,7 +164,7 @@ class Shell:
                 self._ctx.log.warning("workloads stream replaced", why=str(error))
                 start = 1
             except BusError:
-                await asyncio.sleep(RETRY_S)  # the stream has not been made, or the bus is away
+                await asyncio.sleep(RETRY_S)  # no stream yet, or the bus is unreachable
 
     def _on_submitted(self, recorded: Recorded) -> None:
         self._figures.messages["submitted"] += 1
@@ -199,7 +199,7 @@ class Shell:
         self._timer = None
         self._tell(Tick())
 
-    # Who publishes
+    # The lease
 
     def _on_gained(self, sequence: int) -> None:
         self._gained.set()
@@ -209,7 +209,7 @@ class Shell:
         self._tell(Deposed())
 
     async def _lead(self) -> None:
-        """Whenever the lease is gained: a new epoch, then everything is told anew."""
+        """Begin a new epoch at each gain of the lease, then publish all scores again."""
         await self._caught_up.wait()
         while True:
             await self._gained.wait()
@@ -231,7 +231,7 @@ class Shell:
         self._ctx.log.warning("score not stored", cluster=put.fact.cluster, why=why)
         self._tell(ScoreNotStored(put.fact.cluster))
 
-    # Now and then
+    # Periodic work
 
     async def _keep_house(self) -> None:
         health = self._ctx.health

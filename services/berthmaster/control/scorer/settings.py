@@ -1,4 +1,4 @@
-"""What the scorer can be told, and what its core makes of it."""
+"""The scorer's settings, and the core's rules made from them."""
 
 from dataclasses import dataclass
 
@@ -8,7 +8,7 @@ from berthmaster.control.scorer.core.shard import Shard, parse_shard
 from berthmaster.lib.runtime.settings import CommonSettings, setting
 
 _MIB_A_GIB = 1024.0
-WITHDRAWN_AFTER = 8.0  # times stale_after_s: long enough to restart or move a reporter
+WITHDRAWN_AFTER = 8.0  # times stale_after_s: enough to restart or move a reporter
 
 
 def _shard(text: str) -> str:
@@ -23,8 +23,6 @@ def _scale(amounts: tuple[float, ...]) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class ScorerSettings(CommonSettings):
-    """Each with its unit and the reason of its default."""
-
     shard: str = setting(
         "1/1",
         check=_shard,
@@ -78,7 +76,7 @@ class ScorerSettings(CommonSettings):
 
 
 def rules_of(settings: ScorerSettings) -> ScoringRules:
-    """The part that the core works by."""
+    """Return the core's rules."""
     return ScoringRules(
         stale_after_s=settings.stale_after_s,
         withdraw_after_s=WITHDRAWN_AFTER * settings.stale_after_s,
@@ -89,7 +87,7 @@ def rules_of(settings: ScorerSettings) -> ScoringRules:
 
 
 def shard_of_settings(settings: ScorerSettings) -> Shard:
-    """The shard; the settings' own check has seen it."""
+    """Return the shard, which the settings' own check has accepted."""
     return parse_shard(settings.shard) or Shard()
 
 

@@ -1,11 +1,14 @@
 """Receipts of placements, signed by the door, to rebuild a lost log.
 
-An executor keeps the receipt with the job object. The executor returns the receipt when the door
-does not know the attempt, or when `berth recover` asks. The receipt proves the tenant, the request,
-the cluster and the attempt. Only the door can make receipts: the key is derived from the seed in
-the
-door's credentials. All replicas of the door have that seed, and no agent has it. The format is
-opaque to executors: base64 of the content, a dot, base64 of the keyed digest.
+Example: attempt 2 of acme/train runs on red, and the log is lost. `berth recover` asks the executor
+of red for its attempts. The executor returns the receipt kept with the job object. The receipt
+names
+acme/train, its request, red and attempt 2. The door checks the signature, and publishes the proven
+attempt. An executor also returns a receipt when the door does not know the attempt.
+
+Only the door can make receipts: the key is derived from the seed in the door's credentials. All
+replicas of the door have that seed, and no agent has it. The format is opaque to executors: base64
+of the content, a dot, base64 of the keyed digest.
 """
 
 import hashlib

@@ -1,8 +1,8 @@
-"""One cluster as the scorer knows it: its nodes' reports and telemetry, folded into its totals.
+"""One cluster as the scorer knows it: reports and telemetry of its nodes, folded into totals. Pure.
 
-Pure. Telemetry counts while it is live: until three of its own intervals after it was received, by
-our clock. The order of a node's telemetry is epoch and counter; the node's own clock orders
-nothing. Once it has lapsed, whatever comes next is news, so that a wrong epoch heals.
+Telemetry is live for three of its own intervals after receipt, by our clock. A node's telemetry is
+ordered by epoch and counter. The node's own clock orders nothing. After the live period any message
+is accepted, so that a wrong epoch heals.
 """
 
 from collections.abc import Iterator, Mapping
@@ -49,16 +49,16 @@ from berthmaster.lib.messages.telemetry import NodeTelemetry
 
 LEAST_LIVE_S: Final = 3.0  # an agent at 1 Hz or more may lose a few messages
 # Two jobs on one GPU hardly slow each other while both are below 70 % busy (Lucid, ASPLOS'23).
-# Under MPS they run side by side, each on its own SMs: there it is the SMs that must be left
-# (measured on an H200, see docs/reference/measurements.md).
+# Under MPS they run in parallel, each on its own SMs, so the free SMs decide (measured on an H200,
+# see docs/reference/measurements.md).
 CALM_PERCENT: Final = 70
 
 
 class Changed(msgspec.Struct, frozen=True):
-    dropped: Drop | None = None  # it had no effect, or only the effect that its node is gone
-    capacity: bool = False  # amounts on which the fleet's scale rests
-    only_measured: bool = False  # nothing but what telemetry measures
-    only_life: bool = False  # nothing but that its reporter is there
+    dropped: Drop | None = None  # no effect, or only the removal of its node
+    capacity: bool = False  # amounts that set the fleet's scale
+    only_measured: bool = False  # nothing but telemetry's measurements
+    only_life: bool = False  # nothing but a heartbeat
 
 
 SOMETHING: Final = Changed()
@@ -69,7 +69,7 @@ OLD: Final = Changed(dropped=Drop.OLD)
 
 
 class _Node:
-    """What is known of one node beyond its contribution."""
+    """State of one node beyond its contribution."""
 
     __slots__ = (
         *("calm", "counter", "epoch", "gpus", "healthy", "idle", "live_until_s", "report"),
@@ -79,18 +79,18 @@ class _Node:
     def __init__(self, report: NodeReport) -> None:
         self.report = report
         self.healthy: tuple[str, ...] = ()  # keys of its healthy GPUs
-        self.shared: tuple[str, ...] = ()  # of those, the ones taken in part
-        self.side_by_side = False  # under MPS: whoever shares a GPU has SMs of its own
+        self.shared: tuple[str, ...] = ()  # the healthy GPUs allocated in part
+        self.side_by_side = False  # under MPS, where each sharing pod has its own SMs
         self.epoch = 0
         self.counter = 0
         self.live_until_s = 0.0  # 0: no live telemetry
-        self.idle: dict[str, int] = {}  # GPU -> idle share in 1/1000 percent, where measured
-        self.calm: frozenset[str] = frozenset()  # GPUs that are measured and leave room for another
-        # By key, the GPUs that are not well: they stay so when telemetry lapses.
+        self.idle: dict[str, int] = {}  # GPU -> measured idle time in 1/1000 percent
+        self.calm: frozenset[str] = frozenset()  # measured GPUs with capacity for another job
+        # Unhealthy GPUs by key. They stay unhealthy when telemetry lapses.
         self.gpus: dict[str, GpuState] = {}
 
     def closed(self) -> dict[str, tuple[object, ...]]:
-        """What of its GPUs others see."""
+        """Return the published state of its closed GPUs."""
         return {
             key: (state.fault, state.since_s)
             for key, state in self.gpus.items()
@@ -108,7 +108,7 @@ class _Node:
 
 
 class ScoredCluster:
-    """One cluster. ``ours``: this shard scores it; of others only the size matters."""
+    """One cluster. ``ours``: scored by this shard. Of other clusters only the size is used."""
 
     def __init__(self, name: str, *, ours: bool, faults: FaultRules | None = None) -> None:
         self.name = name
@@ -117,18 +117,18 @@ class ScoredCluster:
         self.totals = Totals()
         self.life = Life()
         self._nodes: dict[str, _Node] = {}
-        self._stamps: dict[str, Stamp] = {}  # node -> of its newest fact, NodeGone included
+        self._stamps: dict[str, Stamp] = {}  # node -> stamp of its newest fact, NodeGone included
         self._alive: ClusterAlive | None = None
         self._profile: ClusterProfile | None = None
         self._membership: Membership | None = None
         self._measured = Life()  # by its hub
-        self.closed_gpus: dict[str, tuple[ClosedGpu, ...]] = {}  # of each node that has some
+        self.closed_gpus: dict[str, tuple[ClosedGpu, ...]] = {}  # of each node with closed GPUs
         self._closed_before: Mapping[str, tuple[ClosedGpu, ...]] = {}  # by the newest score
-        # What readers were told, which is the core's business
-        self.told: ClusterScore | None = None  # None: they must hear of it anew
+        # The score last published, for the core.
+        self.told: ClusterScore | None = None  # None: must be published
         self.told_s = 0.0
-        self.hold_s = 0.0  # nothing is told before
-        self.since_s: float | None = None  # first change that has not been looked at
+        self.hold_s = 0.0  # no score before this time
+        self.since_s: float | None = None  # first change since the last check
 
     @property
     def empty(self) -> bool:
@@ -137,34 +137,35 @@ class ScoredCluster:
 
     @property
     def newest(self) -> Life:
-        """Its own signs of life. Of one that never gave any, when its hub measured it last."""
+        """Return its own last heartbeat. Without any, return its hub's last measurement."""
         return self.life if self.life.seen_s is not None else self._measured
 
     @property
     def room(self) -> HubRoom | None:
-        """What its hub has measured, where it does not speak for itself."""
+        """Return the hub's measurement if the cluster itself has never reported."""
         spoken = self._nodes or self.life.seen_s is not None or self._membership is None
         return None if spoken or self._membership is None else self._membership.room
 
     def has(self) -> Amount:
-        """Allocatable in all."""
+        """Return all allocatable amounts."""
         return self.totals.cluster_has() if self.room is None else amount_of(self.room.allocatable)
 
     @property
     def expected_nodes(self) -> int:
-        """As many as its profile speaks of."""
+        """Return the number of nodes in its profile."""
         return self._profile.nodes if self._profile is not None else 0
 
     def knows(self, node: str) -> bool:
-        """Whether a believable report of this node is there."""
+        """Return whether a valid report of this node is known."""
         return node in self._nodes
 
     def nodes(self) -> Iterator[str]:
         return iter(list(self._nodes))
 
     def saw_life(self, stored_at_s: float, now_s: float) -> None:
-        """A fact was stored then. A time ahead of our own clock would keep it fresh for too long
-        when it falls silent."""
+        """Note a fact's store time as a heartbeat. A time ahead of our own clock is cut, because it
+        would keep a silent cluster fresh for too long.
+        """
         seen_s = min(stored_at_s, now_s)
         if self.life.seen_s is None or seen_s > self.life.seen_s:
             self.life = msgspec.structs.replace(self.life, seen_s=seen_s)
@@ -172,7 +173,7 @@ class ScoredCluster:
     # Facts
 
     def on_alive(self, fact: ClusterAlive) -> Changed:
-        """A sign of life, and when to expect the next."""
+        """Note a heartbeat, and the interval until the next."""
         if self._alive is not None and fact.stamp <= self._alive.stamp:
             return OLD
         self._alive = fact
@@ -188,8 +189,9 @@ class ScoredCluster:
         return SOMETHING
 
     def on_membership(self, fact: Membership, stored_at_s: float, now_s: float) -> Changed:
-        """What its hub has measured of it: as old as its observation, which was before it was
-        told."""
+        """Take the hub's measurement. Its age is that of the observation, which precedes the
+        publication.
+        """
         before = self._membership
         if before is not None and fact.stamp <= before.stamp:
             return OLD
@@ -203,14 +205,15 @@ class ScoredCluster:
         return SOMETHING if same else CAPACITY
 
     def forget_membership(self) -> bool:
-        """The hub measures nothing (any more); whether it did."""
+        """Forget the hub's measurement. Return whether there was any."""
         known = self._membership is not None
         self._membership, self._measured = None, Life()
         return known
 
     def on_node(self, fact: NodeReport | NodeGone, mix: Mix) -> Changed:
-        """The newest word about a node. One that is not believed takes the node away: the older
-        report is no longer true either."""
+        """Take a node's newest report. An invalid one removes the node, because the older report is
+        no longer true either.
+        """
         known = self._stamps.get(fact.node)
         if known is not None and fact.stamp <= known:
             return OLD
@@ -224,14 +227,15 @@ class ScoredCluster:
             self._nodes[fact.node] = node = _Node(fact)
         node.report = fact
         self._recall_closed(node)
-        if node.gpus:  # a GPU that was replaced is another one
+        if node.gpus:  # a replaced GPU is another GPU
             listed = {reading_key(gpu.uuid, gpu.index) for gpu in fact.gpus}
             node.gpus = {key: state for key, state in node.gpus.items() if key in listed}
         return self._assess(node, mix)
 
     def recall_closed(self, closed: Mapping[str, tuple[ClosedGpu, ...]], mix: Mix) -> None:
-        """Keep GPUs closed that the newest score calls closed, until telemetry of their node says
-        otherwise: a scorer's start must not make a faulty GPU look well."""
+        """Keep the GPUs closed that the newest score lists as closed, until telemetry of their node
+        arrives. A start of the scorer must not make a faulty GPU look healthy.
+        """
         self._closed_before = closed
         for name in closed:
             node = self._nodes.get(name)
@@ -239,7 +243,7 @@ class ScoredCluster:
                 self._assess(node, mix)
 
     def _recall_closed(self, node: _Node) -> bool:
-        """Return whether that changed what is known of a node."""
+        """Return whether the state of a node's GPUs changed."""
         closed = {gpu.index: gpu for gpu in self._closed_before.get(node.report.node, ())}
         if node.epoch or node.counter or not closed:
             return False
@@ -252,7 +256,7 @@ class ScoredCluster:
         return node.gpus != before
 
     def forget_node(self, node: str) -> Changed:
-        """The bus no longer holds the fact."""
+        """Forget a node whose fact the bus no longer has."""
         self._stamps.pop(node, None)
         return self._remove(node)
 
@@ -270,7 +274,7 @@ class ScoredCluster:
         return CAPACITY
 
     def _assess(self, node: _Node, mix: Mix) -> Changed:
-        """The node's whole contribution, after its report or its closed GPUs changed."""
+        """Compute a node's whole contribution, after a change of its report or its closed GPUs."""
         closed = self._closed(node)
         report = without_closed(node.report, {gpu.index for gpu in closed})
         self.closed_gpus.pop(report.node, None)
@@ -300,7 +304,7 @@ class ScoredCluster:
         return tuple(gpu for gpu in found if gpu is not None)
 
     def judge(self, node: str, mix: Mix) -> bool:
-        """Judge a node by a new mix; whether that made a difference."""
+        """Judge a node by a new mix. Return whether this made a difference."""
         part = self.totals.parts.get(node)
         if part is None:
             return False
@@ -313,7 +317,9 @@ class ScoredCluster:
     # Telemetry
 
     def on_telemetry(self, told: NodeTelemetry, mix: Mix, now_s: float) -> tuple[Changed, float]:
-        """What it changed, and until when it is live. It was judged, and the node is known."""
+        """Take valid telemetry of a known node. Return the change, and the end of its live
+        period.
+        """
         node = self._nodes[told.node]
         live = node.live_until_s > now_s
         if live and (told.epoch, told.counter) <= (node.epoch, node.counter):
@@ -323,7 +329,7 @@ class ScoredCluster:
         idle: dict[str, int] = {}
         calm: set[str] = set()
         for gpu in told.gpus:
-            # Where a report only counts GPUs, its entries have no uuid and are known by index.
+            # A report that only counts GPUs has no uuids: its GPUs are known by index.
             for key in (reading_key(gpu.uuid, gpu.index), reading_key("", gpu.index)):
                 if gpu.utilization_percent is not None and gpu.health != "lost":
                     idle[key] = 100_000 - round(1000 * gpu.utilization_percent)
@@ -339,7 +345,7 @@ class ScoredCluster:
     def _follow_faults(self, node: _Node, told: NodeTelemetry, now_s: float, *, gap: bool) -> bool:
         """Return whether a GPU was closed, opened, or closed for a newer sign."""
         if not node.gpus and all(gpu.health == "ok" for gpu in told.gpus):
-            return False  # as nearly always
+            return False  # the usual case
         before, known = node.closed(), node.gpus
         found: dict[str, GpuState | None] = {key: unseen(state) for key, state in known.items()}
         for gpu in told.gpus:
@@ -349,7 +355,7 @@ class ScoredCluster:
         return node.closed() != before
 
     def lapse(self, name: str, now_s: float) -> float | None:
-        """Forget the node's readings if they are live no longer; else until when they are."""
+        """Forget the node's samples after their live period. Before, return its end."""
         node = self._nodes.get(name)
         if node is None or not node.live_until_s:
             return None
@@ -361,8 +367,9 @@ class ScoredCluster:
         return None
 
     def set_back(self, by_s: float) -> Iterator[tuple[str, float]]:
-        """Move every time that was noted by this much (below 0); yields the nodes that are live,
-        and until when."""
+        """Move every noted time by ``by_s`` (below 0). Yield the live nodes, each with the end of
+        its live period.
+        """
         if self.life.seen_s is not None:
             self.life = msgspec.structs.replace(self.life, seen_s=self.life.seen_s + by_s)
         if self._measured.seen_s is not None:

@@ -1,5 +1,6 @@
-"""What the scorer's core is told. Facts and telemetry come as the messages themselves; times are
-the server's clock, in seconds."""
+"""Events of the scorer's core. Facts and telemetry are the messages themselves. Times are the
+server's clock, in seconds.
+"""
 
 from collections.abc import Sequence
 from typing import Literal
@@ -21,21 +22,22 @@ InputFact = ClusterAlive | ClusterProfile | Membership | NodeReport | NodeGone
 
 
 class FactSeen(msgspec.Struct, frozen=True):
-    """A fact was stored then."""
+    """A fact was stored at ``stored_at_s``."""
 
     fact: InputFact
     stored_at_s: float
 
 
 class ScoreSeen(msgspec.Struct, frozen=True):
-    """A score was stored, by this scorer or by one before it or beside it."""
+    """A score was stored, by this scorer, an earlier one or another replica."""
 
     score: ClusterScore
 
 
 class FactForgotten(msgspec.Struct, frozen=True):
-    """The bus no longer holds this fact: it was deleted, which no reporter does. Or it is a
-    membership without room, as most are."""
+    """The bus no longer has this fact, which was deleted, though no reporter deletes facts. Or a
+    membership has no measured capacity, as most do not.
+    """
 
     cluster: str
     kind: Literal["alive", "profile", "membership", "node"]
@@ -43,13 +45,13 @@ class FactForgotten(msgspec.Struct, frozen=True):
 
 
 class TelemetryHeard(msgspec.Struct, frozen=True):
-    """Telemetry arrived just now."""
+    """Telemetry was just received."""
 
     telemetry: NodeTelemetry
 
 
 class WorkloadSubmitted(msgspec.Struct, frozen=True):
-    """Somebody asked for these pods at that time."""
+    """A workload with these pods was submitted at ``at_s``."""
 
     pod_sets: Sequence[PodSetLike]
     at_s: float
@@ -62,17 +64,17 @@ class Led(msgspec.Struct, frozen=True):
 
 
 class Deposed(msgspec.Struct, frozen=True):
-    """It no longer does."""
+    """This scorer no longer publishes."""
 
 
 class ScoreNotStored(msgspec.Struct, frozen=True):
-    """A PutScore was not carried out, or nobody knows."""
+    """A PutScore failed, or its outcome is unknown."""
 
     cluster: str
 
 
 class Tick(msgspec.Struct, frozen=True):
-    """Time has passed: do what is due."""
+    """Time has passed: do the due work."""
 
 
 Event = (

@@ -1,18 +1,20 @@
-"""When a GPU is closed to new pods because of what telemetry says of it, and when it opens. Pure.
+"""When a GPU is closed to new pods because of its telemetry, and when opened. Pure.
 
-``follow`` takes one reading of one GPU. A GPU that is lost, or has uncorrectable memory errors, is
-closed at once. One that its own hardware slows down is closed when that lasts. Each opens after it
-was well for ``heal_s`` without a gap: silence proves nothing, neither way.
+``follow`` takes one sample of one GPU. A lost GPU, or one with uncorrectable memory errors, is
+closed
+at once. A GPU throttled by its own hardware is closed after ``throttle_s``. A closed GPU opens
+after
+``heal_s`` of healthy samples without a gap. Missing telemetry proves nothing, neither way.
 
-Example (heal_s=600): lost at 12:00, closed. Well at 12:10, and at 12:15 no telemetry comes for a
-minute. Well from 12:16 on: the GPU opens at 12:26.
+Example (heal_s=600): lost at 12:00, closed. Healthy at 12:10, and at 12:15 telemetry is missing for
+a minute. Healthy from 12:16 on: the GPU opens at 12:26.
 
-Rules of this file:
+Rules:
 
-- ``since_s`` is when the newest sign came: the fault itself, one more memory error, or the same
-  fault after the GPU was well. An operator who opens a GPU overrides what came before
+- ``since_s`` is the time of the newest sign: the fault itself, one more memory error, or the same
+  fault after the GPU was healthy. An operator who opens a GPU overrides earlier signs
   (lib/engine/fleet/clusters.py).
-- The agent judges health; a reading whose health is ``ok`` has no sign at all.
+- The agent judges health. A sample with health ``ok`` has no sign at all.
 """
 
 from typing import Final
@@ -22,7 +24,7 @@ import msgspec
 from berthmaster.lib.messages.fleet import ClosedGpu, GpuFault
 from berthmaster.lib.messages.telemetry import HARDWARE_THROTTLES, GpuReading
 
-THROTTLE_GAP_S: Final = 60.0  # at full speed for less does not end a time of throttling
+THROTTLE_GAP_S: Final = 60.0  # a shorter time at full speed does not end a period of throttling
 _WORDS: Final[dict[GpuFault, str]] = {
     "lost": "lost",
     "ecc": "uncorrectable memory errors",
@@ -31,23 +33,23 @@ _WORDS: Final[dict[GpuFault, str]] = {
 
 
 class FaultRules(msgspec.Struct, frozen=True):
-    heal_s: float = 600.0  # until a GPU that is well again takes pods
-    throttle_s: float = 900.0  # of being slowed down by hardware, until the GPU is closed
+    heal_s: float = 600.0  # until a GPU that is healthy again takes pods
+    throttle_s: float = 900.0  # of throttling by hardware, until the GPU is closed
 
 
 class GpuState(msgspec.Struct, frozen=True):
-    """What is remembered of a GPU that is closed, or slowed down at present."""
+    """State of a GPU that is closed, or throttled now."""
 
-    fault: GpuFault | None = None  # None = open
+    fault: GpuFault | None = None  # None: open
     since_s: float = 0.0
     reason: str = ""
-    errors: int | None = None  # uncorrectable memory errors so far; None = not known
-    well_since_s: float | None = None  # of a closed GPU; None = not well
-    slow_since_s: float | None = None  # None = at full speed
-    slow_until_s: float = 0.0  # the newest reading of those
+    errors: int | None = None  # uncorrectable memory errors so far, None: unknown
+    well_since_s: float | None = None  # of a closed GPU, None: not healthy
+    slow_since_s: float | None = None  # None: at full speed
+    slow_until_s: float = 0.0  # newest throttled sample
 
     def closed(self, index: int) -> ClosedGpu | None:
-        """Return what deciders read, or None if the GPU is open."""
+        """Return the entry in the score, or None if the GPU is open."""
         if self.fault is None:
             return None
         return ClosedGpu(index=index, fault=self.fault, since_s=self.since_s, reason=self.reason)
@@ -61,8 +63,9 @@ def recalled(gpu: ClosedGpu) -> GpuState:
 def follow(
     known: GpuState | None, gpu: GpuReading, now_s: float, rules: FaultRules, *, gap: bool
 ) -> GpuState | None:
-    """Return the state after a reading; None: open and well. ``gap``: telemetry was missing before
-    it, so nothing is known of the time between."""
+    """Return the state after a sample. None: open and healthy. ``gap``: telemetry was missing
+    before the sample, so the time between is unknown.
+    """
     state = known or GpuState()
     if gap:
         state = msgspec.structs.replace(state, well_since_s=None, slow_since_s=None)
@@ -82,14 +85,14 @@ def follow(
 
 
 def unseen(state: GpuState) -> GpuState | None:
-    """Return the state of a GPU of which its node's telemetry says nothing."""
+    """Return the state of a GPU that is missing in its node's telemetry."""
     if state.fault is None:
         return None
     return msgspec.structs.replace(state, well_since_s=None, slow_since_s=None)
 
 
 def shifted(state: GpuState, by_s: float) -> GpuState:
-    """Return the state after the clock was set by so much. ``since_s`` is published and stays."""
+    """Return the state after a clock change. ``since_s`` is published and stays."""
     well_s, slow_s = state.well_since_s, state.slow_since_s
     return msgspec.structs.replace(
         state,

@@ -1,4 +1,4 @@
-"""What the scorer's core asks for: a score to be stored."""
+"""The one instruction of the scorer's core: store a score."""
 
 import msgspec
 
@@ -6,8 +6,9 @@ from berthmaster.lib.messages.fleet import ClusterScore
 
 
 class PutScore(msgspec.Struct, frozen=True):
-    """Store this fact; on failure answer ScoreNotStored. ``since_s``: when the first of the inputs
-    that made it necessary came in; None: only time has passed."""
+    """Store this fact, and answer a failure with ScoreNotStored. ``since_s``: arrival of the first
+    input behind the score. None: only time has passed.
+    """
 
     fact: ClusterScore
     since_s: float | None = None

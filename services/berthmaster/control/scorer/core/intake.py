@@ -1,7 +1,7 @@
-"""From what arrives, bytes under a subject, to events of the core; and why not, where not.
+"""Decode messages into events of the core, or into a reason for their rejection. Pure.
 
-Pure. A message that names another cluster or node than its subject is not believed: permissions
-are given by subject, so the subject is what its sender may speak for.
+A message that names another cluster or node than its subject is rejected: permissions are given by
+subject, so a sender may speak for its subject only.
 """
 
 from typing import Final
@@ -30,9 +30,9 @@ from berthmaster.lib.messages.fleet import (
 )
 from berthmaster.lib.nats import subjects
 
-MAX_SUBJECTS: Final = 500_000  # remembered, so that each is parsed once; beyond it, all anew
+MAX_SUBJECTS: Final = 500_000  # remembered, to parse each once. Beyond it, all are parsed again
 
-# Telemetry, every fact, and the events that tell what is asked for. Of scores, which GPUs are lost.
+# Telemetry, all facts, and the events of submitted jobs. Scores are read for their closed GPUs.
 TELEMETRY_SUBJECTS: Final = subjects.telemetry_of()
 FACT_SUBJECTS: Final = (
     subjects.fleet_facts("alive"),
@@ -45,7 +45,7 @@ SUBMITTED_SUBJECTS: Final = subjects.workload_events_of("submitted")
 
 
 class NotBelieved(msgspec.Struct, frozen=True):
-    """Why a message is no event."""
+    """Why a message was rejected."""
 
     kind: str
     why: Drop
@@ -53,7 +53,7 @@ class NotBelieved(msgspec.Struct, frozen=True):
 
 
 class _PodSet(msgspec.Struct, frozen=True):
-    """The part of a pod set that the mix is made of, with the defaults of the whole."""
+    """The fields of a pod set that the mix uses, with the defaults of the whole."""
 
     count: int = 1
     cpu_milli: int = 1000
@@ -75,15 +75,15 @@ _SUBMITTED: Final = msgspec.json.Decoder(_Submitted)
 
 
 class Intake:
-    """Decodes for one shard; remembers which subject stands for what."""
+    """Decoder for one shard. Remembers the cluster and node of each subject."""
 
     def __init__(self, shard: Shard) -> None:
         self._shard = shard
-        self._nodes: dict[str, tuple[str, str] | None] = {}  # None: another shard's
-        self._facts: dict[str, FactForgotten] = {}  # what it means when it is gone
+        self._nodes: dict[str, tuple[str, str] | None] = {}  # None: of another shard
+        self._facts: dict[str, FactForgotten] = {}  # event for the removal of the fact
 
     def telemetry(self, subject: str, data: bytes) -> TelemetryHeard | NotBelieved | None:
-        """None: it is another shard's, and was not even decoded."""
+        """Return the event, or None for another shard's telemetry, which is not decoded."""
         known = self._nodes.get(subject, ())
         if known == ():
             try:
@@ -111,7 +111,9 @@ class Intake:
     def fact(
         self, subject: str, fact: FleetFact, stored_at_s: float
     ) -> FactSeen | ScoreSeen | FactForgotten | NotBelieved | None:
-        """Facts of other shards' clusters count too: the scale is the fleet's."""
+        """Return the event of a fact. Facts of other shards' clusters are kept: the scale is the
+        fleet's.
+        """
         if isinstance(fact, ClusterScore):
             return self._score(subject, fact)
         if isinstance(fact, QueueReport | CopyReport):
@@ -138,11 +140,13 @@ class Intake:
         return ScoreSeen(fact) if self._shard.owns(fact.cluster) else None
 
     def gone(self, subject: str) -> FactForgotten | None:
-        """The bus no longer has a fact under this subject."""
+        """Return the event of a fact that the bus no longer has under this subject."""
         return self._facts.pop(subject, None)
 
     def submitted(self, data: bytes, stored_at_s: float) -> WorkloadSubmitted | NotBelieved:
-        """Only what the mix needs is decoded: whether the rest is right is for others to say."""
+        """Return the event of a submitted workload. Only the fields for the mix are decoded and
+        checked.
+        """
         try:
             request = _SUBMITTED.decode(data).request
         except UNREADABLE as error:

@@ -1,8 +1,8 @@
-"""The typical job mix: which pods are asked for, so that "fragmented" means something.
+"""The typical job mix: the pods that jobs request. Fragmentation is measured against the mix. Pure.
 
-Pure. Pods of submitted workloads are counted by shape and forgotten by half-life. The typical mix
-is the most popular shapes up to 95 % of what was seen, as FGD defines it (pods without GPUs say
-nothing about the use of GPUs and are left out); until enough was seen, a default stands in.
+Pods of submitted workloads are counted by shape, with a half-life. The typical mix is the most
+popular shapes up to 95 % of the pods, as FGD defines it. Pods without GPUs are left out, because
+they say nothing about GPU use. A default mix is used until enough pods were seen.
 """
 
 from collections.abc import Sequence
@@ -11,13 +11,13 @@ from typing import Final, Protocol
 import msgspec
 
 COVERAGE: Final = 0.95
-MAX_TYPICAL: Final = 40  # what a public trace of 8,152 pods needs for 95 % is 31
-MAX_SHAPES: Final = 1024  # remembered in all; beyond it the rarest half is forgotten
+MAX_TYPICAL: Final = 40  # a public trace of 8,152 pods needs 31 for 95 %
+MAX_SHAPES: Final = 1024  # remembered in all. Beyond it the rarest half is dropped
 _REBASE_HALF_LIVES: Final = 64.0  # before weights leave the range of floats
 
 
 class PodSetLike(Protocol):
-    """The part of a pod set that the mix is made of."""
+    """The fields of a pod set that the mix uses."""
 
     @property
     def count(self) -> int: ...
@@ -34,16 +34,16 @@ class PodSetLike(Protocol):
 
 
 class PodShape(msgspec.Struct, frozen=True, order=True):
-    """What makes two pods alike."""
+    """Fields that make two pods alike."""
 
     cpu_milli: int
     gpus: int
     gpu_milli: int  # of each of its GPUs
-    models: tuple[str, ...] = ()  # acceptable, sorted; empty = any
+    models: tuple[str, ...] = ()  # acceptable, sorted. Empty: any
 
 
 class TypicalPod(msgspec.Struct, frozen=True):
-    """One shape of the mix, how popular it is, and the memory that such pods ask for on average."""
+    """One shape of the mix, its share, and the average memory request of such pods."""
 
     shape: PodShape
     share: float
@@ -51,7 +51,7 @@ class TypicalPod(msgspec.Struct, frozen=True):
 
 
 class Mix(msgspec.Struct, frozen=True):
-    """The typical pods, and what a gang of 1-GPU pods of the mix needs beside each GPU."""
+    """The typical pods, and the CPU and memory beside each GPU for a gang of 1-GPU pods."""
 
     pods: tuple[TypicalPod, ...]
     gang_cpu_milli: int
@@ -62,8 +62,8 @@ def _pod(share: float, cpu_milli: int, gpus: int, gpu_milli: int, memory_mib: in
     return TypicalPod(PodShape(cpu_milli, gpus, gpu_milli), share, memory_mib)
 
 
-# After the shape of the public openb pod list: more than half ask for one whole GPU, nearly all
-# others for a part of one; a few more whole machines than there, as training fleets have them.
+# The shape of the public openb pod list: more than half request one whole GPU, nearly all others a
+# GPU fraction. Here are a few more whole machines, as in training fleets.
 _DEFAULT_PODS: Final = (
     _pod(0.52, 11_000, 1, 1000, 40_960),
     _pod(0.22, 8_000, 1, 500, 30_720),
@@ -76,7 +76,9 @@ _DEFAULT_PODS: Final = (
 
 
 def mix_of(pods: Sequence[TypicalPod]) -> Mix:
-    """A mix with these pods; the gang's pod is the average per GPU of those with whole GPUs."""
+    """Return a mix with these pods. The gang's pod is the average per GPU of pods with whole
+    GPUs.
+    """
     whole = [pod for pod in pods if pod.shape.gpu_milli == 1000] or list(pods)
     weight = sum(pod.share for pod in whole)
     if not weight:
@@ -95,7 +97,7 @@ class _Seen(msgspec.Struct):
 
 
 class MixWatch:
-    """Counts submitted pods by shape; older ones count less."""
+    """Counts submitted pods by shape. Older pods count less."""
 
     def __init__(self, *, half_life_s: float, enough_pods: float) -> None:
         self._half_life_s = half_life_s
@@ -104,7 +106,7 @@ class MixWatch:
         self._seen: dict[PodShape, _Seen] = {}
 
     def add(self, pod_sets: Sequence[PodSetLike], at_s: float) -> None:
-        """Count the pods of one workload, submitted at this time."""
+        """Count the pods of one workload, submitted at ``at_s``."""
         factor = self._factor(at_s)
         for pods in pod_sets:
             if pods.gpus <= 0 or pods.count <= 0:
@@ -118,7 +120,7 @@ class MixWatch:
             self._forget_rare()
 
     def typical(self, now_s: float) -> Mix:
-        """The mix as of now."""
+        """Return the mix as of now."""
         factor = self._factor(now_s)  # first: it may scale all weights
         total = sum(seen.weight for seen in self._seen.values())
         if total <= 0 or total / factor < self._enough_pods:
@@ -139,7 +141,7 @@ class MixWatch:
         )
 
     def _factor(self, at_s: float) -> float:
-        """How much a pod of this time weighs: more, the later."""
+        """Return the weight of a pod submitted at ``at_s``: later pods weigh more."""
         if self._base_s is None:
             self._base_s = at_s
         half_lives = (at_s - self._base_s) / self._half_life_s
@@ -158,7 +160,7 @@ class MixWatch:
 
 
 def distance(one: Mix, other: Mix) -> float:
-    """How much two mixes differ: 0 = alike, 1 = nothing in common."""
+    """Return the distance of two mixes: 0 = alike, 1 = nothing in common."""
     if one is other:
         return 0.0
     mine = {pod.shape: pod.share for pod in one.pods}

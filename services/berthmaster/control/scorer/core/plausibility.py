@@ -1,7 +1,7 @@
-"""What is not believed: messages that cannot be true are ignored, each with a reason that counts.
+"""Checks of messages: impossible ones are ignored, and counted by reason. Pure.
 
-Pure. Only what scores are made of is judged here; what is not used is not judged. A value that is
-NaN or infinite cannot come out of JSON, but a core is also fed by others than its own decoder.
+Only inputs of scores are checked. JSON cannot carry NaN or infinite values, but the core has other
+callers than its own decoder.
 """
 
 import enum
@@ -12,9 +12,9 @@ from berthmaster.lib.messages.telemetry import NodeTelemetry
 
 MAX_GPUS_A_NODE = 1024
 MAX_TPUS_A_NODE = 4096
-MAX_CPU_MILLI = 100_000_000  # 100,000 cores; the largest machines have some thousands
+MAX_CPU_MILLI = 100_000_000  # 100,000 cores. The largest machines have some thousands
 MAX_MEMORY_MIB = 1 << 30  # 1 PiB
-MAX_INTERVAL_S = 300.0  # the most that our own agent can be set to; three of them are waited for
+MAX_INTERVAL_S = 300.0  # maximum setting of our own agent. Telemetry is live for three
 MAX_COUNTER = 1 << 62
 
 
@@ -23,8 +23,8 @@ class Drop(enum.StrEnum):
 
     UNDECODABLE = "undecodable"
     WRONG_SUBJECT = "wrong_subject"  # subject and body name different things
-    OLD = "old"  # a newer one is known
-    UNKNOWN_NODE = "unknown_node"  # telemetry of a node that no fact names
+    OLD = "old"  # a newer message is known
+    UNKNOWN_NODE = "unknown_node"  # telemetry of a node without a fact
     FUTURE = "from_the_future"
     NOT_FINITE = "not_finite"
     ABSURD = "absurd"
@@ -32,7 +32,7 @@ class Drop(enum.StrEnum):
 
 
 def judge_telemetry(told: NodeTelemetry, now_s: float, future_limit_s: float) -> Drop | None:
-    """Why this telemetry is not believed; None: it is."""
+    """Return why telemetry is rejected, or None."""
     if not (math.isfinite(told.observed_at_s) and math.isfinite(told.interval_s)):
         return Drop.NOT_FINITE
     if told.observed_at_s > now_s + future_limit_s:
@@ -49,7 +49,7 @@ def judge_telemetry(told: NodeTelemetry, now_s: float, future_limit_s: float) ->
 
 
 def judge_report(told: NodeReport) -> Drop | None:
-    """Why this node's report is not believed; None: it is."""
+    """Return why a node's report is rejected, or None."""
     if not (_sensible(told.allocatable) and _sensible(told.foreign)):
         return Drop.ABSURD
     if len(told.gpus) > MAX_GPUS_A_NODE:
@@ -69,7 +69,7 @@ def judge_report(told: NodeReport) -> Drop | None:
 
 
 def believable_interval(interval_s: float) -> float:
-    """The interval that a reporter announces; 0 when it announces nonsense."""
+    """Return the interval that a reporter announces, or 0 if impossible."""
     return interval_s if math.isfinite(interval_s) and 0 < interval_s <= MAX_INTERVAL_S else 0.0
 
 

@@ -1,10 +1,11 @@
-"""From a cluster's aggregates to its score, and whether the difference is worth telling.
+"""Compute a cluster's score from its aggregates, and whether a change is worth publishing. Pure.
 
-Pure. A withdrawn cluster's score is empty: whoever overlooks the word finds nothing to like.
+The score of a withdrawn cluster is empty, so that a reader that ignores the freshness finds no
+capacity.
 
-The formula of a score and its rounding are those of Open Cluster Management, so that numbers can be
-compared. Its ranges are not: it measures memory against 1 MiB and ties all clusters with more than
-20 free GPUs.
+The formula and the rounding are those of Open Cluster Management, so that numbers can be compared.
+The ranges differ: OCM measures memory against 1 MiB and ties all clusters with more than 20 free
+GPUs.
 """
 
 import math
@@ -30,7 +31,7 @@ from berthmaster.lib.messages.fleet import (
 MIN_SCORE: Final = -100
 MAX_SCORE: Final = 100
 
-# What scores 100 where neither the settings nor the fleet say so: OCM's own ranges, and 1 TiB.
+# Amounts with score 100 without a setting and a fleet: OCM's own ranges, and 1 TiB.
 DEFAULT_FULL_SCALE: Final = Amount(cpu=100.0, mem=1024.0 * 1024.0, gpu=20.0, tpu=20.0)
 
 NODE_NAMES: Final = {resource: f"{resource}NodeAvailable" for resource in RESOURCES}
@@ -38,8 +39,9 @@ CLUSTER_NAMES: Final = {resource: f"{resource}ClusterAvailable" for resource in 
 
 
 def normalise(value: float, least: float, most: float) -> int:
-    """``value`` on the scale from -100 (at ``least`` or below) to 100 (at ``most`` and above),
-    truncated toward zero as OCM does."""
+    """Return ``value`` on the scale from -100 (at ``least`` or below) to 100 (above ``most``),
+    truncated toward zero as OCM does.
+    """
     if value <= least:
         return MIN_SCORE
     if value > most:
@@ -48,14 +50,14 @@ def normalise(value: float, least: float, most: float) -> int:
 
 
 def resource_score(available: float, full_scale: float) -> ResourceScore:
-    """An available amount with its score; what is owed (less than nothing) scores -100."""
+    """Return an available amount with its score. An amount below 0 scores -100."""
     return ResourceScore(
         score=normalise(available, 0.0, full_scale), available=available, full_scale=full_scale
     )
 
 
 def round_up(amount: float) -> float:
-    """The next 1, 2 or 5 x 10^n that is not less: a range that seldom moves."""
+    """Return the next 1, 2 or 5 x 10^n that is not less: a range that seldom moves."""
     if amount <= 0 or not math.isfinite(amount):
         return 0.0
     power = 10.0 ** math.floor(math.log10(amount))
@@ -66,7 +68,7 @@ def round_up(amount: float) -> float:
 
 
 def full_scale(fixed: Amount, largest: Amount) -> Amount:
-    """What scores 100 per resource: as set, else after the largest seen, else the default."""
+    """Return the amounts with score 100: as set, else by the largest seen, else the default."""
     return Amount(
         *(
             getattr(fixed, resource)
@@ -81,14 +83,14 @@ NO_FACTS: Final = "the bus has no facts of this cluster any more"
 
 
 class Scales(msgspec.Struct, frozen=True):
-    """What scores 100: the same for every cluster of the fleet."""
+    """Amounts with score 100, the same for every cluster of the fleet."""
 
     cluster: Amount
     node: Amount
 
 
 def scales(rules: ScoringRules, largest_cluster: Amount, largest_node: Amount) -> Scales:
-    """After the settings, else after the largest of the fleet."""
+    """Return the scales by the settings, else by the largest of the fleet."""
     return Scales(
         full_scale(rules.cluster_full_scale, largest_cluster),
         full_scale(rules.node_full_scale, largest_node),
@@ -96,19 +98,20 @@ def scales(rules: ScoringRules, largest_cluster: Amount, largest_node: Amount) -
 
 
 class Life(msgspec.Struct, frozen=True):
-    """When a cluster gave its last sign of life, and what it promised about the next."""
+    """Time of a cluster's last heartbeat, and the announced interval."""
 
     seen_s: float | None = None
     interval_s: float = 0.0
 
     def limits(self, rules: ScoringRules) -> tuple[float, float]:
-        """Ages at which it is stale and withdrawn. One that announces long intervals gets three
-        of them, so that a slow reporter is not taken for a dead one."""
+        """Return the ages at which the cluster is stale and withdrawn. An announced long interval
+        is allowed three times, so that a slow reporter does not look dead.
+        """
         stale_after_s = max(rules.stale_after_s, 3 * self.interval_s)
         return stale_after_s, max(rules.withdraw_after_s, 2 * stale_after_s)
 
     def age_s(self, now_s: float) -> float:
-        """Never negative: a clock that was set back does not make news newer."""
+        """Return the age, never negative: a clock that was set back does not make inputs newer."""
         return 0.0 if self.seen_s is None else max(0.0, now_s - self.seen_s)
 
     def freshness(self, rules: ScoringRules, now_s: float) -> Freshness:
@@ -120,10 +123,10 @@ class Life(msgspec.Struct, frozen=True):
         return "stale" if now_s >= self.seen_s + stale_after_s else "fresh"
 
     def next_change_s(self, rules: ScoringRules, now_s: float) -> float | None:
-        """When silence will change its freshness."""
+        """Return the time at which silence changes the freshness."""
         if self.seen_s is None:
             return None
-        # The very sums that freshness compares with: else a tick at that time might find nothing.
+        # Use the same sums as ``freshness``: else a tick at that time might find no change.
         changes = (self.seen_s + limit_s for limit_s in self.limits(rules))
         return next((at_s for at_s in changes if now_s < at_s), None)
 
@@ -142,9 +145,13 @@ def cluster_score(
     same_as: str = "",
     closed_gpus: Mapping[str, tuple[ClosedGpu, ...]] = MappingProxyType({}),
 ) -> ClusterScore:
-    """The score as of now. ``expected_nodes``: as many as the cluster's profile speaks of;
-    ``room``: of a cluster that only its hub speaks of; ``same_as``: the cluster whose API server it
-    is, and whose score has its capacity; ``closed_gpus``: by node, whatever the freshness."""
+    """Return the score as of now.
+
+    ``expected_nodes``: number of nodes in the cluster's profile. ``room``: the hub's measurement of
+    a
+    cluster that does not report itself. ``same_as``: name of the cluster with the same API server,
+    whose score has the capacity. ``closed_gpus``: by node, for any freshness.
+    """
     freshness = "withdrawn" if same_as else life.freshness(rules, now_s)
     age_s = round(life.age_s(now_s), 3)
     if freshness == "withdrawn":
@@ -179,7 +186,7 @@ def cluster_score(
 
 def _resources(totals: Totals, scale: Scales) -> dict[str, ResourceScore]:
     if not totals.parts:
-        return {}  # no node has reported: unknown, which is not zero
+        return {}  # no node has reported: unknown is not zero
     node, cluster = totals.node_free(), totals.cluster_free()
     scores: dict[str, ResourceScore] = {}
     for name in RESOURCES:
@@ -191,7 +198,7 @@ def _resources(totals: Totals, scale: Scales) -> dict[str, ResourceScore]:
 
 
 def amount_of(amounts: Amounts) -> Amount:
-    """In the units of scores."""
+    """Return the amounts in the units of scores."""
     return Amount(
         cpu=amounts.cpu_milli / 1000,
         mem=float(amounts.memory_mib),
@@ -201,7 +208,7 @@ def amount_of(amounts: Amounts) -> Amount:
 
 
 def _by_hub(room: HubRoom, scale: Scales) -> dict[str, ResourceScore]:
-    """What is free on the best node no hub tells."""
+    """Return the scores of the cluster's free amounts. No hub reports the best node."""
     free = amount_of(room.available)
     return {
         CLUSTER_NAMES[name]: resource_score(getattr(free, name), getattr(scale.cluster, name))
@@ -229,8 +236,9 @@ def _note(
 
 
 def differs(told: ClusterScore, now: ClusterScore, totals: Totals, band: float) -> bool:
-    """Whether readers of ``told`` should hear of ``now``. Amounts are compared in percent of what
-    the cluster has; what appears, vanishes or becomes nothing is always told."""
+    """Return whether readers of ``told`` should get ``now``. Amounts are compared in percent of the
+    cluster's capacity. Entries that appear, vanish or become zero always count.
+    """
     if (told.freshness, told.nodes) != (now.freshness, now.nodes) or (
         told.closed_gpus != now.closed_gpus
     ):
@@ -271,7 +279,9 @@ def _moved_or_emptied(told: float, now: float, band: float) -> bool:
 
 
 def idle_moved(told: ClusterScore, totals: Totals, band: float) -> bool:
-    """The part of ``differs`` that telemetry alone can change: asked for every message."""
+    """Return whether telemetry alone makes a difference: the part of ``differs`` that is checked
+    for every message.
+    """
     if told.freshness == "withdrawn":
         return False  # facts bring a cluster back, telemetry does not
     return _moved(told.idle_gpu_percent, totals.idle_gpu_percent(), band) or _moved(

@@ -1,20 +1,20 @@
-"""The scorer's core: facts and telemetry in, scores out, one node at a time.
+"""The scorer's core: take facts and telemetry, return scores, one node at a time.
 
-The slow and obviously right way is to keep every node's last report and telemetry and to score a
-cluster from all of them whenever something changes (tests/unit/control/scorer/reference.py does
-so). This one gives the same scores and differs in that
+The simple way keeps every node's last report and telemetry and scores a cluster from all of them at
+each change (tests/unit/control/scorer/reference.py does so). This core gives the same scores, with
+these differences:
 
-- a message touches its node's contribution and its cluster's sums, nothing else (cluster.py);
-- scores are made when a Tick finds a cluster due: a few milliseconds after its first change, when
-  silence changes its freshness, and every refresh interval; a difference inside the dead band
-  waits for the latter;
-- what scores 100 follows the largest cluster and node, looked up only when these changed;
-- a new typical mix is worked through some nodes at a time; until then the rest counts by the old.
+- A message changes its node's contribution and its cluster's sums, nothing else (cluster.py).
+- Scores are made when a Tick finds a cluster due: a few milliseconds after its first change, when
+  silence changes its freshness, and at every refresh interval. A difference inside the dead band
+  waits for the refresh.
+- The scale follows the largest cluster and node, which are looked up only after their change.
+- A new typical mix is applied to some nodes at a time. Until then the others count by the old mix.
 
-Several scorers may serve one shard: all compute, and only the one that was told ``Led`` asks for
-scores to be stored, under that epoch.
+Several scorers may serve one shard. All compute, and only the scorer with ``Led`` returns PutScore,
+under that epoch.
 
-``Agenda`` says what is due when: a heap by time whose stale entries are skipped, rebuilt when they
+``Agenda`` orders due work: a heap by time whose stale entries are skipped. It is rebuilt when they
 outnumber the live ones.
 """
 
@@ -67,7 +67,7 @@ K = TypeVar("K")
 
 
 class Agenda(Generic[K]):
-    """At most one time per key."""
+    """At most one due time per key."""
 
     def __init__(self) -> None:
         self._due: dict[K, float] = {}
@@ -78,7 +78,7 @@ class Agenda(Generic[K]):
         return len(self._due)
 
     def set(self, key: K, at_s: float) -> None:
-        """This key is due then, whatever was said before."""
+        """Set the due time of a key, whatever its old time."""
         if self._due.get(key) == at_s:
             return
         self._due[key] = at_s
@@ -88,7 +88,7 @@ class Agenda(Generic[K]):
             self._rebuild()
 
     def advance(self, key: K, at_s: float) -> None:
-        """This key is due then or earlier."""
+        """Set the due time of a key if earlier than its old time."""
         known = self._due.get(key)
         if known is None or at_s < known:
             self.set(key, at_s)
@@ -97,7 +97,7 @@ class Agenda(Generic[K]):
         self._due.pop(key, None)
 
     def next_s(self) -> float | None:
-        """When the next key is due."""
+        """Return when the next key is due, or None."""
         while self._heap:
             at_s, _, key = self._heap[0]
             if self._due.get(key) == at_s:
@@ -106,7 +106,7 @@ class Agenda(Generic[K]):
         return None
 
     def pop_due(self, now_s: float) -> list[K]:
-        """The keys that are due by now, in order; they are no longer on the agenda."""
+        """Remove and return the keys due by now, in order."""
         due: list[K] = []
         while (at_s := self.next_s()) is not None and at_s <= now_s:
             key = heapq.heappop(self._heap)[2]
@@ -119,13 +119,13 @@ class Agenda(Generic[K]):
         heapq.heapify(self._heap)
 
 
-MIX_DISTANCE: Final = 0.02  # a mix that differs less is not worth judging every node anew
-CLOCK_SLACK_S: Final = 1.0  # less is no setting of a clock but the jitter of our estimate of it
+MIX_DISTANCE: Final = 0.02  # a smaller difference is not worth a new judgement of every node
+CLOCK_SLACK_S: Final = 1.0  # a smaller step is jitter of our estimate, not a set clock
 _NOTHING: Final = Amount(0, 0, 0, 0)
 
 
 class Scorer:
-    """One shard's scores. Call ``handle`` with every event, and with Tick at ``wake_at_s``."""
+    """Scores of one shard. Call ``handle`` with every event, and with Tick at ``wake_at_s``."""
 
     def __init__(
         self, rules: ScoringRules | None = None, owns: Callable[[str], bool] = lambda cluster: True
@@ -134,39 +134,39 @@ class Scorer:
         self._owns = owns
         self._clusters: dict[str, ScoredCluster] = {}
         self._twins = Twins()
-        self._due: Agenda[str] = Agenda()  # clusters to look at
-        self._lapses: Agenda[tuple[str, str]] = Agenda()  # nodes whose telemetry may have lapsed
+        self._due: Agenda[str] = Agenda()  # clusters to check
+        self._lapses: Agenda[tuple[str, str]] = Agenda()  # nodes whose telemetry may lapse
         self._watch = MixWatch(
             half_life_s=self._rules.mix_half_life_s, enough_pods=self._rules.mix_pods
         )
-        self._remix_s: float | None = None  # when to settle the mix anew
-        self._mixed_s: float | None = None  # when that was done last
+        self._remix_s: float | None = None  # time of the next mix update
+        self._mixed_s: float | None = None  # time of the last mix update
         self._unmixed: deque[tuple[str, str]] = deque()  # nodes not yet judged by this mix
         self._scales = scales(self._rules, _NOTHING, _NOTHING)
-        self._rescale_s: float | None = None  # when to settle what scores 100
-        # By cluster, where the newest score has any.
+        self._rescale_s: float | None = None  # time of the next scale update
+        # By cluster, if the newest score lists any.
         self._closed_before: dict[str, dict[str, tuple[ClosedGpu, ...]]] = {}
         self._epoch: int | None = None
         self._counter = 0
-        self._last_s = float("-inf")  # when the last event came
+        self._last_s = float("-inf")  # time of the last event
         self.mix: Mix = DEFAULT_MIX
         self.dropped: Counter[tuple[str, Drop]] = Counter()  # (kind of message, reason)
 
-    # What others may know
+    # State for callers
 
     @property
     def scales(self) -> Scales:
-        """What scores 100 now."""
+        """Return the scales now."""
         return self._scales
 
     @property
     def leading(self) -> bool:
-        """Whether scores are asked for."""
+        """Return whether scores are published."""
         return self._epoch is not None
 
     @property
     def wake_at_s(self) -> float | None:
-        """When the next Tick is due; a time that has passed means at once."""
+        """Return when the next Tick is due. A time in the past means at once."""
         times = (
             self._due.next_s(),
             self._lapses.next_s(),
@@ -177,11 +177,11 @@ class Scorer:
         return min((at_s for at_s in times if at_s is not None), default=None)
 
     def input_ages_s(self, now_s: float) -> dict[str, float]:
-        """Cluster of ours -> age of its last sign of life."""
+        """Return the age of the last heartbeat of each of our clusters."""
         return {c.name: c.newest.age_s(now_s) for c in self._clusters.values() if c.ours}
 
     def closed_gpus(self) -> Counter[tuple[str, GpuFault]]:
-        """Return how many GPUs of ours are closed, by cluster and fault."""
+        """Return the number of our closed GPUs, by cluster and fault."""
         return Counter(
             (cluster.name, gpu.fault)
             for cluster in self._clusters.values()
@@ -191,13 +191,13 @@ class Scorer:
         )
 
     def score(self, cluster: str, now_s: float, stamp: Stamp) -> ClusterScore:
-        """A cluster's score as it would be told now. KeyError if nothing is known of it."""
+        """Return a cluster's score as of now. KeyError for an unknown cluster."""
         return self._score(self._clusters[cluster], now_s, stamp)
 
     # Events
 
     def handle(self, event: Event, now_s: float) -> list[PutScore]:
-        """Take one event in; only Tick and FactForgotten ask for anything."""
+        """Take one event. Only Tick and FactForgotten return instructions."""
         if now_s < self._last_s - CLOCK_SLACK_S:
             self._set_back(now_s - self._last_s, now_s)
         self._last_s = now_s
@@ -228,7 +228,7 @@ class Scorer:
     def _on_led(self, epoch: int, now_s: float) -> None:
         self._epoch, self._counter = epoch, 0
         if self._rescale_s is not None:
-            self._settle_scales(now_s)  # the first that is told shall be right
+            self._settle_scales(now_s)  # the first published score must be right
         for cluster in self._clusters.values():
             if cluster.ours:
                 cluster.told, cluster.hold_s = None, 0.0
@@ -242,7 +242,7 @@ class Scorer:
             self._due.set(name, cluster.hold_s)
 
     def _on_score(self, score: ClusterScore) -> None:
-        """A score tells nothing but which GPUs are closed: it makes no cluster known."""
+        """Take the closed GPUs of a score, which makes no cluster known."""
         self._closed_before[score.cluster] = score.closed_gpus
         if not score.closed_gpus:
             del self._closed_before[score.cluster]
@@ -270,7 +270,7 @@ class Scorer:
                 kind, changed = "node", cluster.on_node(fact, self.mix)
             case _:
                 assert_never(fact)
-        # A repetition is no sign of life, and what a hub says is none of the cluster's own.
+        # Neither a repetition nor a hub's measurement is a heartbeat of the cluster.
         if changed.dropped is not Drop.OLD and kind != "membership":
             cluster.saw_life(stored_at_s, now_s)
         self._after(cluster, changed, kind, now_s)
@@ -294,7 +294,7 @@ class Scorer:
             self._touch(cluster, now_s)
             return []
         cluster.life = Life()
-        puts = self._tell(cluster, now_s)  # the last word: withdrawn
+        puts = self._tell(cluster, now_s)  # the last score: withdrawn
         del self._clusters[cluster.name]
         self._due.drop(cluster.name)
         return puts
@@ -302,19 +302,20 @@ class Scorer:
     def _on_telemetry(self, told: NodeTelemetry, now_s: float) -> None:
         cluster = self._clusters.get(told.cluster)
         if cluster is not None and not cluster.ours:
-            return  # another shard's
+            return  # of another shard
         if (why := judge_telemetry(told, now_s, self._rules.future_limit_s)) is not None:
             self.dropped["telemetry", why] += 1
         elif cluster is None or not cluster.knows(told.node):
             self.dropped["telemetry", Drop.UNKNOWN_NODE] += 1
         else:
             changed, live_until_s = cluster.on_telemetry(told, self.mix, now_s)
-            # An entry that is too early only costs a look: cheaper than moving it every time.
+            # An entry that is too early only costs a check, which is cheaper than moving it each
+            # time.
             self._lapses.advance((told.cluster, told.node), live_until_s)
             self._after(cluster, changed, "telemetry", now_s)
 
     def _after(self, cluster: ScoredCluster, changed: Changed, kind: str, now_s: float) -> None:
-        """Count what was not believed, and look soon at what else hangs on the change."""
+        """Count a rejected message, and schedule the work that depends on the change."""
         if changed.dropped is not None:
             self.dropped[kind, changed.dropped] += 1
             if changed.dropped is Drop.OLD:
@@ -326,7 +327,9 @@ class Scorer:
         self._touch(cluster, now_s)
 
     def _may_show(self, cluster: ScoredCluster, told: ClusterScore, changed: Changed) -> bool:
-        """A quick look at the two kinds of message that come all the time and seldom matter."""
+        """Return whether a change may show in the score: a fast check of the two most frequent
+        kinds of message, which seldom matter.
+        """
         if changed.only_life:
             return told.freshness != "fresh"
         if changed.only_measured:
@@ -339,7 +342,7 @@ class Scorer:
                 self._touch(cluster, now_s)
 
     def _touch(self, cluster: ScoredCluster, now_s: float, wait_s: float | None = None) -> None:
-        """Something of this cluster changed: look at its score when the window is over."""
+        """Schedule a check of the cluster's score at the end of the window."""
         if self.leading and cluster.ours:
             if cluster.since_s is None:
                 cluster.since_s = now_s
@@ -349,8 +352,14 @@ class Scorer:
     # Time
 
     def _on_tick(self, now_s: float) -> list[PutScore]:
-        """1. Lapse silent telemetry. 2. Settle the mix. 3. Judge some nodes by it. 4. Settle what
-        scores 100. 5. Tell what is due."""
+        """Do the due work.
+
+        1. Drop lapsed telemetry.
+        2. Update the mix.
+        3. Judge some nodes by the mix.
+        4. Update the scales.
+        5. Return the due scores.
+        """
         self._lapse(now_s)
         if self._remix_s is not None and self._remix_s <= now_s:
             self._settle_mix(now_s)
@@ -367,8 +376,9 @@ class Scorer:
         ]
 
     def _set_back(self, by_s: float, now_s: float) -> None:
-        """The clock was set back: so is all that was planned and noted by it. (One that was set
-        forward only makes things look older, which the next messages mend.)"""
+        """Move all planned and noted times after the clock was set back. A clock set forward only
+        makes inputs look older, until the next messages.
+        """
         self._remix_s = None if self._remix_s is None else now_s
         self._mixed_s = None
         self._rescale_s = None if self._rescale_s is None else now_s
@@ -430,7 +440,7 @@ class Scorer:
     # Scores
 
     def _consider(self, cluster: ScoredCluster, now_s: float) -> list[PutScore]:
-        """Tell this cluster's score if it is due or different enough."""
+        """Return this cluster's score if due or different enough."""
         told, puts = cluster.told, []
         if told is None or now_s >= cluster.told_s + self._rules.refresh_s:
             puts = self._tell(cluster, now_s)
@@ -460,8 +470,9 @@ class Scorer:
         )
 
     def _same_as(self, name: str, now_s: float) -> str:
-        """Return the cluster that has the same API server and counts, while it gives signs of life;
-        "" if there is none. What operators declared lost is not known here, and silent mostly."""
+        """Return the cluster with the same API server while it sends heartbeats, or "". The scorer
+        does not know clusters that operators declared lost, but these are mostly silent.
+        """
         first = self._clusters.get(self._twins.first(name))
         if first is None or first.newest.freshness(self._rules, now_s) == "withdrawn":
             return ""

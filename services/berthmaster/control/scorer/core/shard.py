@@ -1,6 +1,6 @@
-"""Which clusters one of several scorers serves: the same everywhere, for ever.
+"""The clusters of one scorer among several: the same in every process, at any time. Pure.
 
-Pure. Python's own hash differs from process to process, so the name is digested.
+Python's own hash differs from process to process, so the name is digested.
 """
 
 import hashlib
@@ -14,14 +14,14 @@ _REMEMBERED: Final = 100_000
 
 
 class Shard(msgspec.Struct, frozen=True):
-    """Number ``index`` of ``count``, counted from 1."""
+    """Shard ``index`` of ``count``, counted from 1."""
 
     index: int = 1
     count: int = 1
 
     @property
     def lease(self) -> str:
-        """The name of the lease that whoever publishes this shard's scores holds."""
+        """Return the name of the lease for publishing this shard's scores."""
         return f"scorer.{self.index}-of-{self.count}"
 
     def owns(self, cluster: str) -> bool:
@@ -32,20 +32,20 @@ _known: dict[tuple[str, int], int] = {}
 
 
 def shard_of(cluster: str, count: int) -> int:
-    """The shard, from 1 to ``count``, that serves a cluster."""
+    """Return the shard, from 1 to ``count``, that serves a cluster."""
     key = (cluster, count)
     found = _known.get(key)
     if found is None:
         digest = hashlib.blake2b(cluster.encode(errors="surrogatepass"), digest_size=8).digest()
         found = int.from_bytes(digest, "big") % count + 1
         if len(_known) >= _REMEMBERED:
-            _known.clear()  # names come from outside: what is remembered has a bound
+            _known.clear()  # names come from outside, so the cache has a bound
         _known[key] = found
     return found
 
 
 def parse_shard(text: str) -> Shard | None:
-    """``2/8`` is the second of eight; None if the text says nothing of that kind."""
+    """Return the shard: ``2/8`` is the second of eight. None for any other text."""
     match = _TEXT.match(text)
     if match is None:
         return None

@@ -1,12 +1,13 @@
-"""Sums and maxima over a cluster's nodes, kept by adding and taking away one node at a time.
+"""Sums and maxima over a cluster's nodes, updated by adding and removing one node at a time. Pure.
 
-Pure. Every sum is of whole numbers, so that taking away restores exactly what was there before.
+Every sum is of whole numbers, so that a removal restores exactly the sum before.
 
-**Nodes.** What one node has left, per resource and per GPU, as its report tells it.
+**Nodes.** The free capacity of one node, per resource and per GPU, by its report.
 
-Pure. Free = allocatable - withheld - foreign - ours. Whatever a report leaves in doubt is charged:
-use that names no listed GPU (a node that lists fewer GPUs than run there, or knows only the number
-in use) takes the freest ones, so that a doubtful report never makes a node look emptier.
+Free = allocatable - withheld - unmanaged - ours. Use of an unlisted GPU is charged to the freest
+GPUs, so that an unclear report never makes a node look emptier. Example: a node lists 8 GPUs of
+which none is in use, and reports 1,000 milli of unmanaged use without an index. The node counts as
+having 7 free GPUs.
 """
 
 import heapq
@@ -20,18 +21,18 @@ from berthmaster.lib.engine.fleet.gpus import is_one_of
 from berthmaster.lib.messages.fleet import NodeReport
 
 WHOLE_MILLI = 1000
-STUCK_UNIT = 1000  # stuck capacity is kept in 1/1000 milli: whole numbers add up without drift
+STUCK_UNIT = 1000  # 1/1000 milli: whole numbers add up without drift
 
 
 class NodeRoom(msgspec.Struct, frozen=True):
-    """One node: what it has, and, if pods may go there now, what is free."""
+    """Capacity of one node, and the free part if new pods may go there."""
 
     usable: bool  # ready and schedulable
     cpu_milli: int  # allocatable
     memory_mib: int
     gpu_milli: int
     tpus: int
-    free_cpu_milli: int = 0  # below 0: more runs there than the node says it has
+    free_cpu_milli: int = 0  # below 0: the pods use more than the node reports to have
     free_memory_mib: int = 0
     free_gpu_milli: int = 0
     free_tpus: int = 0
@@ -41,36 +42,39 @@ class NodeRoom(msgspec.Struct, frozen=True):
 
     @property
     def has(self) -> tuple[int, int, int, int]:
-        """Allocatable: cpu milli, MiB, GPU milli, TPUs."""
+        """Return the allocatable amounts: cpu milli, MiB, GPU milli, TPUs."""
         return self.cpu_milli, self.memory_mib, self.gpu_milli, self.tpus
 
     @property
     def free(self) -> tuple[int, int, int, int]:
-        """Free, in the same order."""
+        """Return the free amounts, in the same order."""
         return self.free_cpu_milli, self.free_memory_mib, self.free_gpu_milli, self.free_tpus
 
     @property
     def shared(self) -> tuple[bool, ...]:
-        """Of each healthy GPU, whether it is taken in part: somebody else could share it."""
+        """Return for each healthy GPU whether a part is allocated, so that another pod could share
+        it.
+        """
         return tuple(0 < milli < WHOLE_MILLI for _, milli in self.left)
 
     @property
     def left_milli(self) -> int:
-        """Free milli of healthy GPUs."""
+        """Return the free milli of healthy GPUs."""
         return sum(milli for _, milli in self.left)
 
 
 def reading_key(uuid: str, index: int) -> str:
-    """What a GPU's telemetry and its entry in the report have in common."""
+    """Return the key of a GPU both in telemetry and in the node's report."""
     return uuid or f"#{index}"
 
 
 def faulty_indices(report: NodeReport, faulty: Set[str]) -> tuple[int, ...]:
     """Return the GPUs of a report that telemetry found faulty. ``faulty``: their keys.
 
-    A device plugin counts and names none: of its GPUs those that it takes for unhealthy itself are
-    some of the faulty ones, and only faulty GPUs beyond them are returned. For example, of 8 GPUs
-    one is unhealthy by the plugin, and telemetry calls #3 lost: it is the same one.
+    A device plugin only counts its GPUs. The GPUs that the plugin itself reports as unhealthy are
+    among
+    the faulty ones, so only faulty GPUs beyond their number are returned. Example: of 8 GPUs one is
+    unhealthy by the plugin, and telemetry reports #3 as lost: the same GPU.
     """
     if not faulty:
         return ()
@@ -83,7 +87,7 @@ def faulty_indices(report: NodeReport, faulty: Set[str]) -> tuple[int, ...]:
 
 
 def room_of(report: NodeReport) -> NodeRoom:
-    """The node's room; GPUs that are not healthy have none."""
+    """Return the node's capacity. Unhealthy GPUs have none."""
     allocatable = report.allocatable
     devices = tuple(gpu.model for gpu in report.gpus)
     if not (report.ready and report.schedulable):
@@ -134,7 +138,7 @@ def room_of(report: NodeReport) -> NodeRoom:
 
 
 def _charge(left: list[int], doubt: int) -> int:
-    """Take this much from the freest GPUs; what none could give is the debt."""
+    """Take ``doubt`` from the freest GPUs. Return the amount that none could give."""
     while doubt > 0:
         at = max(range(len(left)), key=lambda i: (left[i], i), default=None)
         if at is None or left[at] <= 0:
@@ -146,14 +150,14 @@ def _charge(left: list[int], doubt: int) -> int:
 
 
 class ResourceUse(msgspec.Struct, frozen=True):
-    """What a node's room is good for under one mix."""
+    """Usable part of a node's free capacity under one mix."""
 
     gang: tuple[tuple[str, int], ...] = ()  # (model, 1-GPU pods that fit now)
     stuck: int = 0  # free GPU capacity that the mix cannot use, in 1/1000 milli
 
 
 def use_of(room: NodeRoom, mix: Mix) -> ResourceUse:
-    """Judge a node's room by a mix."""
+    """Judge a node's free capacity by a mix."""
     if not room.left:
         return ResourceUse()
     whole: dict[str, int] = {}
@@ -173,7 +177,9 @@ def _pods(free: int, each: int) -> int:
 
 
 def stuck_of(room: NodeRoom, mix: Mix) -> int:
-    """FGD's F_n: the free GPU capacity that a typical pod cannot use, averaged over the mix."""
+    """Return FGD's F_n: the free GPU capacity that a typical pod cannot use, averaged over the
+    mix.
+    """
     total = room.left_milli
     if not total:
         return 0
@@ -185,7 +191,9 @@ def stuck_of(room: NodeRoom, mix: Mix) -> int:
 
 
 def _usable_milli(room: NodeRoom, shape: PodShape, memory_mib: int) -> int:
-    """What is left on GPUs that are large enough for this pod, if the node can host it at all."""
+    """Return the free capacity of GPUs large enough for this pod, or 0 if the node cannot host the
+    pod.
+    """
     if shape.cpu_milli > room.free_cpu_milli or memory_mib > room.free_memory_mib:
         return 0
     fitting, usable, models = 0, 0, shape.models
@@ -197,15 +205,15 @@ def _usable_milli(room: NodeRoom, shape: PodShape, memory_mib: int) -> int:
 
 
 class Measured(msgspec.Struct, frozen=True):
-    """What live telemetry says of a node's healthy GPUs."""
+    """Live telemetry of a node's healthy GPUs, summed."""
 
-    gpus: int = 0  # with a measured utilization
-    idle: int = 0  # sum of their idle shares, in 1/1000 percent
-    calm: int = 0  # of those that are taken in part, how many are not busy
+    gpus: int = 0  # number with a measured utilization
+    idle: int = 0  # sum of their idle percentages, in 1/1000 percent
+    calm: int = 0  # number of partly allocated ones that are not busy
 
 
 class TotalsPart(msgspec.Struct, frozen=True):
-    """Everything that one node contributes to its cluster."""
+    """Contribution of one node to its cluster."""
 
     room: NodeRoom
     use: ResourceUse = ResourceUse()
@@ -214,14 +222,14 @@ class TotalsPart(msgspec.Struct, frozen=True):
 
 
 class Largest:
-    """The largest of values that come, change and go; a heap whose stale entries are skipped."""
+    """Maximum of changing values, by a heap whose stale entries are skipped."""
 
     def __init__(self) -> None:
         self._values: dict[str, int] = {}
         self._heap: list[tuple[int, str]] = []
 
     def put(self, key: str, value: int | None) -> None:
-        """This key has this value now; None: it has none."""
+        """Set the value of a key. None removes the key."""
         if self._values.get(key) == value:
             return
         if value is None:
@@ -234,7 +242,7 @@ class Largest:
             heapq.heapify(self._heap)
 
     def value(self) -> int:
-        """The largest value, at least 0."""
+        """Return the largest value, at least 0."""
         while self._heap:
             negative, key = self._heap[0]
             if self._values.get(key) == -negative:
@@ -244,7 +252,7 @@ class Largest:
 
 
 class Totals:
-    """One cluster's aggregates."""
+    """Aggregates of one cluster."""
 
     def __init__(self) -> None:
         self.parts: dict[str, TotalsPart] = {}
@@ -258,7 +266,7 @@ class Totals:
         self.stuck = 0
         self.idle = 0
         self.measured_gpus = 0
-        self.shared_gpus = 0  # taken in part
+        self.shared_gpus = 0  # allocated in part
         self.calm_gpus = 0  # of those, measured and not busy
         self.live_nodes = 0
         self.over_used_nodes = 0
@@ -266,7 +274,7 @@ class Totals:
         self.gang: dict[str, int] = {}  # model -> 1-GPU pods that fit
 
     def put(self, node: str, part: TotalsPart | None) -> None:
-        """This node contributes this now; None: it is gone."""
+        """Set the contribution of a node. None removes the node."""
         before = self.parts.get(node)
         if before is not None:
             self._add(before, -1)
@@ -300,7 +308,9 @@ class Totals:
             _count(self.gang, model, sign * pods)
 
     def measure(self, node: str, measured: Measured, live: bool) -> None:
-        """New telemetry of a known node: by far the most frequent change, so the quickest."""
+        """Take new telemetry of a known node. This is by far the most frequent change, so the
+        fastest.
+        """
         before = self.parts[node]
         self.live_nodes += live - before.live
         if before.room.usable:
@@ -321,31 +331,35 @@ class Totals:
     # In the units of scores
 
     def cluster_has(self) -> Amount:
-        """Allocatable of all nodes."""
+        """Return the allocatable amounts of all nodes."""
         return _amount(self.has)
 
     def node_has(self) -> Amount:
-        """The most that one node has of each resource."""
+        """Return the maximum of each resource that one node has."""
         return _amount([largest.value() for largest in self.largest_has])
 
     def cluster_free(self) -> Amount:
-        """Free on usable nodes."""
+        """Return the free amounts on usable nodes."""
         return _amount(self.free)
 
     def node_free(self) -> Amount:
-        """The most that one usable node has free of each resource, each on its own; at least 0."""
+        """Return the maximum of each resource that is free on one usable node, each resource alone,
+        at least 0.
+        """
         return _amount([largest.value() for largest in self.largest_free])
 
     def idle_gpu_percent(self) -> float | None:
-        """Measured idle share of the healthy GPUs of usable nodes. A GPU that is not measured
-        counts as busy: a node that falls silent must not make its cluster look idler."""
+        """Return the measured idle percentage of healthy GPUs on usable nodes. An unmeasured GPU
+        counts as busy: a silent node must not make its cluster look idler.
+        """
         if not self.measured_gpus:
             return None
         return round(self.idle / (1000 * self.healthy_gpus), 3)
 
     def calm_gpu_percent(self) -> float | None:
-        """Of the GPUs that are taken in part, how many are measured and not busy; where there are
-        none, nothing disturbs. None without any telemetry."""
+        """Return the percentage of partly allocated GPUs that are measured and not busy. Without
+        such GPUs the result is 100, as no pod is disturbed. Without telemetry the result is None.
+        """
         if not self.measured_gpus:
             return None
         if not self.shared_gpus:
@@ -353,13 +367,15 @@ class Totals:
         return round(100 * self.calm_gpus / self.shared_gpus, 3)
 
     def fragmentation_percent(self) -> float | None:
-        """Share of the free GPU capacity that the mix cannot use; None when nothing is free."""
+        """Return the percentage of free GPU capacity that the mix cannot use. None: no free
+        capacity.
+        """
         if not self.left_milli:
             return None
         return round(100 * self.stuck / (1000 * self.left_milli), 3)
 
     def largest_gang(self) -> dict[str, int]:
-        """Model -> 1-GPU pods that fit now; 0 where a model is there and none fits."""
+        """Return model -> 1-GPU pods that fit now. 0: the model exists, but no pod fits."""
         return {model: self.gang.get(model, 0) for model in sorted(self.devices)}
 
 
