@@ -1,5 +1,5 @@
-"""Kueue: its kinds, the contract of a dispatcher, its quota. Pure.
+"""Kueue: its kinds, a dispatcher's contract, quota. Pure.
 
-May live here: what is true of Kueue itself, so that several services read its objects alike. Must
-not: what one service makes of an object, such as the best cluster or the next write.
+Allowed here: facts of Kueue itself, so that all services read its objects alike. Not allowed: one
+service's conclusion from an object, such as the best cluster or the next write.
 """

@@ -1,4 +1,4 @@
-"""What a request asks of a ClusterQueue, in Kueue's words: resources by name. Pure."""
+"""The resources that a request needs from a ClusterQueue, by Kueue's names. Pure."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -15,17 +15,17 @@ from berthmaster.lib.kueue.quota import Ask
 from berthmaster.lib.messages.fleet import NodeReport
 from berthmaster.lib.messages.workload import JobRequest, PodSet
 
-# The extended resources by which one pod may ask for its GPUs, and how many of each.
+# Returns the alternatives by which one pod may request its GPUs: extended resource -> number.
 Devices = Callable[[PodSet], tuple[Mapping[str, int], ...]]
 
 
 def whole_gpus(pods: PodSet) -> tuple[Mapping[str, int], ...]:
-    """As jobs ask that are made before their cluster is known."""
+    """Return the GPU request of a job created before the choice of a cluster."""
     return ({asked_resource(pods): pods.gpus} if pods.gpus else {},)
 
 
 def asked_resource(pods: PodSet) -> str:
-    """The extended resource that its GPUs are in such a job: NVIDIA's, unless it says otherwise."""
+    """Return the extended resource of a job's GPUs: NVIDIA's, unless the request names another."""
     if pods.mig_profile:
         return f"{MIG}{mig.in_resource(pods.mig_profile)}"
     return pods.gpu_resource or NVIDIA
@@ -36,8 +36,7 @@ def gpu_milli_of(pods: PodSet) -> int:
 
 
 def devices_asked(request: JobRequest) -> dict[str, float]:
-    """GPUs, or parts of them, and pieces of other resources that all its pods take, by the resource
-    that they are asked for as."""
+    """Return the devices of all pods by resource name: GPUs or fractions, and units of others."""
     found: dict[str, float] = {}
     for pods in request.pod_sets:
         for name, number in of_all_pods(pods).items():
@@ -46,7 +45,7 @@ def devices_asked(request: JobRequest) -> dict[str, float]:
 
 
 def of_all_pods(pods: PodSet) -> dict[str, float]:
-    """The same of one pod set."""
+    """Return the devices of all pods of one pod set by resource name."""
     found = {name: float(pods.count * number) for name, number in pieces_of(pods)}
     if pods.gpus:
         found[asked_resource(pods)] = gpu_milli_of(pods) / 1000
@@ -54,8 +53,10 @@ def of_all_pods(pods: PodSet) -> dict[str, float]:
 
 
 def devices_of(nodes: Iterable[NodeReport]) -> Devices:
-    """As jobs ask that are made for nodes of one cluster (see the executor's manifest): in the way
-    of the node that is chosen, so in one of several. The commonest comes first."""
+    """Return how a job for one of these nodes may request its GPUs, most common kind first.
+
+    The executor's manifest uses the form of the chosen node.
+    """
     found = Counter(kind_of(node)._replace(taints=(), links=(), pieces=()) for node in nodes)
     kinds = [kind for kind, _ in found.most_common() if kind.gpus]
 
@@ -73,7 +74,7 @@ def devices_of(nodes: Iterable[NodeReport]) -> Devices:
 
 
 def _way(kind: NodeKind, positions: Sequence[int], pods: PodSet) -> Mapping[str, int]:
-    """As a pod asks for these GPUs of such a node."""
+    """Return how a pod requests these GPUs of such a node."""
     if pods.gpu_milli == 1000:
         return {kind.resources[positions[0]]: pods.gpus}
     share = share_for(kind.shares, pods)
@@ -85,7 +86,7 @@ def _way(kind: NodeKind, positions: Sequence[int], pods: PodSet) -> Mapping[str,
 
 
 def asks_of(request: JobRequest, devices: Devices = whole_gpus) -> tuple[Ask, ...]:
-    """Pod set by pod set."""
+    """Return one ``Ask`` for each pod set."""
     return tuple(_ask(pods, devices) for pods in request.pod_sets)
 
 
@@ -95,6 +96,6 @@ def _ask(pods: PodSet, devices: Devices) -> Ask:
     for of_pod in devices(pods):
         amounts = {"cpu": pods.cpu_milli, "memory": pods.memory_mib, **pieces, **of_pod}
         ways.append({name: amount * pods.count for name, amount in amounts.items() if amount})
-    if pieces:  # our jobs say what they tolerate by the names of these
+    if pieces:  # tolerations of Berthmaster's jobs depend on the names of these resources
         pods = msgspec.structs.replace(pods, tolerations=tolerations_of(pods))
     return Ask(pods, tuple(ways))

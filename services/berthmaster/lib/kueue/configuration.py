@@ -1,7 +1,7 @@
-"""What Kueue's manager was told in its Configuration, as far as others must know it. Pure.
+"""The parts of the Configuration of Kueue's manager that other services need. Pure.
 
-It lies as text in a ConfigMap. The manager reads it once, when it starts: what was changed since
-counts for us a restart too early.
+The Configuration is text in a ConfigMap. Kueue's manager reads the text once, at its start. A later
+change therefore applies here before Kueue's next restart, and in Kueue after the restart.
 """
 
 from collections.abc import Mapping
@@ -16,7 +16,7 @@ NAMESPACE: Final = "kueue-system"
 CONFIG_MAP: Final = "kueue-manager-config"
 CONFIG_FILE: Final = "controller_manager_config.yaml"
 MAX_CHARS: Final = 256 * 1024
-MAX_CLASSES: Final = 256  # the rest is left out and told: a fact must fit into a message
+MAX_CLASSES: Final = 256  # more are dropped and reported: a fact must fit a message
 MAX_NAME_CHARS: Final = 253
 
 
@@ -25,11 +25,11 @@ class ConfigMap(Object, frozen=True):
 
 
 class Unreadable(ValueError):
-    """There is no Configuration in it, in words for people."""
+    """The ConfigMap holds no Configuration. The message is for operators."""
 
 
 def configuration_in(data: Mapping[str, str]) -> dict[str, Any]:
-    """The Configuration of a ConfigMap. Raises Unreadable."""
+    """Return the Configuration of a ConfigMap. Raise Unreadable."""
     text = data.get(CONFIG_FILE, "")
     if len(text) > MAX_CHARS:
         raise Unreadable(f"{CONFIG_FILE} has more than {MAX_CHARS} characters")
@@ -43,15 +43,16 @@ def configuration_in(data: Mapping[str, str]) -> dict[str, Any]:
 
 
 def section(told: Mapping[str, Any], name: str) -> dict[str, Any]:
-    """A part of it; empty where it is not there or is something else."""
+    """Return a section, empty if missing or malformed."""
     found = told.get(name)
     return found if isinstance(found, dict) else {}
 
 
 def device_classes(told: Mapping[str, Any], problems: list[str]) -> dict[str, str]:
-    """DeviceClass -> the resource that its devices are counted as, by
-    ``resources.deviceClassMappings``. Of a class that is there twice the first counts, as for
-    Kueue."""
+    """Return DeviceClass -> resource in quota, from ``resources.deviceClassMappings``.
+
+    Of a class in two mappings the first mapping counts, as in Kueue.
+    """
     found: dict[str, str] = {}
     mappings = section(told, "resources").get("deviceClassMappings")
     if mappings is None:

@@ -1,7 +1,7 @@
-"""When a dispatcher may act, and what it may then write: Kueue's contract, and nothing else.
+"""Kueue's contract with a dispatcher: when a dispatcher may act, and the writes allowed then.
 
-Asked twice for each write: on what the mirror says, and on what the API server says when the mirror
-turned out to be late, by the writer.
+Each write is checked against the mirror. When the mirror turns out to be stale, the writer checks
+again against the API server's object.
 """
 
 from collections.abc import Collection
@@ -20,11 +20,11 @@ from berthmaster.lib.kueue.names import (
 from berthmaster.lib.kueue.workloads import KueueWorkload
 
 UNRESERVED = "no quota is reserved on the hub"
-_DUE_TO = "DeactivatedDueTo"  # begins Kueue's reasons for having done it itself
+_DUE_TO = "DeactivatedDueTo"  # prefix of the reasons for evictions by Kueue itself
 
 
 def forbidden(workload: KueueWorkload, check: str) -> str:
-    """Why no cluster may be nominated for it now, or ""."""
+    """Return why no cluster may be nominated for the Workload now, or ""."""
     if workload.holds(FINISHED):
         return "it is finished"
     if workload.deleting:
@@ -45,8 +45,10 @@ def forbidden(workload: KueueWorkload, check: str) -> str:
 
 
 def held_back(workload: KueueWorkload, check: str, own: Collection[str]) -> str:
-    """Which check of somebody else holds it back, or "". Kueue makes copies only when every other
-    check is Ready: a nomination before that would only grow old. ``own``: checks passed here."""
+    """Return which other check is not Ready yet, or "". ``own``: checks passed by this service.
+
+    Kueue creates copies only when every other check is Ready. An earlier nomination would only age.
+    """
     for state in workload.checks:
         if state.name != check and state.name not in own and state.state != READY:
             words = f": {state.message}" if state.message else ""
@@ -57,9 +59,12 @@ def held_back(workload: KueueWorkload, check: str, own: Collection[str]) -> str:
 def nomination(
     workload: KueueWorkload, uid: str, check: str, cluster: str
 ) -> tuple[tuple[str, ...] | None, str]:
-    """(the names to write, why not): one name where there is none, since two clusters that admit a
-    Workload within one second both start its job. None: nothing to write, since it is forbidden
-    (why) or there already ("")."""
+    """Return (names to write, why not). None as names = nothing to write.
+
+    Write one name, and only without a nomination: two clusters that admit a Workload within one
+    second both start its job. Nothing is written if the nomination is forbidden (why) or exists
+    already ("").
+    """
     if uid and workload.metadata.uid != uid:
         return None, "it is another Workload of this name"
     why = forbidden(workload, check)
@@ -73,9 +78,12 @@ def nomination(
 
 
 def may_be_switched_off(workload: KueueWorkload, jobless: tuple[str, ...] = ()) -> bool:
-    """Whether it may be made inactive without harm. Of what is in a worker MultiKueue drops the
-    copy at once, with the last word on its pods, and the hub's Job counts those for ever.
-    ``jobless``: nominated clusters whose copies can have no job, and so no pods."""
+    """Return whether the Workload may be deactivated without harm.
+
+    For a Workload in a worker, MultiKueue deletes the copy at once, and with the copy the last
+    status of its pods. The hub's Job would count those pods forever. ``jobless``: nominated
+    clusters whose copies cannot have a job, and so no pods.
+    """
     taking_back = workload.holds(EVICTED) and workload.holds(QUOTA_RESERVED)
     return workload.clusters <= set(jobless) and not workload.cluster_name and not taking_back
 
@@ -83,8 +91,10 @@ def may_be_switched_off(workload: KueueWorkload, jobless: tuple[str, ...] = ()) 
 def clearing(
     workload: KueueWorkload, uid: str, check: str, clusters: tuple[str, ...]
 ) -> tuple[bool, str]:
-    """(whether to write, why not): no name where ``clusters`` stand, and only there, since another
-    nomination is news that must be looked at."""
+    """Return (whether to clear the nomination, why not).
+
+    Clear only the nomination ``clusters``, because another nomination needs a new decision.
+    """
     if uid and workload.metadata.uid != uid:
         return False, "it is another Workload of this name"
     why = forbidden(workload, check)
@@ -98,7 +108,7 @@ def clearing(
 
 
 def waits_for_quota(workload: KueueWorkload) -> str:
-    """Kueue's own words for why the hub has not given it quota, or ""."""
+    """Return Kueue's message why the hub has reserved no quota, or ""."""
     reserved = workload.condition(QUOTA_RESERVED)
     if off := deactivated(workload):
         return f"deactivated: {off}"
@@ -110,8 +120,10 @@ def waits_for_quota(workload: KueueWorkload) -> str:
 
 
 def deactivated(workload: KueueWorkload) -> str:
-    """Why it is switched off for good, in Kueue's words where it did that itself (a check has
-    rejected it, it was evicted too often); or ""."""
+    """Return why the Workload is deactivated for good, or "".
+
+    The text is Kueue's if Kueue did so: a check rejected the Workload, or evictions were too many.
+    """
     target, evicted = workload.condition(DEACTIVATION_TARGET), workload.condition(EVICTED)
     if target is not None and target.true:
         return target.message or target.reason
@@ -124,7 +136,7 @@ def deactivated(workload: KueueWorkload) -> str:
 
 
 def eviction_words(workload: KueueWorkload) -> str:
-    """Why Kueue ended an attempt, in its words."""
+    """Return Kueue's message why an attempt ended."""
     parts = []
     for kind in (EVICTED, PREEMPTED):
         found = workload.condition(kind)

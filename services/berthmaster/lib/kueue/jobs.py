@@ -1,9 +1,9 @@
-"""Jobs of a hub, whose pods run in another cluster: what MultiKueue copies back of them. Pure.
+"""Jobs of a hub with pods in another cluster, and the status that MultiKueue copies back. Pure.
 
-**Early deletion.** Kueue copies ``ttlSecondsAfterFinished`` to the worker's job. With 0 there, the
-worker deletes the job within milliseconds of its end, the hub finds none, and runs the job again
-(kueue#14734). A hub that does not reach a worker for ``LOST_S`` runs its jobs again anyway, so that
-more time than that adds no risk.
+**Early deletion.** Kueue copies ``ttlSecondsAfterFinished`` to the worker's job. With 0, the worker
+deletes the job within milliseconds of its end. The hub finds no job and runs the job again
+(kueue#14734). A hub that cannot reach a worker for ``LOST_S`` runs its jobs again anyway, so a
+longer TTL adds no risk.
 """
 
 import hashlib
@@ -12,28 +12,30 @@ from typing import Final, NamedTuple
 from berthmaster.lib.kube.objects import Condition, Object, Struct, holds
 from berthmaster.lib.kueue.names import MULTIKUEUE, PREBUILT
 
-MAX_NAME_CHARS: Final = 58  # pods' host names are the Job's with their index
+MAX_NAME_CHARS: Final = 58  # host names of pods are the Job's name with an index
 _DIGEST_CHARS: Final = 6
 
 
-# Kueue cuts KIND-NAME off at the longest name of a Workload, or of a label's value where its gate
-# ShortWorkloadNames is on, less a dash and a hash.
+# Kueue cuts KIND-NAME at the longest name of a Workload, less a dash and a hash. With the feature
+# gate ShortWorkloadNames the limit is that of a label's value.
 _CUT_AT: Final = (253 - 6, 63 - 6)
 _HASH_CHARS: Final = 5
-_ENDS: Final = ("Complete", "Failed", "Completed")  # the last one of a JobSet
+_ENDS: Final = ("Complete", "Failed", "Completed")  # the last one belongs to a JobSet
 
 
 class JobOfWorkload(NamedTuple):
-    """What the name of a Workload says of its job."""
+    """The job named by a Workload's name."""
 
-    kind: str  # in small letters, such as jobset
+    kind: str  # in lower case, such as jobset
     name: str
-    whole: bool  # False = the job's name may be longer than this
+    whole: bool  # False = the job's name may be longer
 
 
 def read_workload_name(workload: str) -> JobOfWorkload | None:
-    """Return the job that a Workload's name tells of: job-train-3f9a1 is of the Job train. None for
-    a name that Kueue does not give."""
+    """Return the job named by a Workload: job-train-3f9a1 belongs to the Job train.
+
+    Return None for a name that Kueue does not generate.
+    """
     stem, dash, digest = workload.rpartition("-")
     kind, _, name = stem.partition("-")
     if not dash or len(digest) != _HASH_CHARS or not kind or not name:
@@ -42,13 +44,13 @@ def read_workload_name(workload: str) -> JobOfWorkload | None:
 
 
 def job_name(tenant: str, workload_id: str) -> str:
-    """Of a Job that we make on a hub: the same for one workload, another for each tenant."""
+    """Return the name of a hub's Job for a workload, unique among tenants."""
     digest = hashlib.sha256(f"{tenant}/{workload_id}".encode()).hexdigest()[:_DIGEST_CHARS]
     return workload_id[: MAX_NAME_CHARS - _DIGEST_CHARS - 1].rstrip("-") + f"-{digest}"
 
 
 class JobSpec(Struct, frozen=True):
-    """What of a hub's Job matters here."""
+    """The fields of a hub's Job in use."""
 
     suspend: bool | None = None
     managed_by: str | None = None
@@ -56,7 +58,7 @@ class JobSpec(Struct, frozen=True):
 
 
 class JobStatus(Struct, frozen=True):
-    """As MultiKueue copies it from the worker."""
+    """The status that MultiKueue copies from the worker."""
 
     active: int | None = None
     ready: int | None = None
@@ -72,29 +74,29 @@ class HubJob(Object, frozen=True):
 
     @property
     def ended(self) -> bool:
-        """It is over, well or not."""
+        """Whether the job has ended, with success or failure."""
         conditions = (self.status and self.status.conditions) or ()
         return any(one.type in _ENDS and one.true for one in conditions)
 
     @property
     def succeeded(self) -> bool:
-        """Whether all its pods have ended well."""
+        """Whether all pods of the job have succeeded."""
         return holds((self.status and self.status.conditions) or (), "Complete")
 
     @property
     def copy_name(self) -> str:
-        """The Workload that MultiKueue has copied to this cluster with it; "" = it is no copy."""
+        """The Workload that MultiKueue copied to this cluster with the job; "" = no copy."""
         meta = self.metadata
         return meta.annotations.get(PREBUILT) or meta.labels.get(PREBUILT, "")
 
     @property
     def counts_pods(self) -> bool:
-        """It has some as far as Kueue sees, be they ready or not."""
+        """Whether Kueue counts active pods of the job, ready or not."""
         return bool(self.status and self.status.active)
 
     @property
     def runs(self) -> bool:
-        """Pods of it run somewhere: all that are wanted now are ready, or some have ended well."""
+        """Whether a pod of the job is ready, or active where the status lacks the field ready."""
         status = self.status
         if status is None:
             return False
@@ -103,14 +105,14 @@ class HubJob(Object, frozen=True):
 
 
 FIELD: Final = "ttlSecondsAfterFinished"
-LOST_S: Final = 900  # Kueue's workerLostTimeout, unless its configuration says otherwise
-POLICY_FILE: Final = "deploy/policies/ended-jobs.yaml"  # takes the field off in workers
-# Kueue's own cure, from 0.18.7, 0.19.3 and 0.20 on, for Jobs alone; off unless it is switched on.
+LOST_S: Final = 900  # default of Kueue's workerLostTimeout
+POLICY_FILE: Final = "deploy/policies/ended-jobs.yaml"  # removes the field in workers
+# Kueue's own fix, from 0.18.7, 0.19.3 and 0.20, for Jobs only, off by default.
 GATE: Final = "MultiKueueBatchJobClearingTTLSecondsAfterFinishedOnWorkerCluster"
 
 
 def deleted_after_s(job: HubJob) -> int | None:
-    """Return the seconds after which a worker deletes the ended job; None if that is no risk."""
+    """Return the seconds after which a worker deletes the ended job; None = no risk."""
     ttl_s = job.spec.ttl_seconds_after_finished
     if ttl_s is None or ttl_s >= LOST_S or job.spec.managed_by != MULTIKUEUE:
         return None
@@ -118,7 +120,7 @@ def deleted_after_s(job: HubJob) -> int | None:
 
 
 def early_words(job: HubJob) -> str:
-    """Return what may happen to this job, and what prevents it; "" if nothing may."""
+    """Return the risk for this job and its remedy; "" = no risk."""
     ttl_s = deleted_after_s(job)
     if ttl_s is None:
         return ""

@@ -1,14 +1,12 @@
-"""The objects by which MultiKueue is set up on a hub: checks, configurations, clusters. Pure.
+"""The objects that configure MultiKueue on a hub: checks, configurations, clusters. Pure.
 
-Kueue's v1beta2, as far as any of our services reads it; in one place because they also have to
-agree on what of ours stands in these objects: which check is whose, what a cluster is called in the
-fleet, which clusters of a configuration take nothing new. Every field may be missing or null: what
-a person or an older Kueue left out is not an error.
+The types follow Kueue's v1beta2, with the fields in use. All services share them, and so agree on
+Berthmaster's own entries: the controller of a check, the fleet's name of a cluster, the draining
+clusters of a configuration. Every field may be missing or null, as operators and older Kueue
+versions leave fields out.
 
-**Nominators.** Who has written a Workload's nomination, by the API server's own account
-(managedFields). Pure.
-
-Mirrors keep no managedFields, which are most of an object's bytes: they are read when asked for.
+**Nominators.** The writers of a Workload's nomination, from the API server's managedFields. Mirrors
+drop managedFields, most of an object's bytes, so a service reads them on demand.
 """
 
 from typing import Any, Final
@@ -35,7 +33,7 @@ class Parameters(Struct, frozen=True):
 
 
 class AdmissionCheckSpec(Struct, frozen=True):
-    """Who sees to the check, and by which configuration."""
+    """The controller of a check, and its configuration."""
 
     controller_name: str = ""
     parameters: Parameters | None = None
@@ -46,14 +44,19 @@ class AdmissionCheck(Conditioned, frozen=True):
 
     @property
     def for_dispatcher(self) -> bool:
-        """Whether it is one of ours with a ConfigMap: the dispatcher sees to it, by a selector
-        over clusters' labels, for each Workload (hub/multikueue/apiserver/check_parameters.py)."""
+        """Whether the dispatcher handles this check, as Berthmaster's own with a ConfigMap.
+
+        The dispatcher applies a selector over clusters' labels for each Workload
+        (hub/multikueue/apiserver/check_parameters.py).
+        """
         return self.spec.controller_name == CHECK_CONTROLLER and self._has_config_map
 
     @property
     def for_placement(self) -> bool:
-        """Whether it is any other of ours: the admission check controller sees to it, by a
-        Placement, and says so where it names something else."""
+        """Whether the admission check controller handles this check, as any other of Berthmaster's.
+
+        The controller uses a Placement, and reports any other kind of parameters.
+        """
         return self.spec.controller_name == CHECK_CONTROLLER and not self._has_config_map
 
     @property
@@ -62,7 +65,7 @@ class AdmissionCheck(Conditioned, frozen=True):
 
     @property
     def config(self) -> str:
-        """The MultiKueueConfig that a check of MultiKueue's names, or ""."""
+        """The MultiKueueConfig named by a check of MultiKueue, or ""."""
         if self.spec.controller_name != MULTIKUEUE or self.spec.parameters is None:
             return ""
         return self.spec.parameters.name
@@ -75,31 +78,31 @@ class MultiKueueConfigSpec(Struct, frozen=True):
 
 
 class MultiKueueConfig(Object, frozen=True):
-    """Which clusters a MultiKueue check sends to, in order."""
+    """The clusters that a MultiKueue check dispatches to, in order."""
 
     spec: MultiKueueConfigSpec = MultiKueueConfigSpec()
 
     @property
     def clusters(self) -> tuple[str, ...]:
-        """MultiKueueClusters by name."""
+        """Names of MultiKueueClusters."""
         return self.spec.clusters or ()
 
     @property
     def draining(self) -> tuple[str, ...]:
-        """Those that shall leave it: what is there stays, nothing new goes there."""
+        """Draining clusters: running jobs stay, and no new ones are dispatched."""
         text = self.metadata.annotations.get(DRAINING_ANNOTATION, "")
         return tuple(name for name in text.split(",") if name)
 
 
 class KubeConfig(Struct, frozen=True):
-    """Where Kueue finds a kubeconfig."""
+    """The source of Kueue's kubeconfig."""
 
     location: str = ""
     location_type: str = ""
 
 
 class ClusterSource(Struct, frozen=True):
-    """How Kueue reaches a worker."""
+    """How Kueue connects to a worker."""
 
     kube_config: KubeConfig | None = None
 
@@ -115,18 +118,18 @@ class MultiKueueCluster(Conditioned, frozen=True):
 
     @property
     def fleet_name(self) -> str:
-        """What it is called on the bus."""
+        """The cluster's name on the bus."""
         return self.metadata.annotations.get(FLEET_NAME_ANNOTATION) or self.metadata.name
 
     @property
     def kube_config(self) -> KubeConfig | None:
-        """By which Kueue reaches it, if it does so by a kubeconfig."""
+        """The kubeconfig of Kueue's connection, or None."""
         source = self.spec.cluster_source
         return source.kube_config if source is not None else None
 
     @property
     def connected(self) -> bool:
-        """Whether Kueue reaches it."""
+        """Whether Kueue is connected to the cluster."""
         active = self.condition(ACTIVE)
         return active is not None and active.true
 
@@ -137,7 +140,7 @@ NOMINATION: Final = "f:nominatedClusterNames"
 
 
 class FieldsOf(Struct, frozen=True):
-    """What one manager has set."""
+    """The fields set by one manager."""
 
     manager: str = ""
     time: str | None = None
@@ -150,19 +153,21 @@ class ManagedMetadata(Metadata, frozen=True):
 
 
 class ManagedWorkload(Workload, frozen=True):
-    """How a Workload stands, and who has written that."""
+    """A Workload's status, and the managers that wrote the status."""
 
     metadata: ManagedMetadata = ManagedMetadata()
 
 
 def others_nominating(found: ManagedWorkload) -> tuple[str, ...]:
-    """The managers other than ours that have the nomination."""
+    """Return the other managers that own the nomination."""
     return tuple(sorted({one.manager for one in _others(found) if _has(one)}))
 
 
 def others_writing(found: ManagedWorkload) -> tuple[str, ...]:
-    """The same; where none has it, since it was cleared, the one that has written the status last.
-    () = the API server does not say."""
+    """Return the other managers that own the nomination, or else the last writer of the status.
+
+    The last writer matters after a nomination was cleared. () = the API server names no manager.
+    """
     if having := others_nominating(found):
         return having
     of_status = [one for one in _others(found) if one.subresource == "status"]

@@ -1,8 +1,8 @@
-"""ClusterQueues with their quota, and the LocalQueues, flavors and cohorts around them. Pure.
+"""ClusterQueues with their quota, and LocalQueues, flavors and cohorts. Pure.
 
-v1beta2, the version that is stored. Every field may be missing or null: what a person or an older
-Kueue left out is not an error. Quantities stay text until somebody reads them, so that one that is
-nonsense spoils its own figure and not the object.
+The types follow v1beta2, the stored version. Every field may be missing or null, as operators and
+older Kueue versions leave fields out. Quantities stay text until they are read, so that a malformed
+quantity spoils its own value only, not the object.
 """
 
 from typing import Final
@@ -29,13 +29,13 @@ class FlavorQuotas(Struct, frozen=True):
 
 
 class ResourceGroup(Struct, frozen=True):
-    """Resources that come in the same flavors."""
+    """Resources that share the same flavors."""
 
     flavors: tuple[FlavorQuotas, ...] | None = None
 
 
 class CheckRule(Struct, frozen=True):
-    """A check that a ClusterQueue wants."""
+    """A check required by a ClusterQueue."""
 
     name: str = ""
 
@@ -45,20 +45,20 @@ class CheckStrategy(Struct, frozen=True):
 
 
 class FlavorFungibility(Struct, frozen=True):
-    """When the next flavor is tried."""
+    """When Kueue tries the next flavor."""
 
     when_can_borrow: str | None = None
 
 
 class BorrowPreemption(Struct, frozen=True):
-    """Whether who borrows may displace others of the cohort."""
+    """Whether a borrowing queue may preempt others in the cohort."""
 
     policy: str | None = None
-    max_priority_threshold: int | None = None  # of whom it displaces
+    max_priority_threshold: int | None = None  # of the preempted Workloads
 
 
 class Preemption(Struct, frozen=True):
-    """Whom a ClusterQueue may displace."""
+    """The Workloads that a ClusterQueue may preempt."""
 
     within_cluster_queue: str | None = None
     reclaim_within_cohort: str | None = None
@@ -66,7 +66,7 @@ class Preemption(Struct, frozen=True):
 
 
 class ClusterQueueSpec(Struct, frozen=True):
-    """What a ClusterQueue grants, and to whom."""
+    """The quota of a ClusterQueue, and its rules."""
 
     resource_groups: tuple[ResourceGroup, ...] | None = None
     cohort_name: str | None = None
@@ -74,7 +74,7 @@ class ClusterQueueSpec(Struct, frozen=True):
     flavor_fungibility: FlavorFungibility | None = None
     preemption: Preemption | None = None
     admission_checks_strategy: CheckStrategy | None = None
-    admission_checks: tuple[str, ...] | None = None  # v1beta1's
+    admission_checks: tuple[str, ...] | None = None  # of v1beta1
 
 
 class ResourceUsage(Struct, frozen=True):
@@ -100,7 +100,7 @@ class ClusterQueue(Object, frozen=True):
 
     @property
     def check_names(self) -> tuple[str, ...]:
-        """The checks that its Workloads need."""
+        """The checks that the queue's Workloads need."""
         strategy = self.spec.admission_checks_strategy
         rules = (strategy.admission_checks if strategy is not None else None) or ()
         return tuple(rule.name for rule in rules) + (self.spec.admission_checks or ())
@@ -111,7 +111,7 @@ class ClusterQueue(Object, frozen=True):
 
     @property
     def resources(self) -> set[str]:
-        """All that it has quota of."""
+        """All resources with quota in this queue."""
         flavors = (flavor for group in self.groups for flavor in group.flavors or ())
         return {one.name for flavor in flavors for one in flavor.resources or ()}
 
@@ -129,18 +129,18 @@ class ClusterQueue(Object, frozen=True):
 
     @property
     def held(self) -> str:
-        """The policy that stops it, or ""."""
+        """The stop policy that holds the queue, or ""."""
         return _held(self.spec.stop_policy)
 
     @property
     def prefers_own(self) -> bool:
-        """Whether it tries its next flavor before it borrows."""
+        """Whether the queue tries its next flavor before borrowing."""
         found = self.spec.flavor_fungibility
         return found is not None and found.when_can_borrow == _NEXT_FLAVOR
 
     @property
     def active(self) -> Condition | None:
-        """What Kueue says of it; None = nothing yet."""
+        """The condition Active; None = not reported yet."""
         return condition((self.status and self.status.conditions) or (), ACTIVE)
 
 
@@ -150,18 +150,18 @@ class LocalQueueSpec(Struct, frozen=True):
 
 
 class LocalQueue(Conditioned, frozen=True):
-    """The door of a namespace to a ClusterQueue."""
+    """The access of a namespace to a ClusterQueue."""
 
     spec: LocalQueueSpec = LocalQueueSpec()
 
     @property
     def held(self) -> str:
-        """The policy that stops it, or ""."""
+        """The stop policy that holds the queue, or ""."""
         return _held(self.spec.stop_policy)
 
     @property
     def active(self) -> Condition | None:
-        """What Kueue says of it; None = nothing yet."""
+        """The condition Active; None = not reported yet."""
         return self.condition(ACTIVE)
 
 
@@ -170,7 +170,7 @@ def _held(policy: str | None) -> str:
 
 
 class FlavorTaint(Struct, frozen=True):
-    """A taint of a flavor's nodes; the effect may be one that we do not know."""
+    """A taint of a flavor's nodes. The effect may be unknown."""
 
     key: str = ""
     value: str = ""
@@ -178,7 +178,7 @@ class FlavorTaint(Struct, frozen=True):
 
 
 class FlavorToleration(Struct, frozen=True):
-    """What a flavor gives the pods that get it."""
+    """A toleration that Kueue adds to pods of a flavor."""
 
     key: str | None = None
     operator: str | None = None
@@ -187,7 +187,7 @@ class FlavorToleration(Struct, frozen=True):
 
 
 class ResourceFlavorSpec(Struct, frozen=True):
-    """Which nodes a flavor means."""
+    """The nodes of a flavor."""
 
     node_labels: dict[str, str] | None = None
     node_taints: tuple[FlavorTaint, ...] | None = None
@@ -199,14 +199,14 @@ class ResourceFlavor(Object, frozen=True):
 
 
 class CohortSpec(Struct, frozen=True):
-    """What a cohort has beside its queues' quota, and whose child it is."""
+    """The parent of a cohort, and quota beyond its queues' own."""
 
     parent_name: str | None = None
     resource_groups: tuple[ResourceGroup, ...] | None = None
 
 
 class Cohort(Object, frozen=True):
-    """Queues that lend to each other. A cohort that is only named by queues needs no object."""
+    """Queues that lend quota to each other. A cohort named only by its queues needs no object."""
 
     spec: CohortSpec = CohortSpec()
 

@@ -1,27 +1,27 @@
-"""Whether a ClusterQueue lets a request in: never, now (with which flavors), or not yet. Pure.
+"""Whether a ClusterQueue admits a request: never, not yet, or now with some flavors. Pure.
 
-Kueue decides; this works out what it will decide, by its own rules, from what the inventory
-reports. Whoever chooses a cluster asks here and nowhere else.
+Kueue decides. This module predicts Kueue's decision by Kueue's rules, from the inventory's reports.
+Every choice of a cluster uses only this module.
 
-Rules of this file, each of them Kueue's (a test runs the same table against a real one):
+Example: queues a and b of one cohort have 8 GPUs each, b lends at most 3, and b uses 7. So b
+reserves 8 - 3 = 5 for itself, and 2 of its 7 come from the cohort. The cohort has 8 + 3 = 11 GPUs,
+2 of them used. Queue a can get 9 now, and 11 when b is empty. A request for 10 gets "not yet", a
+request for 12 "never".
 
-- A resource is granted by one resource group. For each pod set and each group, one flavor has to
-  provide all resources of the group: GPUs left in flavor a and CPU left in flavor b are no room.
-- A flavor is passed over if the pods do not tolerate its taints, or ask for other values of its
-  node labels. Labels that it does not name say nothing against it.
-- The first flavor with room is taken; in a queue that tries the next flavor before it borrows, the
-  first that borrows from nearest. Pod sets are assigned one after the other, and what the earlier
-  ones were given is no longer there for the later ones. If one of these finds no room, Kueue tries
-  again with the next flavors for the earlier ones.
-- A queue has its nominal quota and what its cohort leaves over: at most its borrowing limit on top.
-  What exceeds a lending limit stays with its owner. Cohorts lend to each other in the same way.
-- "Never" is what does not fit although nothing runs anywhere. Preemption is left to Kueue: what
-  would only fit after one is not let in now.
+Rules, all of them Kueue's (a test runs the same table against a real Kueue):
 
-Example: queues a and b of one cohort have 8 GPUs each, b lends 3 of them at most, and b uses 7.
-b keeps 8 - 3 = 5 for itself, so of its 7 it has 2 from the cohort. The cohort has 8 + 3 = 11, of
-which 2 are used: a can have 9 now, and 11 when b is empty. Asked for 10, the answer is "not yet",
-for 12 "never".
+- One resource group grants a resource. For each pod set and group, one flavor has to provide all
+  resources of the group: free GPUs in flavor a and free CPU in flavor b do not combine.
+- A flavor is skipped if the pods do not tolerate its taints, or request other values of its node
+  labels. Labels that the flavor does not name never exclude the flavor.
+- The first flavor with enough free quota is used. In a queue that tries the next flavor before
+  borrowing, the flavor that borrows from the nearest cohort is used.
+- Pod sets are assigned in order, and share the queue's quota. If a later pod set does not fit,
+  Kueue tries again with the next flavors for the earlier pod sets.
+- A queue has its nominal quota, plus its cohort's free quota up to its borrowing limit. Quota above
+  a lending limit stays with its owner. Cohorts lend to each other in the same way.
+- "Never" means that the request does not fit even in an empty cluster. Preemption is left to Kueue:
+  a request that needs preemption is not admitted now.
 """
 
 import math
@@ -36,57 +36,60 @@ from berthmaster.lib.engine.fleet.gpus import is_one_of
 from berthmaster.lib.messages.fleet import FlavorQuota, LocalQueueReport, QueueReport, QuotaAmount
 from berthmaster.lib.messages.workload import PodSet
 
-PODS: Final = "pods"  # a resource that every pod takes one of, where a queue grants it
+PODS: Final = "pods"  # one for each pod, where a queue has quota for pods
 NO_QUOTA: Final = "no quota left"
 UNLIMITED: Final = float("inf")
 _UNITS: Final = {"memory": "MiB of memory"}
-MOST_ATTEMPTS: Final = 64  # of Kueue's to find flavors for several pod sets
-DIVISIBLE: Final = ("cpu", "memory", PODS)  # what is no device
+MOST_ATTEMPTS: Final = 64  # limit of Kueue's attempts to find flavors for several pod sets
+DIVISIBLE: Final = ("cpu", "memory", PODS)  # resources other than devices
 
 Place = tuple[str, str]  # flavor, resource
-Amounts = Mapping[str, int]  # by resource: CPU in milli, memory in MiB, all else in pieces
+Amounts = Mapping[str, int]  # by resource: CPU in milli, memory in MiB, others in units
 
 
 class Ask(NamedTuple):
-    """A pod set in Kueue's words: what all its pods together ask for. A job that we make later may
-    name its GPUs in one of several ways, depending on the nodes; the first that will do counts."""
+    """The resources of a whole pod set, in Kueue's names.
+
+    A job created later may request its GPUs in one of several ways, depending on its nodes. The
+    first way that fits is used.
+    """
 
     pods: PodSet
-    ways: tuple[Amounts, ...]  # never empty
+    ways: tuple[Amounts, ...]  # alternatives, never empty
 
 
 class Gone(NamedTuple):
-    """A pod set that is taken to have gone, and what is known of the flavors that it had."""
+    """A pod set assumed to have left, and its known flavors."""
 
     ask: Ask
-    flavors: Mapping[str, str] = {}  # resource -> flavor, where Kueue has said so
-    nodes: Sequence[Mapping[str, str]] = ()  # labels of nodes that its pods are on
+    flavors: Mapping[str, str] = {}  # resource -> flavor, where Kueue reports the flavor
+    nodes: Sequence[Mapping[str, str]] = ()  # labels of the nodes with its pods
 
 
 class Answer(NamedTuple):
-    """How a request stands to a ClusterQueue."""
+    """A ClusterQueue's answer to a request."""
 
-    never: str = ""  # why it can never be let in, or ""
-    lacks: str = ""  # why it is not let in now, or ""
-    flavors: tuple[Mapping[str, str], ...] = ()  # of each pod set: resource -> flavor; if let in
-    borrows: bool = False  # it takes more than its own quota has left
-    left: Mapping[str, int] = {}  # resource -> the most that one flavor in question has left
+    never: str = ""  # why the request can never be admitted, or ""
+    lacks: str = ""  # why the request is not admitted now, or ""
+    flavors: tuple[Mapping[str, str], ...] = ()  # of each pod set: resource -> flavor; if admitted
+    borrows: bool = False  # the request exceeds the queue's own free quota
+    left: Mapping[str, int] = {}  # resource -> largest free quota of one suitable flavor
 
     @property
     def now(self) -> bool:
-        """It would be let in now."""
+        """Whether the request would be admitted now."""
         return not self.never and not self.lacks
 
     @property
     def devices_left(self) -> float:
-        """Of the scarcest device that is asked for; infinite if none is."""
+        """Free quota of the scarcest requested device; infinite without devices."""
         return min((n for name, n in self.left.items() if name not in DIVISIBLE), default=UNLIMITED)
 
 
 def queue_of(
     reports: Iterable[QueueReport], namespace: str, local_queue: str
 ) -> tuple[QueueReport, LocalQueueReport] | None:
-    """The ClusterQueue that a LocalQueue leads to, and the LocalQueue."""
+    """Return the ClusterQueue of a LocalQueue, and the LocalQueue."""
     for report in reports:
         for local in report.local_queues:
             if (local.namespace, local.name) == (namespace, local_queue):
@@ -95,8 +98,10 @@ def queue_of(
 
 
 def closed(report: QueueReport, local: LocalQueueReport) -> str:
-    """Why nothing is let in whatever the quota, or "". That it is stopped comes first: a stopped
-    ClusterQueue shows on its LocalQueue too, as one that is inactive."""
+    """Return why nothing is admitted whatever the quota, or "".
+
+    A stop policy is named first, because a stopped ClusterQueue also makes its LocalQueue inactive.
+    """
     what, why = "", ""
     if stop := stopped(report, local):
         return f"its {stop}"
@@ -108,7 +113,7 @@ def closed(report: QueueReport, local: LocalQueueReport) -> str:
 
 
 def stopped(report: QueueReport, local: LocalQueueReport) -> str:
-    """Which of both somebody has stopped, and how; or ""."""
+    """Return which of both queues is stopped, and by which policy, or ""."""
     if report.stopped:
         return f"ClusterQueue {report.queue} is stopped (stopPolicy {report.stop_policy})"
     if local.stopped:
@@ -117,7 +122,7 @@ def stopped(report: QueueReport, local: LocalQueueReport) -> str:
 
 
 def counted(asks: Sequence[Ask], counted_as: Mapping[str, str]) -> Sequence[Ask]:
-    """By the resources that a cluster's Kueue counts, where it counts some as others."""
+    """Return the asks with resources renamed as the cluster's Kueue counts them."""
     if not any(counted_as.keys() & way.keys() for ask in asks for way in ask.ways):
         return asks
     return [Ask(one.pods, tuple(_counted(way, counted_as) for way in one.ways)) for one in asks]
@@ -134,8 +139,11 @@ def _counted(way: Amounts, counted_as: Mapping[str, str]) -> Amounts:
 def without(
     report: QueueReport, gone: Iterable[Gone], counted_as: Mapping[str, str] | None = None
 ) -> QueueReport:
-    """A queue once these pod sets of it have gone. Each had one flavor of a resource group: the one
-    that is told, or else the first that it may have had."""
+    """Return the queue's report without these pod sets.
+
+    Each pod set had one flavor of a resource group: the known flavor, or else the first possible
+    one.
+    """
     flavors = list(report.flavors)
     groups = dict.fromkeys(frozenset(flavor.resources) for flavor in flavors)
     for one in gone:
@@ -155,19 +163,22 @@ def without(
 
 
 def _may_have_had(flavor: FlavorQuota, gone: Gone, part: Amounts) -> bool:
-    """Kueue gives pods the labels of their flavor, so they are on nodes that have these."""
+    """Return whether the pods may have had this flavor, by its nodes' labels and its usage.
+
+    Kueue adds the labels of their flavor to pods, so the pods run on nodes with these labels.
+    """
     if told := {gone.flavors[name] for name in part if name in gone.flavors}:
         return flavor.flavor in told
     labels = flavor.node_labels.items()
     is_there = all(labels <= node.items() for node in gone.nodes)
-    # Of devices Kueue counts what we do; of the rest with overhead and defaults.
+    # Kueue counts devices as requested, but CPU and memory with overhead and defaults.
     devices = [name for name in part if name not in DIVISIBLE] or list(part)
     is_used = all(flavor.resources[name].used >= part[name] for name in devices)
     return is_there and is_used and _suits(flavor, gone.ask.pods)
 
 
 def _given_back(flavor: FlavorQuota, part: Amounts) -> FlavorQuota:
-    """Without what the report does not count, or does not count any more."""
+    """Return the flavor with less usage, except for resources that the report no longer counts."""
     less = {
         name: msgspec.structs.replace(granted, used=granted.used - part[name])
         for name, granted in flavor.resources.items()
@@ -177,12 +188,12 @@ def _given_back(flavor: FlavorQuota, part: Amounts) -> FlavorQuota:
 
 
 class Quotas:
-    """The ClusterQueues of one cluster, with what is used of them and what is on its way there."""
+    """The ClusterQueues of one cluster, with their usage and the placements on their way."""
 
     def __init__(
         self, reports: Iterable[QueueReport], counted_as: Mapping[str, str] | None = None
     ) -> None:
-        """``counted_as``: of what is asked for, what Kueue counts as another resource."""
+        """``counted_as``: requested resource -> resource in Kueue's quota, where they differ."""
         self._counted_as = counted_as or {}
         self._reports = sorted(reports, key=lambda report: report.stamp)
         self._by_name = {report.queue: report for report in self._reports}
@@ -190,8 +201,7 @@ class Quotas:
         self._empty: _Trees | None = None
 
     def charge(self, queue: str, asks: Sequence[Ask]) -> bool:
-        """Take off what a placement on its way there will use. False: it will have to wait, and
-        what waits uses nothing."""
+        """Charge a placement on its way. Return False if it must wait, and so uses nothing."""
         asks = counted(asks, self._counted_as)
         chosen = _assign(self._by_name[queue], self._used.queues[queue], asks)
         if isinstance(chosen, _Lack):
@@ -201,7 +211,7 @@ class Quotas:
         return True
 
     def answer(self, queue: str, asks: Sequence[Ask]) -> Answer:
-        """How a request stands to a queue, with all that was charged."""
+        """Return a queue's answer to a request, after all charges."""
         report, node = self._by_name[queue], self._used.queues[queue]
         asks = counted(asks, self._counted_as)
         left = _left(report, node, asks)
@@ -213,7 +223,7 @@ class Quotas:
         return Answer(lacks=chosen.for_now, left=left)
 
     def never(self, queue: str, asks: Sequence[Ask]) -> str:
-        """Return why a queue could not grant a request even with nothing used of it, or ""."""
+        """Return why even an empty queue could not grant a request, or ""."""
         return self._never(self._by_name[queue], counted(asks, self._counted_as))
 
     def _never(self, report: QueueReport, asks: Sequence[Ask]) -> str:
@@ -224,7 +234,7 @@ class Quotas:
 
 
 def promises(report: QueueReport, ask: Ask) -> bool:
-    """Whether a flavor says by its labels that its nodes have all that the pods ask of a node."""
+    """Return whether a flavor's labels promise all node labels and GPU models of the pods."""
     devices = {name for way in ask.ways for name in way if name not in DIVISIBLE}
     return any(
         devices & flavor.resources.keys()
@@ -246,16 +256,16 @@ class _Node:
     def __init__(self) -> None:
         self.parent: _Node | None = None
         self.quota: dict[Place, QuotaAmount] = {}
-        self.subtree: dict[Place, int] = {}  # its own and what its children lend it
+        self.subtree: dict[Place, int] = {}  # own quota and the quota lent by children
         self.used: dict[Place, int] = {}
-        self.height = 0  # above the farthest queue below it
+        self.height = 0  # distance from the lowest queue below
 
     def set_quota(self, flavors: Iterable[FlavorQuota]) -> None:
         self.quota = {(f.flavor, name): one for f in flavors for name, one in f.resources.items()}
         self.subtree = {place: one.nominal for place, one in self.quota.items()}
 
     def kept(self, place: Place) -> int:
-        """What it never lends."""
+        """Return the quota that the node never lends."""
         quota = self.quota.get(place)
         if quota is None or quota.lending_limit is None:
             return 0
@@ -265,7 +275,7 @@ class _Node:
         return max(0, self.kept(place) - self.used.get(place, 0))
 
     def free(self, place: Place) -> int:
-        """What may still be used here; negative if more is used than there is."""
+        """Return the quota still free here; negative if usage exceeds the quota."""
         here, used = self.subtree.get(place, 0), self.used.get(place, 0)
         if self.parent is None:
             return here - used
@@ -273,12 +283,12 @@ class _Node:
         quota = self.quota.get(place)
         if quota is not None and quota.borrowing_limit is not None:
             kept = self.kept(place)
-            own = (here - kept) - max(0, used - kept)  # of what it has put into its cohort
+            own = (here - kept) - max(0, used - kept)  # free part of the quota given to its cohort
             above = min(above, own + quota.borrowing_limit)
         return self.kept_left(place) + above
 
     def path(self) -> Iterable["_Node"]:
-        """The cohorts above it, the nearest first."""
+        """Yield the cohorts above, the nearest first."""
         node = self.parent
         while node is not None:
             yield node
@@ -286,8 +296,10 @@ class _Node:
 
 
 class _Trees:
-    """All ClusterQueues of a cluster below their cohorts. ``reports``: the oldest first, since of
-    a cohort the newest says how it is."""
+    """All ClusterQueues of a cluster below their cohorts.
+
+    ``reports`` come oldest first, so that the newest report of a cohort wins.
+    """
 
     def __init__(self, reports: Iterable[QueueReport], *, used: bool) -> None:
         self.queues: dict[str, _Node] = {}
@@ -311,8 +323,11 @@ class _Trees:
         return self._cohorts.setdefault(name, _Node())
 
     def _add_up(self) -> None:
-        """Children before their parents. Reports of different moments may make a circle of
-        cohorts: it is cut, where Kueue would let nothing in."""
+        """Add up quota and usage from children to parents.
+
+        Reports of different times may form a cycle of cohorts. The cycle is cut here, whereas Kueue
+        would admit nothing.
+        """
         depth: dict[int, int] = {}
         for node in self._cohorts.values():
             seen, at = {id(node)}, node
@@ -339,7 +354,7 @@ class _Trees:
 
 
 def _take(node: _Node, place: Place, amount: int) -> None:
-    """Charge it here, and above here what is more than is kept here."""
+    """Charge an amount to this node, and the part above its reserved quota to its parent."""
     rest = amount - node.kept_left(place)
     node.used[place] = node.used.get(place, 0) + amount
     if node.parent is not None and rest > 0:
@@ -347,7 +362,7 @@ def _take(node: _Node, place: Place, amount: int) -> None:
 
 
 def _height(queue: _Node, place: Place, amount: int) -> int:
-    """How far up an amount has to be borrowed: 0 = its own quota has it left."""
+    """Return how far up an amount is borrowed; 0 = from own quota."""
     if queue.parent is None or queue.used.get(place, 0) + amount <= queue.subtree.get(place, 0):
         return 0
     rest = amount - queue.kept_left(place)
@@ -364,7 +379,7 @@ def _height(queue: _Node, place: Place, amount: int) -> int:
 
 
 class _Assigned(NamedTuple):
-    """Which flavors all pod sets get."""
+    """The flavors of all pod sets."""
 
     flavors: tuple[Mapping[str, str], ...]
     taken: Mapping[Place, int]
@@ -372,13 +387,13 @@ class _Assigned(NamedTuple):
 
 
 class _Lack(NamedTuple):
-    """What is missing: a resource and the most of it that there is, or something else in words."""
+    """The missing quota: a resource and its maximum, or a message."""
 
     words: str = ""
     resource: str = ""
     asked: int = 0
     most: int = 0
-    before: int = 0  # of it that earlier pod sets have taken
+    before: int = 0  # taken by earlier pod sets
 
     @property
     def for_now(self) -> str:
@@ -401,11 +416,12 @@ def _amount(resource: str, amount: int) -> str:
     return f"{amount / 1000:g}" if resource == "cpu" else str(amount)
 
 
-_Starts = NewType("_Starts", tuple[tuple[int, ...], ...])  # a flavor's number, by pod set and group
+# Index of the first flavor to try, by pod set and resource group.
+_Starts = NewType("_Starts", tuple[tuple[int, ...], ...])
 
 
 class _Group(NamedTuple):
-    """A resource group: each resource is in one of them, and its flavors all have its resources."""
+    """A resource group. All its flavors have all its resources, and groups do not overlap."""
 
     resources: frozenset[str]
     flavors: list[FlavorQuota]
@@ -419,8 +435,10 @@ def _groups(report: QueueReport) -> list[_Group]:
 
 
 def _assign(report: QueueReport, queue: _Node, asks: Sequence[Ask]) -> _Assigned | _Lack:
-    """Flavors for all pod sets, as Kueue would give them now. Where a later pod set finds no room,
-    Kueue tries again, and the earlier ones begin behind the flavors that they had."""
+    """Return flavors for all pod sets, as Kueue would assign them now.
+
+    If a later pod set does not fit, Kueue retries with the next flavors for the earlier pod sets.
+    """
     groups = _groups(report)
     starts = _Starts(tuple((0,) * len(groups) for _ in asks))
     lack: _Lack | None = None
@@ -428,7 +446,7 @@ def _assign(report: QueueReport, queue: _Node, asks: Sequence[Ask]) -> _Assigned
         found, tried = _attempt(report, groups, queue, asks, starts)
         if isinstance(found, _Assigned):
             return found
-        lack = lack or found  # the first attempt says most
+        lack = lack or found  # the first attempt is the most informative
         if not any(any(each) for each in tried):
             break
         starts = tried
@@ -443,7 +461,7 @@ def _attempt(
     asks: Sequence[Ask],
     starts: _Starts,
 ) -> tuple[_Assigned | _Lack, _Starts]:
-    """With where to begin if this is not it."""
+    """Try to assign all pod sets. Also return where to start the next attempt."""
     taken: dict[Place, int] = {}
     flavors: list[Mapping[str, str]] = []
     height = 0
@@ -475,7 +493,7 @@ def _assign_in_some_way(
         if isinstance(found, _Assigned):
             return found, nexts
         lacks.append(found)
-    # Too little of what is granted says more than that something else is not.
+    # A lack of granted quota is more informative than a resource without quota.
     return min(lacks, key=lambda lack: not lack.resource), (0,) * len(groups)
 
 
@@ -488,7 +506,7 @@ def _assign_pods(
     before: Mapping[Place, int],
     starts: Sequence[int],
 ) -> tuple[_Assigned | _Lack, tuple[int, ...]]:
-    """With the flavor behind the last that was tried of each group; 0 behind the very last."""
+    """Assign one pod set. Also return each group's next flavor to try, 0 after the last."""
     nexts = [0] * len(groups)
     wanted = {name: amount for name, amount in way.items() if amount}
     if any(PODS in group.resources for group in groups):
@@ -523,7 +541,7 @@ def _assign_pods(
 def _reach(
     flavor: FlavorQuota, queue: _Node, pods: PodSet, part: Amounts, before: Mapping[Place, int]
 ) -> int | None:
-    """How far up the flavor borrows for all of it; None: it does not suit or has no room."""
+    """Return how far up the flavor borrows, or None if unsuitable or without enough quota."""
     if not _suits(flavor, pods):
         return None
     height = 0
@@ -537,7 +555,7 @@ def _reach(
 
 
 def _suits(flavor: FlavorQuota, pods: PodSet) -> bool:
-    """Whether the flavor's nodes can be those that the pods ask for."""
+    """Return whether the flavor's nodes may satisfy the pods' node labels, models and taints."""
     if not all(tolerates(pods.tolerations, taint) for taint in flavor.taints):
         return False
     labels = flavor.node_labels
@@ -570,15 +588,17 @@ def _lack(
 
 
 def _granted_way(report: QueueReport, ask: Ask) -> Amounts:
-    """The first way of all whose resources the queue grants some."""
+    """Return the first alternative whose resources all have quota in the queue."""
     granted = {name for flavor in report.flavors for name in flavor.resources}
     return next((way for way in ask.ways if way.keys() <= granted), ask.ways[0])
 
 
 def _left(report: QueueReport, queue: _Node, asks: Sequence[Ask]) -> dict[str, int]:
-    """Of each resource that is asked for, the most that one suitable flavor has left: of the pod
-    set that asks for most of it."""
-    most: dict[str, tuple[int, int]] = {}  # resource -> what is asked for of it, what is left
+    """Return each requested resource's largest free quota in one suitable flavor.
+
+    The pod set with the largest request counts.
+    """
+    most: dict[str, tuple[int, int]] = {}  # resource -> requested, free
     for ask in asks:
         for name, amount in _granted_way(report, ask).items():
             left = [

@@ -1,10 +1,9 @@
-"""Why a Workload has no quota, as a family: what is to be thought of it, whichever Kueue says it.
+"""Families of reasons why a Workload has no quota, the same for every Kueue version. Pure.
 
-Up to 0.19 QuotaReserved=False has two reasons, ``Pending`` and ``Inadmissible``, and only the
-message tells a full queue from one that is too small. From 0.20 on the reasons are finer. Reasons
-that are known by themselves decide; the others, those of Kueues to come among them, leave it to
-the message, and one that says nothing known either is ``UNDECIDED``: it waits, as it would without
-this file. Pure.
+Up to 0.19 QuotaReserved=False has two reasons, ``Pending`` and ``Inadmissible``. Only the message
+distinguishes a full queue from a too small one. From 0.20 on the reasons are finer. A specific
+reason decides by itself. For any other reason, future ones included, the message decides. Without a
+known message the family is ``UNDECIDED``, and the Workload waits.
 """
 
 from collections.abc import Mapping
@@ -14,16 +13,16 @@ from typing import Final
 
 
 class Family(StrEnum):
-    """What waiting there is good for."""
+    """Whether waiting can help."""
 
-    BUSY = "busy"  # what it asks for is taken now
-    HOPELESS = "hopeless"  # time alone will not change it
-    UNDECIDED = "undecided"  # nothing is known of it
+    BUSY = "busy"  # the requested quota is in use now
+    HOPELESS = "hopeless"  # waiting alone cannot help
+    UNDECIDED = "undecided"  # unknown reason
 
 
 _FAMILIES: Final[Mapping[str, Family]] = MappingProxyType(
     {
-        "Inadmissible": Family.HOPELESS,  # up to 0.19: a queue that is missing, stopped, inactive
+        "Inadmissible": Family.HOPELESS,  # up to 0.19: queue missing, stopped or inactive
         "ExceedsMaxQuota": Family.HOPELESS,
         "Misconfigured": Family.HOPELESS,
         "NoMatchingFlavor": Family.HOPELESS,
@@ -34,7 +33,7 @@ _FAMILIES: Final[Mapping[str, Family]] = MappingProxyType(
         "WaitingForQuota": Family.BUSY,
     }
 )
-# Words of messages, for reasons that say less; what is hopeless counts first.
+# Messages of unspecific reasons. Hopeless ones are matched first.
 _HOPELESS_WORDS: Final = (
     "maximum capacity",
     "doesn't exist",
@@ -48,7 +47,7 @@ _BUSY_WORDS: Final = ("insufficient",)
 
 
 def family_of(reason: str, message: str) -> Family:
-    """Of a copy, or of a Workload, that has no quota."""
+    """Return the family of a Workload or copy without quota."""
     known = _FAMILIES.get(reason)
     if known is not None:
         return known

@@ -1,14 +1,13 @@
-"""Workloads: what jobs ask of Kueue, and how they stand. Pure.
+"""Workloads: the requests of jobs to Kueue, and their status. Pure.
 
-v1beta2, the version that is stored. Every field may be missing or null: what a person or an older
-Kueue left out is not an error.
+The types follow v1beta2, the stored version. Every field may be missing or null, as operators and
+older Kueue versions leave fields out.
 
-**Slices.** The Workloads of a Job whose number of pods changes (Kueue's elastic jobs): slices, of
-which one has quota and at most one waits to take its place. Pure.
-
-Kueue leaves a Job running whose slice it evicts while another waits: it finishes the first, and
-sees the second as what the Job is (0.19.2). Its pods then run without any quota, and those that
-they were evicted for may find no node. So whoever runs such a Job has to look.
+**Slices.** The Workloads of a Job with a variable number of pods (Kueue's elastic jobs). One slice
+has quota, and at most one waits to replace it. If Kueue evicts a slice while another waits, Kueue
+leaves the Job running: the first slice is marked finished, and the second one now stands for the
+Job (0.19.2). The pods then run without quota, and the preempting pods may find no node. The runner
+of such a Job therefore has to check its slices.
 """
 
 from collections.abc import Iterable
@@ -36,8 +35,10 @@ class CheckState(Struct, frozen=True):
 
 
 class PodSetAssignment(Struct, frozen=True):
-    """What Kueue counts for all pods of a set: the resources that it governs, with overhead,
-    defaults and transformations; and the flavor that it gave of each."""
+    """Kueue's accounting for all pods of a set.
+
+    Holds the resources under quota, with overhead, defaults and transformations, and their flavors.
+    """
 
     name: str = "main"
     flavors: dict[str, str] | None = None
@@ -45,7 +46,7 @@ class PodSetAssignment(Struct, frozen=True):
 
 
 class Admission(Struct, frozen=True):
-    """Where quota is reserved on the hub."""
+    """The quota reservation on the hub."""
 
     cluster_queue: str = ""
     pod_set_assignments: tuple[PodSetAssignment, ...] | None = None
@@ -60,37 +61,39 @@ class WorkloadStatus(Struct, frozen=True):
 
 
 class Workload(Object, frozen=True):
-    """How a Workload stands, without what it asks for: pod templates are most of its size, and
-    most mirrors need none."""
+    """A Workload's status, without its requests.
+
+    Pod templates are most of a Workload's size, and most mirrors need none.
+    """
 
     status: WorkloadStatus | None = None
 
     @property
     def conditions(self) -> tuple[Condition, ...]:
-        """All that Kueue says of it."""
+        """All conditions of the status."""
         return (self.status and self.status.conditions) or ()
 
     def condition(self, type: str) -> Condition | None:
-        """One condition of its status."""
+        """Return the condition of this type, or None."""
         return condition(self.conditions, type)
 
     def holds(self, type: str) -> bool:
-        """Whether a condition is there and true."""
+        """Return whether the condition exists with status True."""
         return holds(self.conditions, type)
 
     @property
     def nominated(self) -> tuple[str, ...]:
-        """The clusters that it may be copied to, as the API has them."""
+        """The nominated clusters, as in the API."""
         return (self.status and self.status.nominated_cluster_names) or ()
 
     @property
     def cluster_name(self) -> str:
-        """The one that admitted it, by MultiKueue's name; "" = none yet."""
+        """MultiKueue's name of the admitting cluster; "" = none yet."""
         return (self.status and self.status.cluster_name) or ""
 
     @property
     def clusters(self) -> frozenset[str]:
-        """Where it is or may come to be: nominated, or admitted there."""
+        """The clusters with a nomination or the admission."""
         chosen = (self.cluster_name,) if self.cluster_name else ()
         return frozenset((*self.nominated, *chosen))
 
@@ -99,13 +102,16 @@ class Workload(Object, frozen=True):
         return (self.status and self.status.admission_checks) or ()
 
     def check(self, name: str) -> CheckState | None:
-        """One of them."""
+        """Return the state of one check, or None."""
         return next((one for one in self.checks if one.name == name), None)
 
     @property
     def poisoned(self) -> bool:
-        """Kueue's manager ends on it, at every start: quota and an eviction without the admission
-        that both are about. Its merge patch of a preemption leaves it so (see contract.py)."""
+        """Whether the Workload crashes Kueue's manager at every start.
+
+        Such a Workload has quota and an eviction, but no admission. Kueue's merge patch of a
+        preemption leaves this state (see contract.py).
+        """
         admission = self.status is not None and self.status.admission is not None
         return (
             not admission
@@ -116,12 +122,12 @@ class Workload(Object, frozen=True):
 
     @property
     def deleting(self) -> bool:
-        """Somebody asked for its deletion."""
+        """Whether deletion was requested."""
         return bool(self.metadata.deletion_timestamp)
 
     @property
     def owner(self) -> tuple[str, str]:
-        """(kind, name) of the job that it was made for; ("", "") if it has none."""
+        """(kind, name) of the owning job; ("", "") without one."""
         for reference in self.metadata.owner_references:
             if reference.controller:
                 return reference.kind, reference.name
@@ -134,18 +140,18 @@ class KueueWorkload(Workload, frozen=True):
 
     @property
     def active(self) -> bool:
-        """Nobody switched it off."""
+        """Whether the Workload has not been deactivated."""
         return self.spec.active is not False
 
 
 class Slices(NamedTuple):
-    have_quota: bool  # one of them has, and keeps it
-    waits: bool  # one has none yet
-    words: str = ""  # Kueue's, of that one
+    have_quota: bool  # a slice has quota and is not evicted
+    waits: bool  # a slice has no quota yet
+    words: str = ""  # Kueue's message for the waiting slice
 
 
 def slices_of(found: Iterable[Workload]) -> Slices | None:
-    """None: there is none that is not over, so that nothing can be said."""
+    """Return the state of a Job's slices, or None without an unfinished slice."""
     left = [each for each in found if not each.holds(FINISHED)]
     if not left:
         return None

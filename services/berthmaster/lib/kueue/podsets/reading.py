@@ -1,19 +1,18 @@
-"""What pods of a template ask for, in the bus's words: a pod set of a request, and the name that an
-object of a hub has as a workload. Pure.
+"""The requests of a pod template as a pod set, and the workload id of a hub's object. Pure.
 
-Rules of this file:
+Rules:
 
-- Only what limits clusters is read: requests, node labels, GPU models, tolerations. Expressions
-  that are no plain "this label has this value" are left to the scheduler.
-- What cannot be read is counted as nothing asked for, and each such thing is named.
+- Only constraints on clusters are read: requests, node labels, GPU models, tolerations. Expressions
+  other than "this label has this value" are left to the scheduler.
+- Unreadable values count as no request, and are reported.
 
-**Resources.** Rules of this file:
+**Resources.** Rules:
 
-- Every resource of every container is read, by its request or else by its limit, and added up as
-  Kubernetes does: containers and sidecars run together, init containers one after the other.
-- No accelerator is dropped in silence. What the engine can rank is ranked; all else is required of
-  clusters by its name (lib/engine/fleetview/components.py), and a problem in words says what is not
-  counted.
+- Every resource of every container is read, by its request or else its limit, and added as
+  Kubernetes does: containers and sidecars run together, init containers in sequence.
+- No accelerator is dropped silently. The engine ranks clusters by the accelerators that it knows.
+  Others must exist in the cluster by name (lib/engine/fleetview/components.py). Problems report
+  uncounted accelerators.
 """
 
 import re
@@ -62,32 +61,32 @@ from berthmaster.lib.messages.workload import (
 )
 
 WHOLE: Final = 1000
-MAX_PART_MIB: Final = 1 << 24  # of a part of a GPU
-NAME_CHARS: Final = 120  # of a resource, in words for people
-SIDECAR: Final = "Always"  # restartPolicy of an init container that runs on beside the others
+MAX_PART_MIB: Final = 1 << 24  # of a GPU fraction
+NAME_CHARS: Final = 120  # of a resource, in messages
+SIDECAR: Final = "Always"  # restartPolicy of an init container that runs beside the others
 
 
 class Devices(NamedTuple):
-    """What each pod asks for."""
+    """The devices of each pod."""
 
     number: int = 0  # GPUs that the engine ranks by
-    resource: str = ""  # of whole ones
-    profile: str = ""  # of MIG
+    resource: str = ""  # of whole GPUs
+    profile: str = ""  # MIG profile
     milli: int = WHOLE
-    memory_mib: int = 0  # of a part
+    memory_mib: int = 0  # of a GPU fraction
     tpus: int = 0
-    pieces: Mapping[str, int] = {}  # of what the table does not know, on one node
-    required: Mapping[str, int] = {}  # what the engine does not look for: of clusters, by name
+    pieces: Mapping[str, int] = {}  # units of unknown extended resources, on one node
+    required: Mapping[str, int] = {}  # required by name, free ones uncounted
 
 
 _NOTHING: Final = Devices()
 
 
 def amounts_of(spec: PodSpec, where: str, problems: list[str]) -> dict[str, int]:
-    """By resource: CPU in milli, all else in whole units."""
+    """Return the amounts by resource: CPU in milli, others in whole units."""
     together = _running(spec, where, problems)
     if spec.resources is not None:
-        together.update(_asked(spec.resources, where, problems))  # which then counts
+        together.update(_asked(spec.resources, where, problems))  # overrides the containers'
     if spec.overhead:
         for name, amount in _read(spec.overhead, where, problems):
             together[name] = together.get(name, 0) + amount
@@ -142,7 +141,7 @@ def _read(
 def devices_of(
     template: PodTemplate | None, amounts: Mapping[str, int], where: str, problems: list[str]
 ) -> Devices:
-    """Which of it are accelerators, or what nobody here knows."""
+    """Return the accelerators and unknown extended resources among the amounts."""
     asked = {name: n for name, n in amounts.items() if n and how_of(name) is not None}
     found = _in_pieces(_ranked(asked), asked) if asked else _NOTHING
     rest = {name: n for name, n in asked.items() if name != _name_of(found)}
@@ -156,13 +155,13 @@ def devices_of(
     for name, count in sorted(rest.items()):
         how = how_of(name)
         if name == TPU and found.tpus:
-            continue  # ranked by pieces
+            continue  # ranked by units
         if name in found.pieces:
             told = "not known by name here, so nodes must have it and queues grant it as it is"
         elif how is How.OTHER:
             told = "more than is counted, so only queues that grant it count"
         elif part and (how in (How.LIMIT, How.MILLI) or name == KAI_FRACTION):
-            continue  # ranked by the part that it comes to
+            continue  # ranked by the GPU fraction
         else:
             told = "required of a cluster, and what is free of it is not known"
         problems.append(f"{where}: {count} {name[:NAME_CHARS]} a pod: {told}")
@@ -177,8 +176,10 @@ def devices_of(
 
 
 def _ranked(asked: Mapping[str, int]) -> Devices:
-    """What the engine looks for: by the resource's very name, as whoever asks for one maker's GPUs
-    is not served by another's."""
+    """Return the GPUs that the engine ranks, by their exact resource name.
+
+    A request for one maker's GPUs cannot use another maker's.
+    """
     wholes = sorted(
         (name for name in asked if how_of(name) is How.WHOLE), key=lambda n: (n != NVIDIA, n)
     )
@@ -203,7 +204,7 @@ def _ranked(asked: Mapping[str, int]) -> Devices:
 
 
 def _in_pieces(found: Devices, asked: Mapping[str, int]) -> Devices:
-    """With TPUs, and with what the table does not know: whole pieces of one node."""
+    """Add TPUs and unknown extended resources, in whole units of one node."""
     tpus = asked.get(TPU, 0) if not found.number else 0
     others = (
         (name, n)
@@ -216,7 +217,7 @@ def _in_pieces(found: Devices, asked: Mapping[str, int]) -> Devices:
 
 
 def _name_of(found: Devices) -> str:
-    """The resource that it was made of."""
+    """Return the resource name of the ranked GPUs."""
     if not found.number:
         return ""
     return f"{MIG}{found.profile}" if found.profile else found.resource or NVIDIA
@@ -225,7 +226,7 @@ def _name_of(found: Devices) -> str:
 def _shared_by_kai(
     found: Devices, annotations: Mapping[str, str], where: str, problems: list[str]
 ) -> Devices:
-    """A part of one GPU; several, or one beside others, are only required."""
+    """Read a fraction of one GPU. Several GPUs, or one beside others, are only required by name."""
     fraction, memory = annotations.get(KAI_FRACTION), annotations.get(KAI_MEMORY, "")
     try:
         share = float(fraction) if fraction is not None else 0.0
@@ -242,7 +243,7 @@ def _shared_by_kai(
 
 
 def has(node: NodeReport, name: str, count: int) -> bool:
-    """Whether a node shows so many of a resource, free or not."""
+    """Return whether a node has this number of a resource, free or not."""
     if name == TPU:
         return node.allocatable.tpus >= count
     if node.allocatable.pieces.get(name, 0) >= count:
@@ -267,7 +268,7 @@ _EFFECTS: Final = ("NoSchedule", "PreferNoSchedule", "NoExecute")
 
 
 class SetRead(NamedTuple):
-    """A pod set and what its pods ask for, worked out once: all that is read begins with it."""
+    """A pod set and the requests of its pods, computed once for all readers."""
 
     found: TemplateSet
     amounts: Mapping[str, int]
@@ -276,19 +277,21 @@ class SetRead(NamedTuple):
 
 
 def workload_id(name: str, uid: str) -> str:
-    """``<name, cut>-<first of uid>``: the same for the same object, another for its successor."""
+    """Return ``<name, cut>-<first of uid>``, equal for the same object, different for its
+    successor.
+    """
     tail = _NOT_PLAIN.sub("", uid.lower())[:UID_CHARS] or "0"
     head = _NOT_PLAIN.sub("-", name.lower())[: MAX_ID_CHARS - 1 - len(tail)].strip("-")
     return f"{head or 'w'}-{tail}"
 
 
 def tenant_of(namespace: str, tenants: Mapping[str, str]) -> str:
-    """Whose a namespace is: as the setting says, else the namespace's own."""
+    """Return the tenant of a namespace: by the setting, else the namespace itself."""
     return tenants.get(namespace, namespace)
 
 
 def read_set(one: TemplateSet) -> SetRead:
-    """What its pods ask for."""
+    """Read the requests of a pod set."""
     problems: list[str] = []
     where = _where(one)
     amounts = amounts_of(_spec(one), where, problems)
@@ -297,7 +300,7 @@ def read_set(one: TemplateSet) -> SetRead:
 
 
 def queue_fault(queue: str) -> str:
-    """What is wrong with the name of a queue, or ""."""
+    """Return the fault of a queue's name, or ""."""
     return "" if _QUEUE.fullmatch(queue) else f"queue name {queue[:64]!r} is none"
 
 
@@ -314,7 +317,7 @@ def _spec(pods: TemplateSet) -> PodSpec:
 
 
 def pod_set_of(read: SetRead, problems: list[str]) -> PodSet:
-    """The pod set that it comes to; ``problems``: of the request, added to."""
+    """Return the pod set of a request, and add to the request's ``problems``."""
     pods, amounts, gpus, found = read
     spec, where = _spec(pods), _where(pods)
     name = _NOT_PLAIN.sub("-", pods.name.lower())[:63].strip("-") or "main"
@@ -345,8 +348,7 @@ def pod_set_of(read: SetRead, problems: list[str]) -> PodSet:
 
 
 def _slice_of(labels: Mapping[str, str], tpus: int, pods: int) -> str:
-    """The topology that its nodes are to have, if the pods make up one slice of it each, or one
-    together."""
+    """Return the topology of the nodes, if each pod, or all pods together, make up one slice."""
     topology = labels.get(TOPOLOGY_LABEL, "")
     chips = chips_of(topology) if topology and tpus else None
     return topology if chips is not None and chips in (tpus, tpus * pods) else ""
@@ -361,7 +363,7 @@ def _within(value: int, least: int, most: int, where: str, of: str, problems: li
 
 
 def _placement(spec: PodSpec) -> tuple[tuple[str, ...], dict[str, str]]:
-    """(GPU models, node labels) of which a node must have one, and all."""
+    """Return GPU models, of which a node must have one, and node labels, all of which must hold."""
     labels = dict(spec.node_selector or {})
     models: set[str] = set()
     affinity = spec.affinity.node_affinity if spec.affinity is not None else None
@@ -379,12 +381,12 @@ def _placement(spec: PodSpec) -> tuple[tuple[str, ...], dict[str, str]]:
     product = labels.pop(PRODUCT, None)
     if product is not None:
         models = {product}
-    # The scheduler compares labels letter by letter: no other spelling will do.
+    # The scheduler compares labels exactly, so other spellings do not match.
     return tuple(sorted(f"{EXACTLY}{model}" for model in models)), labels
 
 
 def _named(expressions: tuple[Requirement, ...]) -> dict[str, tuple[str, ...]]:
-    """The labels that must have one of some values."""
+    """Return the labels that must have one of several values."""
     return {e.key: e.values for e in expressions if e.operator == "In" and e.values}
 
 

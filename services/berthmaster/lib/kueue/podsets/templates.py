@@ -1,6 +1,6 @@
-"""Pod templates, as far as a request is made of them. Pure.
+"""Pod templates, with the fields that a request is built from. Pure.
 
-Every field may be missing or null: what a person left out is not an error.
+Every field may be missing or null.
 """
 
 from berthmaster.lib.kube.objects import Struct
@@ -9,7 +9,7 @@ Quantity = str | int | float | None
 
 
 class Resources(Struct, frozen=True):
-    """What one container asks for."""
+    """The resources of one container."""
 
     requests: dict[str, Quantity] | None = None
     limits: dict[str, Quantity] | None = None
@@ -29,7 +29,7 @@ class Requirement(Struct, frozen=True):
 
 
 class Term(Struct, frozen=True):
-    """Expressions that all must hold."""
+    """Expressions that must all hold."""
 
     match_expressions: tuple[Requirement, ...] | None = None
 
@@ -41,7 +41,7 @@ class NodeSelector(Struct, frozen=True):
 
 
 class NodeAffinity(Struct, frozen=True):
-    """Only what is required matters for where pods can run."""
+    """Only required terms restrict the nodes of a pod."""
 
     required_during_scheduling_ignored_during_execution: NodeSelector | None = None
 
@@ -58,7 +58,7 @@ class PodToleration(Struct, frozen=True):
 
 
 class ResourceClaim(Struct, frozen=True):
-    """Devices that a pod asks for by an object of its own (dynamic resource allocation)."""
+    """Devices that a pod requests by a claim (dynamic resource allocation)."""
 
     name: str = ""
     resource_claim_name: str | None = None
@@ -66,7 +66,7 @@ class ResourceClaim(Struct, frozen=True):
 
 
 class PodSpec(Struct, frozen=True):
-    """What decides where a pod can run."""
+    """The fields that restrict the nodes of a pod."""
 
     containers: tuple[Container, ...] | None = None
     init_containers: tuple[Container, ...] | None = None
@@ -74,8 +74,8 @@ class PodSpec(Struct, frozen=True):
     affinity: Affinity | None = None
     tolerations: tuple[PodToleration, ...] | None = None
     resource_claims: tuple[ResourceClaim, ...] | None = None
-    resources: Resources | None = None  # of the pod as a whole
-    overhead: dict[str, Quantity] | None = None  # of its RuntimeClass
+    resources: Resources | None = None  # of the whole pod
+    overhead: dict[str, Quantity] | None = None  # of the RuntimeClass
 
 
 class TemplateMetadata(Struct, frozen=True):
