@@ -80,7 +80,7 @@ class KarmadaController(Controller[Write]):
         self._troubled = ctx.metrics.gauge("troubled", "Bindings with a failed last write")
 
     async def run(self) -> None:
-        """Until the context says stop."""
+        """Run until the context stops."""
         ctx, conn = self.ctx, self._conn
         ctx.health.ready(PART, False, "catching up")
         if not await self._feed.begin():
@@ -138,7 +138,7 @@ class KarmadaController(Controller[Write]):
 
 
 async def main(ctx: Context[Any]) -> None:
-    """Join the bus and the control plane, and act while the lease is ours."""
+    """Connect to the bus and the control plane, and act while this replica holds the lease."""
     async with (
         service_client(ctx, NAME) as client,
         stream_connection(ctx, WORKLOADS, FLEET, CONTROL) as conn,

@@ -1,4 +1,4 @@
-"""Carries writes out to a Karmada API server. Each names the version that it was decided on."""
+"""Performs writes on a Karmada API server. Each write names the version of its decision."""
 
 from collections.abc import Mapping
 from typing import Any, Final
@@ -15,7 +15,7 @@ MANAGER: Final = "berthmaster-karmada"
 
 
 class KarmadaWriter(Writer[Write]):
-    """Writes to one control plane."""
+    """Writer of one control plane."""
 
     async def write(self, write: Write) -> Answer:
         meta = write.binding.metadata
@@ -34,11 +34,11 @@ class KarmadaWriter(Writer[Write]):
                 return await self._patched(meta, {"status": status}, "status")
 
     async def read(self, write: Write) -> object:
-        """The binding as it is, after somebody else wrote first."""
+        """Return the current binding after another client's write."""
         return await self.client.get(_path(write.binding.metadata), ResourceBinding)
 
     def now(self) -> float:
-        """Told by the service."""
+        """Return the time. The service replaces this method."""
         raise NotImplementedError
 
     async def _patched(
@@ -54,7 +54,7 @@ class KarmadaWriter(Writer[Write]):
         return Answer(found=found)
 
     async def _override(self, meta: Metadata, body: Mapping[str, Any]) -> None:
-        """Make it, or have it say this. Its name belongs to the binding."""
+        """Create or patch the OverridePolicy. Its name belongs to the binding."""
         name = body["metadata"]["name"]
         try:
             path = OVERRIDE_POLICIES.path(namespace=meta.namespace)

@@ -1,11 +1,11 @@
-"""Which of Karmada's members a policy's placement lets a binding go to. Pure.
+"""The member clusters that a policy's placement allows for a binding. Pure.
 
 Rules of this file:
 
-- A binding goes to one cluster, whatever its replica scheduling says. What asks for several at
-  least cannot be had.
-- Of several affinity groups any will do: which is best, the ranking says.
-- Whether a cluster answers is not looked at: the resolver knows that better, and it changes.
+- A binding goes to one cluster, regardless of its replica scheduling. A placement with a minimum of
+  several clusters is impossible.
+- Any of several affinity groups is allowed: the ranking decides which is best.
+- A cluster's readiness is ignored: the resolver knows better, and readiness changes.
 """
 
 from collections.abc import Iterable, Mapping
@@ -16,7 +16,7 @@ from berthmaster.lib.kueue.podsets.templates import PodToleration, Requirement
 
 
 def candidates(placement: Placement, members: Iterable[KarmadaCluster]) -> tuple[str, ...]:
-    """Names of those that will do. Raises SelectorError."""
+    """Return the names of the allowed clusters. Raises SelectorError."""
     groups = placement.cluster_affinities or (placement.cluster_affinity or ClusterAffinity(),)
     tolerations = placement.cluster_tolerations or ()
     return tuple(
@@ -31,7 +31,7 @@ def candidates(placement: Placement, members: Iterable[KarmadaCluster]) -> tuple
 
 
 def why_not(cluster: str, placement: Placement, members: Iterable[KarmadaCluster]) -> str:
-    """Why it may not go to this one, or "". Raises SelectorError."""
+    """Return why a cluster is not allowed, or "". Raises SelectorError."""
     found = [member for member in members if member.metadata.name == cluster]
     if not found:
         return f"{cluster} is no member of Karmada's any more"
@@ -43,7 +43,7 @@ def why_not(cluster: str, placement: Placement, members: Iterable[KarmadaCluster
 
 
 def several(placement: Placement) -> str:
-    """What of it asks for more than one cluster, or ""."""
+    """Return the constraint that requires several clusters, or ""."""
     for one in placement.spread_constraints or ():
         if one.min_groups > 1:
             by = one.spread_by_label or one.spread_by_field
@@ -71,7 +71,7 @@ def _holds(asked: Requirement, fields: Mapping[str, str], zones: tuple[str, ...]
     values = asked.values or ()
     has = zones if asked.key == "zone" else tuple(filter(None, (fields.get(asked.key, ""),)))
     match asked.operator:
-        case "In":  # of zones, all must be among them: any of them may get the pods
+        case "In":  # all zones must be in the list, because any zone may get the pods
             return bool(has) and all(one in values for one in has)
         case "NotIn":
             return not any(one in values for one in has)
@@ -85,7 +85,7 @@ def _holds(asked: Requirement, fields: Mapping[str, str], zones: tuple[str, ...]
 
 def _tolerated(taint: Taint, tolerations: Iterable[PodToleration]) -> bool:
     if taint.effect not in ("NoSchedule", "NoExecute") or taint.key.startswith("cluster.karmada."):
-        return True  # Karmada's own taints say that it does not answer
+        return True  # Karmada's own taints report an unreachable cluster
     return any(
         (not one.effect or one.effect == taint.effect)
         and (not one.key or one.key == taint.key)

@@ -1,4 +1,4 @@
-"""Writes to a Karmada control plane. Each names the binding and the version that it was decided on.
+"""Writes to a Karmada control plane, each with the binding and the version of its decision.
 Pure."""
 
 from collections.abc import Mapping
@@ -17,7 +17,7 @@ class PutBinding(NamedTuple):
 
 
 class PutOverride(NamedTuple):
-    """Make the OverridePolicy of a binding, or have it say this."""
+    """Create or patch the OverridePolicy of a binding."""
 
     ref: str
     binding: ResourceBinding
@@ -25,12 +25,12 @@ class PutOverride(NamedTuple):
 
 
 class PutCondition(NamedTuple):
-    """Tell by a condition of its status how a binding stands, and that its scheduler saw it so."""
+    """Set a condition of a binding's status, and confirm that its scheduler has seen the spec."""
 
     ref: str
     binding: ResourceBinding
     conditions: tuple[Mapping[str, Any], ...]
-    scheduled: bool  # whether it was let go just now
+    scheduled: bool  # True right after the release
 
 
 Write = PutBinding | PutOverride | PutCondition

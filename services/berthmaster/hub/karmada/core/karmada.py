@@ -1,11 +1,11 @@
-"""The core: log, nodes' reports and a Karmada control plane's objects in; events and writes out.
+"""The core: takes log events, node reports and Karmada's objects, and returns events and writes.
 
 Rules of this file:
 
-- One thing at a time for a workload: what is under way is waited for, and what the log stored is
-  folded, before the next look.
-- Only what changed is looked at.
-- Nothing is decided here: the resolver gives places, among all jobs of all queues.
+- A workload has at most one operation in flight. The next pass waits until the operation ends and
+  the stored events are folded.
+- A pass evaluates only changed workloads.
+- The core makes no scheduling decisions: the resolver places jobs, across all queues.
 """
 
 from collections.abc import Iterable, Mapping
@@ -45,37 +45,38 @@ from berthmaster.lib.messages.fleet import FleetFact
 from berthmaster.lib.messages.placement import Decision
 from berthmaster.lib.messages.workload import WorkloadEvent
 
-TROUBLE_S: Final = 1.0  # after a write that failed
-LASTING_TROUBLE_S: Final = 15.0  # one that will fail again
-FAILURE_S: Final = 30.0  # after an error of ours
+TROUBLE_S: Final = 1.0  # seconds after a failed write
+LASTING_TROUBLE_S: Final = 15.0  # seconds after a write that will fail again
+FAILURE_S: Final = 30.0  # seconds after an internal error
 
 
 class KarmadaCore:
-    """One replica. Whether it may act is its shell's to know."""
+    """One replica. Its shell decides whether the replica may act."""
 
     def __init__(self, name: str, tenants: Mapping[str, str]) -> None:
         self.name = name
         self.know = Known(tenants)
-        self.appends: list[Append] = []  # to be stored; drained by the shell
-        self.trouble: dict[Key, str] = {}  # what the last write came to, if not well
+        self.appends: list[Append] = []  # events to store; the shell drains the list
+        self.trouble: dict[Key, str] = {}  # the last failed write
         self._aside = SetAside()
         self._work = WorkQueue()
         self._in_flight = InFlight()
-        self._until_s: dict[Key, float] = {}  # after trouble
+        self._until_s: dict[Key, float] = {}  # pause after a failure
         self._empty_since_s: dict[Key, float] = {}
-        self._labelled: dict[Key, tuple[int, float]] = {}  # for which attempt, and when
+        # attempt with written labels, and the time of writing
+        self._labelled: dict[Key, tuple[int, float]] = {}
         self._told: dict[Key, tuple[str, ...]] = {}
 
-    # What happened on the bus
+    # Input from the bus
 
     @property
     def cell(self) -> str:
-        """Of no chain: nothing is decided here."""
+        """Return a name instead of a decision chain, because the service makes no decisions."""
         return "karmada"
 
     @property
     def stirred(self) -> bool:
-        """Whether something is to be looked at."""
+        """Return whether work is pending."""
         return bool(self._work)
 
     def on_event(
@@ -86,22 +87,22 @@ class KarmadaCore:
         *,
         void: bool = False,
     ) -> Verdict | None:
-        """An event of the log, in its order."""
+        """Apply an event of the log, in order."""
         verdict = self.know.take_event(event, sequence, stored_at_s, void=void)
         if verdict is not None:
             self._work.add([key(event.tenant, event.id)])
         return verdict
 
     def on_unreadable(self, tenant: str, workload_id: str, sequence: int, why: str) -> None:
-        """An event that this reader does not understand: its workload is frozen."""
+        """Freeze the workload of an event that this reader does not understand."""
         self.know.sequence = max(self.know.sequence, sequence)
         self.know.workloads.freeze(tenant, workload_id, sequence, why)
 
     def on_unreadable_decision(self, sequence: int, why: str) -> None:
-        """None is read."""
+        """Ignore: the service reads no decisions."""
 
     def on_decision(self, decision: Decision, sequence: int) -> None:
-        """None is read."""
+        """Ignore: the service reads no decisions."""
 
     def on_fact(self, fact: FleetFact, sequence: int, stored_at_s: float) -> None:
         touched = self.know.take_fact(fact)
@@ -115,22 +116,22 @@ class KarmadaCore:
         self.know.take_control(fact)
         self._work.add(self.know.names)
 
-    # What happened to Karmada's objects
+    # Input from Karmada's objects
 
     @property
     def aside(self) -> SetAside:
-        """Objects that it could not handle."""
+        """Return the objects that were skipped with an error."""
         return self._aside
 
     def on_object(self, thing: Object, *, gone: bool = False) -> None:
         self._work.add(self.know.put(thing, gone=gone))
 
     def begin(self) -> None:
-        """This replica acts from now on: look at all of it."""
+        """Start acting, and evaluate every workload."""
         self._in_flight.forget()
         self._work.add([*self.know.open, *self.know.names])
 
-    # What became of what was asked
+    # Results of appends and writes
 
     def on_appended(self, ref: str, outcome: LogOutcome, now_s: float) -> None:
         landed = self._in_flight.landed(ref)
@@ -156,14 +157,14 @@ class KarmadaCore:
         self._work.add_at(name, self._until_s[name])
         return ()
 
-    # What to do
+    # Actions
 
     def wake_at_s(self) -> float:
-        """When time alone will change something."""
+        """Return the time of the next change without an event."""
         return self._work.wake_at_s()
 
     def act(self, now_s: float) -> Iterable[Write | KubeEvent]:
-        """Steps for all that changed; those that are events of the log go to ``appends``."""
+        """Return the steps of every changed workload. Log events go to ``appends``."""
         out: list[Write | KubeEvent] = []
         for name in self._work.take(now_s):
             about = self._about(name)
@@ -185,7 +186,7 @@ class KarmadaCore:
             self._forget(name)
             return []
         if work is not None and not know.is_mine(work):
-            return []  # another control plane's
+            return []  # belongs to another control plane
         folded = work.sequence if work is not None else know.sequence
         until_s = self._in_flight.wait_until_s(name, folded, now_s)
         until_s = max(until_s or 0.0, self._until_s.get(name, 0.0))
@@ -210,7 +211,7 @@ class KarmadaCore:
             kept.pop(name, None)
 
     def _tell(self, name: Key, view: View) -> list[KubeEvent]:
-        """What of a binding was not understood, once."""
+        """Return events for a binding's problems, once."""
         if view.read is None or view.binding is None:
             return []
         problems = tuple(filter(None, (*view.read.problems, changed(view))))

@@ -1,4 +1,4 @@
-"""What is known of Karmada's objects, of the log and of nodes: each as it was told last. Pure."""
+"""The last reported state of Karmada's objects, the log and the nodes. Pure."""
 
 from collections.abc import Iterable, Mapping
 
@@ -22,10 +22,10 @@ _Node = tuple[str, str]  # cluster, node
 
 
 class Known:
-    """Everything that steps depend on."""
+    """All inputs of the steps."""
 
     def __init__(self, tenants: Mapping[str, str]) -> None:
-        self.id = ""  # of the Karmada control plane; "" = not known yet
+        self.id = ""  # id of the Karmada control plane; "" = not known yet
         self.sequence = 0
         self.workloads = OpenWorkloads(self._begins)
         self.open = self.workloads.open
@@ -45,29 +45,29 @@ class Known:
     def take_event(
         self, event: WorkloadEvent, sequence: int, stored_at_s: float, *, void: bool = False
     ) -> Verdict | None:
-        """Fold one event; None if it is none of this control plane's, or of a frozen workload."""
+        """Fold one event. None = another control plane's, or of a frozen workload."""
         self.sequence = max(self.sequence, sequence)
         applied = self.workloads.apply(event, sequence, stored_at_s, void=void)
         if applied is None:
             return None
         if isinstance(event, Ending) and applied.verdict is Verdict.COUNTED:
-            self.ended.remember(event)  # a tombstone too keeps its id used
+            self.ended.remember(event)  # a tombstone too keeps its id in use
         is_tombstone = applied.is_new and isinstance(event, Ending)
         return None if is_tombstone else applied.verdict
 
     def _begins(self, event: Submitted | Carried) -> bool:
-        """Whether it is the first of a binding's. Of which control plane is told by its origin."""
+        """Return whether the event begins a workload of a Karmada binding, by its origin."""
         origin = event.origin if isinstance(event, Submitted) else event.workload.origin
         return origin is not None and origin.system == "karmada"
 
     def is_mine(self, workload: Workload) -> bool:
-        """Whether its binding is one of this control plane's."""
+        """Return whether the workload's binding belongs to this control plane."""
         return workload.origin is not None and workload.origin.hub == self.id
 
     # Facts
 
     def take_fact(self, fact: FleetFact) -> list[Key]:
-        """Take over a node's report; workloads whose pods it names, or named before."""
+        """Apply a node's report, and return the workloads with pods there now or before."""
         if isinstance(fact, NodeGone):
             return self.drop_node(fact.cluster, fact.node)
         if not isinstance(fact, NodeReport):
@@ -84,7 +84,7 @@ class Known:
         return [*before, *here]
 
     def drop_node(self, cluster: str, node: str) -> list[Key]:
-        """A node that is no more; whose pods it had."""
+        """Drop a deleted node, and return the workloads with pods there."""
         had = list(self._nodes.pop((cluster, node), ()))
         for name in had:
             if (places := self._pods.get(name)) is not None:
@@ -94,14 +94,14 @@ class Known:
         return had
 
     def take_control(self, fact: ControlFact) -> None:
-        """Take over what an operator set."""
+        """Apply an operator's setting."""
         if isinstance(fact, QueueSetting):
             self.queues[fact.queue] = fact
 
     # Karmada's objects
 
     def put(self, thing: Object, *, gone: bool) -> Iterable[Key]:
-        """An object as it is now, or as it was last; which workloads that is about."""
+        """Apply an object's current or last state, and return the affected workloads."""
         at = key_of(thing.metadata)
         match thing:
             case ResourceBinding():
@@ -128,7 +128,7 @@ class Known:
             self.names[name] = at
         return touched
 
-    # What follows
+    # Derived state
 
     def read(self, binding: ResourceBinding) -> Read:
         namespace, name = binding.policy
@@ -149,14 +149,15 @@ class Known:
         if binding is None or work is None or work.state not in LIVE:
             return ""
         if binding.attempt == str(work.attempt):
-            return ""  # it was let go; what becomes of it there is Karmada's to say
+            return ""  # after the release, Karmada decides
         try:
             return why_not(work.cluster, binding.spec.placement, self._members.values())
         except (SelectorError, msgspec.ValidationError) as error:
-            return f"placement: {error}"  # as it is now; what was submitted could be read
+            # the present placement is invalid; the submitted one was valid
+            return f"placement: {error}"
 
     def pods(self, work: Workload | None) -> list[Seen]:
-        """Where the pods of its attempt are, as nodes report them."""
+        """Return the pods of the attempt, as nodes report them."""
         if work is None or work.state not in LIVE:
             return []
         return [
@@ -167,7 +168,7 @@ class Known:
         ]
 
     def is_empty(self, name: Key) -> bool:
-        """Whether nothing of its attempt is left, with Karmada or on any node."""
+        """Return whether neither Karmada nor any node has a trace of the attempt."""
         work, at = self.open.get(name), self.names.get(name)
         binding = self.bindings.get(at) if at is not None else None
         if work is None or self.pods(work):

@@ -1,4 +1,4 @@
-"""What is said in the log: each step that is an event, in its words. Pure."""
+"""The log events of the steps. Pure."""
 
 from berthmaster.hub.karmada.core.requests import origin_of
 from berthmaster.hub.karmada.core.steps import ASKER, Ask, Claim, End, Evict, Run, View
@@ -15,7 +15,7 @@ from berthmaster.lib.messages.workload import (
 
 
 def submitted(view: View, tenant: str, hub: str, by: str, now_s: float) -> Submitted:
-    """A binding becomes known."""
+    """Return the first event of a binding's workload."""
     binding, request = view.binding, view.read.request if view.read is not None else None
     assert binding is not None
     assert request is not None

@@ -1,7 +1,7 @@
-"""What is read of Karmada's objects. Pure.
+"""The fields of Karmada's objects that the service reads. Pure.
 
-work.karmada.io/v1alpha2, policy.karmada.io/v1alpha1 and cluster.karmada.io/v1alpha1, as Karmada
-1.18 has them. Every field may be missing.
+The versions are work.karmada.io/v1alpha2, policy.karmada.io/v1alpha1 and
+cluster.karmada.io/v1alpha1, as of Karmada 1.18. Every field may be missing.
 """
 
 from typing import Any, Final
@@ -16,20 +16,21 @@ from berthmaster.lib.kueue.podsets.templates import (
     Requirement,
 )
 
-SCHEDULER: Final = "berthmaster"  # spec.schedulerName of policies whose bindings are ours
+# spec.schedulerName of policies whose bindings Berthmaster schedules
+SCHEDULER: Final = "berthmaster"
 SCHEDULED: Final = "Scheduled"  # Karmada's condition
 QUEUE: Final = "berthmaster.io/queue"  # label of a policy
 PRIORITY: Final = "berthmaster.io/priority"  # label of a policy
-ATTEMPT: Final = "berthmaster.io/attempt"  # annotation of a binding: for which it was let go
-OVER: Final = "berthmaster.io/over"  # annotation of a binding: it is not placed again, and why
-# Annotation of a binding: by which placement it was let go. Karmada's taint manager reads it, and
-# takes nothing from a cluster without it.
+ATTEMPT: Final = "berthmaster.io/attempt"  # annotation of a binding: the attempt of its release
+OVER: Final = "berthmaster.io/over"  # annotation of a binding: reason why it is never placed again
+# Annotation of a binding: the placement of its release. Karmada's taint manager reads the
+# annotation, and evicts no binding without it.
 APPLIED: Final = "policy.karmada.io/applied-placement"
 _POLICY: Final = "propagationpolicy.karmada.io"
 
 
 class NodeClaim(Struct, frozen=True):
-    """Which nodes a replica can be on."""
+    """The nodes that a replica may use."""
 
     hard_node_affinity: NodeSelector | None = None
     node_selector: dict[str, str] | None = None
@@ -37,14 +38,14 @@ class NodeClaim(Struct, frozen=True):
 
 
 class Requirements(Struct, frozen=True):
-    """What each replica asks for."""
+    """The resource request of each replica."""
 
     node_claim: NodeClaim | None = None
     resource_request: dict[str, Quantity] | None = None
 
 
 class Reference(Struct, frozen=True):
-    """The object that is to be propagated."""
+    """The object to propagate."""
 
     api_version: str = ""
     kind: str = ""
@@ -59,13 +60,13 @@ class LabelSelector(Struct, frozen=True):
 
 
 class FieldSelector(Struct, frozen=True):
-    """Of clusters' provider, region and zones."""
+    """Requirements of a cluster's provider, region and zones."""
 
     match_expressions: tuple[Requirement, ...] | None = None
 
 
 class ClusterAffinity(Struct, frozen=True):
-    """Which clusters will do; all that is said must hold."""
+    """The allowed clusters. All fields must match."""
 
     label_selector: LabelSelector | None = None
     field_selector: FieldSelector | None = None
@@ -74,7 +75,7 @@ class ClusterAffinity(Struct, frozen=True):
 
 
 class SpreadConstraint(Struct, frozen=True):
-    """Over how many clusters, regions or the like it is to be spread."""
+    """The number of clusters, regions or similar groups to spread over."""
 
     spread_by_field: str = ""
     spread_by_label: str = ""
@@ -83,7 +84,7 @@ class SpreadConstraint(Struct, frozen=True):
 
 
 class Placement(Struct, frozen=True):
-    """What the policy says of where."""
+    """The placement of the policy."""
 
     cluster_affinity: ClusterAffinity | None = None
     cluster_affinities: tuple[ClusterAffinity, ...] | None = None
@@ -92,7 +93,7 @@ class Placement(Struct, frozen=True):
 
 
 class Suspension(Struct, frozen=True):
-    """What is held."""
+    """The suspended operations."""
 
     scheduling: bool | None = None
 
@@ -103,7 +104,7 @@ class TargetCluster(Struct, frozen=True):
 
 
 class SchedulePriority(Struct, frozen=True):
-    """By Karmada's own gate."""
+    """The priority, behind Karmada's own feature gate."""
 
     priority: int = 0
 
@@ -120,12 +121,12 @@ class BindingSpec(Struct, frozen=True):
 
     @property
     def placement(self) -> Placement:
-        """What the policy says of where, as far as we read it. Raises msgspec.ValidationError."""
+        """Return the placement of the policy, as far as known. Raises msgspec.ValidationError."""
         return msgspec.convert(self.placement_as_written or {}, Placement)
 
 
 class AggregatedItem(Struct, frozen=True):
-    """How the object stands in one member cluster."""
+    """The object's state in one member cluster."""
 
     cluster_name: str = ""
     status: dict[str, Any] | None = None
@@ -135,7 +136,7 @@ class AggregatedItem(Struct, frozen=True):
 
     @property
     def finished(self) -> tuple[str, str]:
-        """(Complete or Failed of a Job, its words); ("", "") while it is neither."""
+        """Return (Complete or Failed, message) of a Job, or ("", "") before the end."""
         conditions = (self.status or {}).get("conditions")
         for one in conditions if isinstance(conditions, list) else ():
             told = one if isinstance(one, dict) else {}
@@ -146,7 +147,7 @@ class AggregatedItem(Struct, frozen=True):
 
     @property
     def active(self) -> int:
-        """How many of a Job's pods are there and have not ended."""
+        """Return the number of a Job's pods that have not ended."""
         told = (self.status or {}).get("active")
         return told if isinstance(told, int) else 0
 
@@ -158,56 +159,58 @@ class BindingStatus(Struct, frozen=True):
 
 
 class ResourceBinding(Object, frozen=True):
-    """One object that Karmada propagates."""
+    """An object that Karmada propagates."""
 
     spec: BindingSpec = BindingSpec()
     status: BindingStatus | None = None
 
     @property
     def held(self) -> bool:
-        """Whether nobody is to schedule it."""
+        """Return whether scheduling is suspended."""
         return self.spec.suspension is not None and bool(self.spec.suspension.scheduling)
 
     @property
     def deleting(self) -> bool:
-        """Whether it is on its way out."""
+        """Return whether the binding is being deleted."""
         return bool(self.metadata.deletion_timestamp)
 
     @property
     def attempt(self) -> str:
-        """For which attempt it was let go last."""
+        """Return the attempt of the last release."""
         return self.metadata.annotations.get(ATTEMPT, "")
 
     @property
     def where(self) -> tuple[str, ...]:
-        """The clusters that it goes to."""
+        """Return the target clusters."""
         return tuple(one.name for one in self.spec.clusters or ())
 
     @property
     def scheduled(self) -> Condition | None:
-        """Karmada's condition, as it stands."""
+        """Return Karmada's current condition."""
         found = (self.status and self.status.conditions) or ()
         return next((one for one in found if one.type == SCHEDULED), None)
 
     @property
     def is_observed(self) -> bool:
-        """Whether its status says that its scheduler has seen what it asks for now. Until then
-        Karmada keeps what it takes from a cluster there, for minutes."""
+        """Return whether the status confirms that the scheduler has seen the current spec.
+
+        Until then, Karmada keeps objects in a removed cluster for minutes.
+        """
         seen = self.status.scheduler_observed_generation if self.status is not None else 0
         return seen == self.metadata.generation
 
     @property
     def items(self) -> tuple[AggregatedItem, ...]:
-        """How it stands in each cluster that has something of it."""
+        """Return the state in each cluster that has a copy of the object."""
         return (self.status and self.status.aggregated_status) or ()
 
     def item(self, cluster: str) -> AggregatedItem | None:
-        """How it stands in a cluster."""
+        """Return the state in one cluster."""
         return next((one for one in self.items if one.cluster_name == cluster), None)
 
     @property
     def policy(self) -> tuple[str, str]:
-        """(namespace, name) of the policy that it is propagated by; no namespace: a
+        """Return (namespace, name) of the binding's policy. No namespace: a
         ClusterPropagationPolicy."""
         told = self.metadata.annotations
         if name := told.get(f"{_POLICY}/name"):
@@ -216,7 +219,7 @@ class ResourceBinding(Object, frozen=True):
 
 
 class Policy(Object, frozen=True):
-    """A PropagationPolicy or ClusterPropagationPolicy: only its labels matter here."""
+    """A PropagationPolicy or ClusterPropagationPolicy. Only the labels are read."""
 
 
 class Taint(Struct, frozen=True):
@@ -234,6 +237,6 @@ class ClusterSpec(Struct, frozen=True):
 
 
 class KarmadaCluster(Object, frozen=True):
-    """A member of Karmada's."""
+    """A member cluster of Karmada."""
 
     spec: ClusterSpec = ClusterSpec()

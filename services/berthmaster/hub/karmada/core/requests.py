@@ -1,7 +1,7 @@
-"""What a ResourceBinding asks for, in the bus's words. Pure.
+"""The request of a ResourceBinding, as a message of the bus. Pure.
 
-What makes it impossible is a fault, and the binding waits until it changes; what is not understood
-and limits nothing is a problem that people hear of.
+An error that prevents the request is a fault, and the binding waits until it changes. An unknown
+field that limits nothing is a problem, and an Event reports the problem.
 """
 
 from collections.abc import Iterable, Mapping
@@ -43,15 +43,15 @@ from berthmaster.lib.kueue.podsets.templates import (
 from berthmaster.lib.messages.control import QueueSetting
 from berthmaster.lib.messages.workload import MAX_PODS, HubObject, JobRequest
 
-MAX_CLUSTERS: Final = 64  # that a request can name
+MAX_CLUSTERS: Final = 64  # maximum number of clusters in a request
 POD_SET: Final = "main"
-# What ends, and whose number of pods is its own: the pods of a Deployment come and go by scaling,
-# and nobody would ask for their room.
+# A Job ends, and has its own number of pods. The pods of a Deployment scale, so no request could
+# reserve their capacity.
 KIND: Final = ("batch/v1", "Job")
 
 
 class Read(NamedTuple):
-    """A binding as a request. ``fault``: why it cannot be placed, then there is no request."""
+    """The request of a binding. ``fault`` is the reason for a missing request."""
 
     request: JobRequest | None
     fault: str = ""
@@ -59,18 +59,18 @@ class Read(NamedTuple):
 
 
 def is_ours(binding: ResourceBinding) -> bool:
-    """Whether we are its scheduler."""
+    """Return whether Berthmaster is the binding's scheduler."""
     return binding.spec.scheduler_name == SCHEDULER
 
 
 def name_of(binding: ResourceBinding, tenants: Mapping[str, str]) -> tuple[str, str]:
-    """(tenant, workload id)."""
+    """Return (tenant, workload id)."""
     meta = binding.metadata
     return tenant_of(meta.namespace, tenants), workload_id(binding.spec.resource.name, meta.uid)
 
 
 def origin_of(binding: ResourceBinding, queue: str, hub: str) -> HubObject:
-    """Which object a workload of the bus stands for."""
+    """Return the hub object of a workload on the bus."""
     of, meta = binding.spec.resource, binding.metadata
     return HubObject(
         namespace=meta.namespace,
@@ -90,7 +90,10 @@ def read_request(
     queues: Mapping[str, QueueSetting],
     tenants: Mapping[str, str],
 ) -> Read:
-    """``told``: labels of its policy; ``tenants``: whose namespaces are."""
+    """Return the request of a binding.
+
+    ``told`` are labels of the binding's policy. ``tenants`` maps namespaces to tenants.
+    """
     spec, problems, unread = binding.spec, list[str](), list[str]()
     try:
         placement = spec.placement
@@ -101,7 +104,7 @@ def read_request(
     if fault := _fault(binding, placement, queue, queues, tenant):
         return Read(None, fault)
     amounts_of(_replica(binding), "replicaRequirements", unread)
-    if unread:  # nobody could say what room it needs
+    if unread:  # without readable amounts the needed capacity is unknown
         return Read(None, unread[0])
     try:
         clusters = candidates(placement, members)
@@ -123,7 +126,7 @@ def read_request(
         priority=_priority(binding, told, problems),
         pod_sets=(pods,),
         clusters=clusters,
-        max_evictions=1000,  # what Karmada takes back is not the job's doing
+        max_evictions=1000,  # evictions by Karmada are not the job's fault
     )
     return Read(request, "", tuple(problems))
 

@@ -1,10 +1,11 @@
-"""What is to be done about one binding next. Pure: a row for each way in which it can stand.
+"""The next step of one binding. Pure: one row per state.
 
 Rules of this file:
 
-- It is held before it is submitted, claimed before it is let go, and let go once an attempt.
-- An attempt ends when neither Karmada nor any node's report has anything of it left.
-- What Karmada itself takes from its cluster is an eviction: it waits again, in our order.
+- A binding is suspended before submission, claimed before release, and released once per attempt.
+- An attempt ends when neither Karmada nor any node report has a trace of it.
+- If Karmada removes a binding from its cluster, that is an eviction: the workload is requeued in
+  Berthmaster's order.
 """
 
 from collections.abc import Sequence
@@ -17,10 +18,10 @@ from berthmaster.lib.lifecycle.workload import Workload
 from berthmaster.lib.messages.fleet import PodUse
 from berthmaster.lib.messages.placement import PodBinding
 
-SEEN_S: Final = 1.0  # in which Karmada's caches surely show what was written before the release
-SETTLE_S: Final = 2.0  # from when Karmada has nothing left until nodes' reports surely show it
-KEPT_AWAY_S: Final = 60.0  # in which its cluster may open again, before it is placed anew
-ASKER: Final = "karmada"  # who has it moved
+SEEN_S: Final = 1.0  # seconds until Karmada's caches surely show writes before the release
+SETTLE_S: Final = 2.0  # seconds until node reports surely show that Karmada has nothing left
+KEPT_AWAY_S: Final = 60.0  # seconds for the cluster to open again, before a new placement
+ASKER: Final = "karmada"  # requester of the move
 OPEN: Final = "its cluster is open to it again"
 TAKEN: Final = "Karmada took it from its cluster"
 CANCELLED: Final = "cancelled on request"
@@ -28,33 +29,35 @@ DELETED: Final = "its ResourceBinding was deleted"
 
 
 class Seen(NamedTuple):
-    """A pod of an attempt, where a node reports it."""
+    """A pod of an attempt, as a node reports it."""
 
     node: str
     use: PodUse
 
 
 class View(NamedTuple):
-    """One binding and its workload, as far as there are any."""
+    """One binding and its workload. Either may be missing."""
 
     binding: ResourceBinding | None
-    read: Read | None  # of a binding that is not over
+    read: Read | None  # None for a finished binding
     work: Workload | None
-    ended: State | None  # how its workload ended; then there is none
-    pods: Sequence[Seen]  # of its open attempt
-    empty_since_s: float | None  # since when nothing of the attempt is left; None = something is
-    labelled_s: float | None  # when the labels of its attempt's pods were written; None = not yet
-    kept_away: str = ""  # why it may not go where it was placed, as its policy and members are now
+    ended: State | None  # end state of the workload; then ``work`` is None
+    pods: Sequence[Seen]  # pods of the open attempt
+    # time since which no trace of the attempt is left; None = some trace
+    empty_since_s: float | None
+    # time when the labels of the attempt's pods were written; None = not yet
+    labelled_s: float | None
+    kept_away: str = ""  # reason why the present policy and members forbid the placement
 
 
 class Hold(NamedTuple):
-    """Suspend its scheduling and take it from all clusters. ``over``: for good, and why."""
+    """Suspend the binding and remove it from all clusters. ``over``: reason of a final removal."""
 
     over: str = ""
 
 
 class Say(NamedTuple):
-    """Tell by Karmada's condition how it stands."""
+    """Report the state in Karmada's condition."""
 
     scheduled: bool
     reason: str
@@ -62,19 +65,19 @@ class Say(NamedTuple):
 
 
 class Label(NamedTuple):
-    """Have the pods of its attempt labelled on their way to the member."""
+    """Label the attempt's pods on their way to the member."""
 
 
 class Release(NamedTuple):
-    """Let it go to the cluster of its attempt."""
+    """Send the binding to the cluster of its attempt."""
 
 
 class Submit(NamedTuple):
-    """Make it known on the bus."""
+    """Submit the workload to the bus."""
 
 
 class Claim(NamedTuple):
-    """From now on we alone end the attempt."""
+    """Take ownership: from now on only this service ends the attempt."""
 
 
 class Run(NamedTuple):
@@ -82,7 +85,7 @@ class Run(NamedTuple):
 
 
 class Evict(NamedTuple):
-    """The attempt is over, and it waits again."""
+    """End the attempt and requeue the workload."""
 
     reason: str
 
@@ -93,13 +96,13 @@ class End(NamedTuple):
 
 
 class Ask(NamedTuple):
-    """Ask the resolver to move it, as soon as there is room in another cluster."""
+    """Request a move from the resolver, when another cluster has free capacity."""
 
     reason: str
 
 
 class Wait(NamedTuple):
-    """Nothing until something changes, or this time has come."""
+    """Wait for a change, or until this time."""
 
     until_s: float = float("inf")
 
@@ -125,7 +128,7 @@ def _unknown(view: View) -> Step:
     if binding is None or binding.deleting:
         return Wait()
     if binding.where:
-        return Wait()  # it was let go, and is over; or another scheduler had it before
+        return Wait()  # released and finished, or previously scheduled by another scheduler
     if (over := binding.metadata.annotations.get(OVER)) is not None:
         return _said(binding, False, "Over", f"not placed again: {over}") or Wait()
     if view.ended is not None:
@@ -148,7 +151,7 @@ def _queued(view: View, work: Workload) -> Step:
 
 
 def changed(view: View) -> str:
-    """What is asked for otherwise than when it was submitted; that is never taken over."""
+    """Return the difference from the submitted request, which is never updated."""
     read, request = view.read, view.work.request if view.work is not None else None
     asked = read.request if read is not None else None
     if asked is None or request is None or asked.pod_sets == request.pod_sets:
@@ -180,9 +183,11 @@ def _held(view: View, work: Workload, now_s: float) -> Step:
 
 
 def _kept_away(view: View, binding: ResourceBinding, work: Workload, now_s: float) -> Step | None:
-    """Karmada would take it from a cluster with such a taint again, as often as it goes there. The
-    resolver knows nothing of that, so it is asked to move it; a wish that has come to nothing ends
-    with the attempt."""
+    """Handle a cluster with a taint that the binding does not tolerate.
+
+    Karmada would remove the binding from that cluster after every release. The resolver does not
+    know the taint, so the service requests a move. A failed request ends with the attempt.
+    """
     asked = work.wish is not None and work.wish.who == ASKER
     if not view.kept_away:
         return Evict(OPEN) if asked else None
@@ -201,7 +206,7 @@ def _let_go(view: View, binding: ResourceBinding, now_s: float) -> Step:
     due_s = view.labelled_s + SEEN_S
     if now_s < due_s:
         return Wait(due_s)
-    return Wait() if binding.items else Release()  # what others let go somewhere is on its way out
+    return Wait() if binding.items else Release()  # remnants of another release are being removed
 
 
 def _running(view: View, binding: ResourceBinding, work: Workload) -> Step:
@@ -225,7 +230,7 @@ def _once_empty(view: View, step: Evict | End, now_s: float) -> Step:
 
 
 def _said(binding: ResourceBinding, scheduled: bool, reason: str, message: str) -> Say | None:
-    """What is to be told, unless it stands there."""
+    """Return the condition to report, unless it is current."""
     stands, status = binding.scheduled, "True" if scheduled else "False"
     told = (stands.status, stands.reason, stands.message) if stands is not None else None
     if told == (status, reason, message) and binding.is_observed:
@@ -234,8 +239,11 @@ def _said(binding: ResourceBinding, scheduled: bool, reason: str, message: str) 
 
 
 def as_placed(placed: Sequence[PodBinding], seen: Sequence[Seen]) -> tuple[PodBinding, ...]:
-    """Pods as they were placed, where they really are. Which is which nobody says: one on a node
-    where one was placed is that one, the others have the names that are left."""
+    """Return the placed pods with their real nodes.
+
+    Node reports do not identify the pods. A pod on a node of the placement gets that placement's
+    name. The others get the remaining names.
+    """
     left, found, homeless = list(placed), list[PodBinding](), list[Seen]()
     for one in seen:
         here = next((each for each in left if each.node == one.node), None)

@@ -1,10 +1,10 @@
-"""Steps as writes: what stands in the objects then. Pure.
+"""Steps as writes: the wanted state of the objects. Pure.
 
-The pods of an attempt are labelled on their way to the member by an OverridePolicy of the binding's
-own, so that the member's inventory knows them as ours and nobody charges them twice. A Job's
-template always has labels to add to: the API server gives it its own, and Karmada takes those away
-after the overriding. It stands some time before the binding is let go, as Karmada would make the
-Job without it otherwise, and a Job's template cannot be changed.
+An OverridePolicy per binding labels the pods of an attempt on their way to the member. Thereby the
+member's inventory attributes the pods to Berthmaster, and no quota is charged twice. A Job's
+template always has labels for the policy to extend: the API server adds its own, and Karmada
+removes those after overriding. The policy exists some time before the binding's release. Otherwise
+Karmada would create the Job without the labels, and a Job's template is immutable.
 """
 
 from typing import Any, Final
@@ -25,13 +25,13 @@ _POD_LABELS: Final = "/spec/template/metadata/labels/"
 
 
 def hold(binding: ResourceBinding, step: Hold, ref: str) -> PutBinding:
-    """It goes nowhere."""
+    """Suspend the scheduling of a binding."""
     told = {OVER: step.over} if step.over else {}
     return PutBinding(ref, binding, told, {"suspension": {"scheduling": True}, "clusters": None})
 
 
 def release(binding: ResourceBinding, work: Workload, ref: str) -> PutBinding:
-    """It goes to the cluster of its attempt."""
+    """Send the binding to the cluster of its attempt."""
     spec = {
         "suspension": {"scheduling": False},
         "clusters": [{"name": work.cluster, "replicas": binding.spec.replicas}],
@@ -86,7 +86,7 @@ def label(binding: ResourceBinding, work: Workload, ref: str) -> PutOverride:
 
 
 def say(binding: ResourceBinding, step: Say, ref: str, now_s: float) -> PutCondition:
-    """Karmada's condition beside all others as they stand."""
+    """Set Karmada's condition, and keep all others."""
     stands = binding.scheduled
     status = "True" if step.scheduled else "False"
     since = timestamp(now_s)
@@ -105,5 +105,5 @@ def say(binding: ResourceBinding, step: Say, ref: str, now_s: float) -> PutCondi
 
 
 def _whole(condition: dict[str, Any]) -> dict[str, Any]:
-    """With what the API requires and a struct leaves out where it is empty."""
+    """Add the fields that the API requires and a struct omits when empty."""
     return {"reason": "", "message": "", **condition}
