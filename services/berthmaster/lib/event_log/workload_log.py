@@ -203,9 +203,8 @@ class EventLog:
                 if error.code in WRONG_LAST_SEQUENCE:
                     guard_sequence = _stated_sequence(error)
                     if not in_doubt or (guard_sequence is not None and guard_sequence < after):
-                        return Refused(
-                            guard_sequence
-                        )  # below ``after`` this write can never have been stored
+                        # Below ``after`` this write can never have been stored.
+                        return Refused(guard_sequence)
                 elif not _may_pass(error):
                     return Unknown(why)
             except NotPermitted as error:

@@ -1,4 +1,4 @@
-"""What every service process needs: settings, logs, health, metrics, owned tasks, a drained end.
+"""Base of every service process: settings, logs, health, metrics, owned tasks, a drained end.
 
-Must not: NATS (lib/nats), messages, or anything that one service alone needs.
+Not here: NATS (lib/nats), messages, or code for one service only.
 """

@@ -1,35 +1,36 @@
-"""Who may act while a lease says so: a state machine over what the lease's store shows. Pure.
+"""State machine of a lease: which replica may act, by the lease's record. Pure.
 
-One holder acts, the others stand by. The lease keeps the peace; writes stay guarded all the same.
-Stores differ (lib/nats/stream_lease.py, lib/kube/api_lease.py), this machine is the same for all.
+One replica holds the lease and acts, and the others stand by. The lease only reduces conflicts:
+writes are guarded all the same. Records are stored in NATS or in a cluster
+(lib/nats/stream_lease.py, lib/kube/api_lease.py). This machine is the same for both.
 
-Rules of this file:
+Example: a record has a ``ttl_s`` of 1.5 and moved last at 10.0 of a candidate's clock. At 11.5 the
+candidate takes the lease.
 
-- No clock is compared with another machine's. Whoever waits measures, on its own monotonic clock,
-  how long the record has not moved; a record that stood still for as long as it promised is free.
-- A holder counts from before it sent its write, others from when they see it, which is later: so
-  the holder stops by itself before anybody may take over.
-- Each life has a holder's name of its own, so a record of ours is surely ours.
-- A store takes a write only over the version that was read (``Outdated`` otherwise).
+- Clocks of different machines are never compared. A candidate measures, by its own monotonic clock,
+  how long the record has not changed. An unchanged record is free after its ``ttl_s``.
+- A holder counts its time from before it sent its write. Others count from when they see the
+  write, which is later. So the holder stops before another replica may take over.
+- Each process run has a unique holder name, so a record under this name is surely its own.
+- A store accepts a write only over the version that was read (``Outdated`` otherwise).
 
-==========  ==================================  ==========  =======
-state       what happens                        next state  next step
-==========  ==================================  ==========  =======
-CANDIDATE   it is time                          CANDIDATE   READ
-CANDIDATE   read: nobody's, ours or old         CANDIDATE   TAKE
-CANDIDATE   read: another's                     CANDIDATE   REST
-CANDIDATE   written (gained)                    HOLDING     REST
-CANDIDATE   outdated: somebody was quicker      CANDIDATE   REST
-HOLDING     it is time                          HOLDING     RENEW
-HOLDING     written                             HOLDING     REST
-HOLDING     outdated: by us, or by a thief?     DOUBTING    READ
-DOUBTING    it is time                          DOUBTING    READ
-DOUBTING    read: ours, the answer was lost     DOUBTING    RENEW
-DOUBTING    read: anything else (lost)          CANDIDATE   REST
-DOUBTING    written                             HOLDING     REST
-DOUBTING    outdated                            DOUBTING    REST
-either      its time is over (lost)             CANDIDATE   REST
-==========  ==================================  ==========  =======
+::
+
+    state      event                                     next state  next step
+    CANDIDATE  timer                                     CANDIDATE   READ
+    CANDIDATE  read: without a holder, own, or expired   CANDIDATE   TAKE
+    CANDIDATE  read: another's                           CANDIDATE   REST
+    CANDIDATE  written (gained)                          HOLDING     REST
+    CANDIDATE  outdated: another replica was faster      CANDIDATE   REST
+    HOLDING    timer                                     HOLDING     RENEW
+    HOLDING    written                                   HOLDING     REST
+    HOLDING    outdated: by an own write, or another's?  DOUBTING    READ
+    DOUBTING   timer                                     DOUBTING    READ
+    DOUBTING   read: own, the answer was lost            DOUBTING    RENEW
+    DOUBTING   read: anything else (lost)                CANDIDATE   REST
+    DOUBTING   written                                   HOLDING     REST
+    DOUBTING   outdated                                  DOUBTING    REST
+    either     expired (lost)                            CANDIDATE   REST
 """
 
 from enum import Enum
@@ -37,7 +38,7 @@ from typing import NamedTuple
 
 
 class LeaseState(Enum):
-    """What one replica is; both that hold may act until their time is over."""
+    """State of one replica. HOLDING and DOUBTING may act until their time expires."""
 
     CANDIDATE = "candidate"
     HOLDING = "holding"
@@ -45,7 +46,7 @@ class LeaseState(Enum):
 
 
 class LeaseStep(Enum):
-    """What is to be done with the store now."""
+    """The next operation on the store."""
 
     READ = "read"
     TAKE = "take"
@@ -54,27 +55,27 @@ class LeaseStep(Enum):
 
 
 class Record(NamedTuple):
-    """A lease as its store has it."""
+    """A lease as stored."""
 
     version: str
-    holder: str  # "" = nobody's: given back, or in a form that nobody can renew
-    ttl_s: float = 0.0  # so long the holder may be silent
-    epoch: int = 0  # grows whenever it is taken
+    holder: str  # "" = none: released, or in an unreadable form
+    ttl_s: float = 0.0  # how long the holder may be silent
+    epoch: int = 0  # grows each time a replica takes the lease
 
 
 class Candidacy:
-    """One replica's part in one lease."""
+    """One replica's candidacy for one lease."""
 
     def __init__(self, holder: str, ttl_s: float) -> None:
         self.holder = holder
         self.ttl_s = ttl_s
         self.state = LeaseState.CANDIDATE
         self.record: Record | None = None  # as last seen
-        self.until_s = 0.0  # while it holds
+        self.until_s = 0.0  # expiry while the replica holds the lease
         self._moved_at_s = 0.0
 
     def held(self, now_s: float) -> bool:
-        """Whether this replica may act."""
+        """Return whether this replica may act."""
         return self.state is not LeaseState.CANDIDATE and now_s < self.until_s
 
     def due(self, now_s: float) -> LeaseStep:
@@ -83,7 +84,7 @@ class Candidacy:
         return LeaseStep.READ
 
     def on_read(self, record: Record | None, now_s: float) -> LeaseStep:
-        """What the store shows; None = there is no record."""
+        """Handle a read record; None = there is none."""
         self._saw(record, now_s)
         ours = record is not None and record.holder == self.holder
         if self.state is not LeaseState.CANDIDATE:
@@ -97,21 +98,21 @@ class Candidacy:
         return LeaseStep.TAKE if now_s >= free_at_s else LeaseStep.REST
 
     def on_written(self, record: Record, sent_at_s: float) -> LeaseStep:
-        """The store took our write, which was sent then."""
+        """Handle a stored write that was sent at ``sent_at_s``."""
         self._saw(record, sent_at_s)
         self.state = LeaseState.HOLDING
         self.until_s = sent_at_s + self.ttl_s
         return LeaseStep.REST
 
     def on_outdated(self) -> LeaseStep:
-        """The store has another version than the one we wrote over."""
+        """Handle a refused write: the store has another version."""
         if self.state is not LeaseState.HOLDING:
             return LeaseStep.REST
         self.state = LeaseState.DOUBTING
         return LeaseStep.READ
 
     def on_time(self, now_s: float) -> bool:
-        """Whether a holder has just lost it, because its time is over."""
+        """Return whether a holder has just lost the lease, because its time expired."""
         if self.state is LeaseState.CANDIDATE or now_s < self.until_s:
             return False
         self.state = LeaseState.CANDIDATE

@@ -1,4 +1,4 @@
-"""What can keep a service from starting or end it, told apart by what a person does next.
+"""Faults that keep a service from starting or end it, divided by the operator's next step.
 
 ::
 
@@ -6,8 +6,8 @@
     ├── SettingsError     a flag or variable is wrong: correct it          exit code 2
     └── CannotStart       this machine lacks something: install or free it exit code 3
 
-Both are answers for people and are shown as plain lines, never as a traceback. Any other exception
-that leaves a service is a bug: it is logged with its traceback and the exit code is 1.
+Both are messages for operators and are shown as plain lines, never as a traceback. Any other
+exception that leaves a service is a bug: it is logged with its traceback and the exit code is 1.
 """
 
 EXIT_OK = 0
@@ -18,13 +18,15 @@ EXIT_LATE = 4  # stopped, but did not drain within its limit
 
 
 class ServiceFault(Exception):
-    """The service cannot go on, and the text says why to somebody who does not know the code."""
+    """The service cannot continue. The text gives the reason to readers who do not know the
+    code.
+    """
 
     exit_code = EXIT_DIED
 
 
 class SettingsError(ServiceFault):
-    """Settings that do not go together, or not with what the service finds."""
+    """Settings that contradict each other or the service's environment."""
 
     exit_code = EXIT_SETTINGS
 

@@ -1,9 +1,9 @@
-"""Whether a service lives and whether it is ready, for whoever restarts it or sends it work.
+"""Liveness and readiness of a service, for the supervisor and for its clients.
 
-Alive means that the event loop turns: a beat is noted once a second, and one that is too old
-means that the loop is stuck, which a restart cures. Ready means that every part that the service
-has named (its connection, its mirror) is in order; before the first is named nothing is known, and
-unknown is not ready. Asked from the HTTP thread, told from the loop's.
+Alive: the event loop runs. It records a tick once a second, and an old tick means that the loop is
+stuck, which a restart cures. Ready: every registered component (the connection, the mirror) is in
+order. Before the first is registered the state is unknown, and unknown is not ready. The HTTP
+thread reads, the event loop writes.
 """
 
 import threading
@@ -13,19 +13,19 @@ from dataclasses import dataclass
 
 import msgspec
 
-STALL_LIMIT_S = 10.0  # several times the longest pause that a loaded machine causes
+STALL_LIMIT_S = 10.0  # several times the longest pause on a loaded machine
 
 
 @dataclass(frozen=True)
 class HealthPart:
-    """One thing that a service needs in order to do its work."""
+    """State of one component that a service needs."""
 
     ok: bool
     why: str
 
 
 class Health:
-    """The state that /healthz and /readyz show."""
+    """The state behind /healthz and /readyz."""
 
     def __init__(
         self,
@@ -41,27 +41,30 @@ class Health:
         self._stopping = False
 
     def beat(self) -> None:
-        """The event loop has turned."""
+        """Record that the event loop runs."""
         self._beat_at_s = self._clock()
 
     def stop(self) -> None:
-        """The service drains: alive, and no longer ready for anything new."""
+        """Record that the service drains: alive, but not ready."""
         self._stopping = True
 
     def ready(self, part: str, ok: bool, why: str = "", *, note: str = "") -> None:
-        """A part is in order, or is not and why; the last word about a part counts. ``note``: what
-        people should know of a part that is in order."""
+        """Set a component's state, replacing the previous one. ``why``: the reason if not in order.
+        ``note``: information for operators on a component in order.
+        """
         with self._lock:
             self._parts[part] = HealthPart(ok, note if ok else why)
 
     def alive(self) -> tuple[bool, dict[str, object]]:
-        """Whether the loop turns, and the answer's fields."""
+        """Return whether the loop runs, and the fields of the HTTP answer."""
         silent_s = self._clock() - self._beat_at_s
         ok = silent_s < self.stall_limit_s
         return ok, {"alive": ok, "loop_silent_s": round(silent_s, 3)}
 
     def readiness(self) -> tuple[bool, dict[str, object]]:
-        """Whether every part is in order and the loop turns, and the answer's fields."""
+        """Return whether every component is in order and the loop runs, and the fields of the HTTP
+        answer.
+        """
         with self._lock:
             parts = dict(sorted(self._parts.items()))
         alive, _ = self.alive()

@@ -1,9 +1,8 @@
-"""/healthz, /readyz and /metrics over HTTP, by http.server in threads of their own.
+"""/healthz, /readyz and /metrics over HTTP, by http.server in threads of its own.
 
-Not on the event loop: a loop that is stuck must still be reported as stuck. A connection is for one
-GET or HEAD. Every connection has one deadline for all that happens on it, and one connection too
-many ends the oldest, so slow clients hold only a few threads and keep no probe from its answer. By
-default only this machine can connect.
+Threads, because a stuck event loop must still be reported as stuck. A connection serves one GET or
+HEAD and has one deadline in total. Above MAX_CONNECTIONS, a new connection closes the oldest. So
+slow clients occupy only a few threads and block no probe. By default only this machine can connect.
 """
 
 import socket
@@ -24,9 +23,9 @@ from berthmaster.lib.runtime.log import Log
 from berthmaster.lib.runtime.metrics import Metrics
 from berthmaster.lib.runtime.visible_text import dumps
 
-CONNECTION_LIMIT_S: Final = 5.0  # a prober or scraper that needs longer has gone
+CONNECTION_LIMIT_S: Final = 5.0  # slower probes and scrapers have timed out
 MAX_CONNECTIONS: Final = 32  # threads, each with a page of metrics of some 100 KiB at most
-LOOK_S: Final = 0.1  # between two looks for connections whose time is over
+LOOK_S: Final = 0.1  # between two checks for expired connections
 
 Answer = Callable[[], tuple[bool, dict[str, object]]]
 
@@ -83,7 +82,7 @@ class StatusServer(ThreadingHTTPServer):
 
     daemon_threads = True
     block_on_close = False
-    request_queue_size = 1024  # connections that the kernel keeps for us
+    request_queue_size = 1024  # pending connections in the kernel
 
     def __init__(
         self,
@@ -102,7 +101,7 @@ class StatusServer(ThreadingHTTPServer):
         self._limit_s = limit_s
         self.encoding = threading.Lock()  # one page at a time, or pages would starve the event loop
         self._lock = threading.Lock()
-        self._open: dict[socket.socket, float] = {}  # connection -> its deadline, the oldest first
+        self._open: dict[socket.socket, float] = {}  # connection -> its deadline, oldest first
         try:
             super().__init__((host, port), _Handler)
         except (OSError, OverflowError) as error:
@@ -121,40 +120,42 @@ class StatusServer(ThreadingHTTPServer):
         return len(self._open)
 
     def has(self, connection: socket.socket) -> bool:
-        """Return whether a connection is open still."""
+        """Return whether a connection is still open."""
         return connection in self._open
 
     def server_bind(self) -> None:
-        """Bind as TCPServer does: HTTPServer would also ask a name server for the host's name."""
+        """Bind as TCPServer does. HTTPServer would also look up the host's name in the DNS."""
         self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         self.socket.bind(self.server_address)
         self.server_address = self.socket.getsockname()
 
     def close(self) -> None:
-        """Take no more requests, end those that are open, and free the port."""
+        """Accept no more requests, close open connections, and free the port."""
         self.shutdown()
         self.server_close()
         self._end(MAX_CONNECTIONS, float("inf"))
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        """Start the thread of a connection; one too many ends the oldest."""
+        """Start the thread of a connection. Above the limit, close the oldest connection."""
         self._end(len(self._open) + 1 - MAX_CONNECTIONS, 0.0)
         with self._lock:
             self._open[request] = time.monotonic() + self._limit_s
         super().process_request(request, client_address)
 
     def service_actions(self) -> None:
-        """End the connections whose time is over; serve_forever calls this."""
+        """Close the expired connections. serve_forever calls this."""
         self._end(0, time.monotonic())
 
     def shutdown_request(self, request: Any) -> None:
-        """Forget a connection that is answered, and close it."""
+        """Forget an answered connection, and close it."""
         with self._lock:
             self._open.pop(request, None)
         super().shutdown_request(request)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Log what a handler raised; a client that has gone is no error of ours."""
+        """Log a handler's exception as debug: a client that disconnects is no error of the
+        service.
+        """
         self.log.debug("http", text="connection failed", why=str(sys.exception()))
 
     def _end(self, oldest: int, now_s: float) -> None:

@@ -1,7 +1,7 @@
-"""Drives one replica's candidacy for a lease against its store: reads, writes, rests, gives back.
+"""Runs one replica's candidacy for a lease against its store: read, write, rest, release.
 
-What may be done when is in candidacy.py; how a record is kept is the store's. Whoever runs the
-lease cancels it to stop: it is then given back, so that another takes over at once.
+The rules are in candidacy.py, the record's format in the store. Cancel ``run`` to stop. The lease
+is then released, so that another replica takes over at once.
 """
 
 import asyncio
@@ -12,37 +12,38 @@ from typing import Final, Protocol
 from berthmaster.lib.runtime.candidacy import Candidacy, LeaseState, LeaseStep, Record
 from berthmaster.lib.runtime.log import LogLike
 
-RENEW_SHARE: Final = 0.25  # of its life: three renewals can fail before it is over
-LOOK_SHARE: Final = 0.125  # how often who waits looks, and who failed tries again
-ANSWER_SHARE: Final = 1 / 3  # within which a store must answer
+RENEW_SHARE: Final = 0.25  # of the TTL: three renewals can fail before it expires
+LOOK_SHARE: Final = 0.125  # of the TTL: interval of candidates, and of retries after a failure
+ANSWER_SHARE: Final = 1 / 3  # of the TTL: time limit of a store's answer
 RELEASE_LIMIT_S: Final = 1.0
 MAX_HOLDER_CHARS: Final = 200
-STEPS_A_ROUND: Final = 4  # read, take; or renew, read, renew: a store at odds with itself rests too
+# read, take; or renew, read, renew: an inconsistent store causes a rest too
+STEPS_A_ROUND: Final = 4
 
 
 class Outdated(Exception):
-    """Somebody else has written since the record was read."""
+    """Another replica has written since the record was read."""
 
 
 class StoreAway(Exception):
-    """The store did not answer, or refused; the text says how."""
+    """The store did not answer, or refused. The text says how."""
 
 
 class Store(Protocol):
-    """Keeps one lease's record. Each call ends within the time limit that the store was given."""
+    """Stores one lease's record. Each call ends within the store's time limit."""
 
     async def read(self) -> Record | None:
-        """The record, if there is one. Raises StoreAway."""
+        """Return the record; None = there is none. Raises StoreAway."""
 
     async def write(self, over: Record | None, holder: str, ttl_s: float, *, taken: bool) -> Record:
-        """Write over what was read, or make it. Raises Outdated and StoreAway."""
+        """Write over the read record, or create one. Raises Outdated and StoreAway."""
 
     async def release(self, over: Record) -> None:
-        """Make it nobody's. Raises Outdated and StoreAway."""
+        """Remove the holder. Raises Outdated and StoreAway."""
 
 
 class Lease:
-    """Tries to hold one lease for as long as ``run`` runs."""
+    """Tries to hold one lease as long as ``run`` runs."""
 
     def __init__(
         self,
@@ -55,33 +56,35 @@ class Lease:
         on_gained: Callable[[int], None] | None = None,
         on_lost: Callable[[], None] | None = None,
     ) -> None:
-        """``on_gained`` gets the lease's epoch, which grows whenever it is taken."""
+        """``on_gained`` gets the lease's epoch, which grows each time a replica takes the lease."""
         self._store = store
         self._name = name
         self._log = log
         self._on_gained = on_gained
         self._on_lost = on_lost
-        # A name of its own for this life: a namesake that was killed, or runs beside us, is
-        # somebody else.
+        # A unique name for this process run: a killed or concurrent process with the same name is
+        # another holder.
         life = f"{holder[:MAX_HOLDER_CHARS]}#{secrets.token_hex(4)}"
         self._candidacy = Candidacy(life, ttl_s)
         self._ttl_s = ttl_s
         self._running_out: asyncio.TimerHandle | None = None
-        self.trouble = "not looked at yet"  # why the store cannot be seen; "" = it can
+        self.trouble = "not looked at yet"  # why the store cannot be read; "" = readable
 
     @property
     def held(self) -> bool:
-        """Whether we may act now. False as soon as a renewal is overdue, told or not."""
+        """Return whether this replica may act now. False as soon as a renewal is overdue, even
+        before ``on_lost`` is called.
+        """
         return self._candidacy.held(asyncio.get_running_loop().time())
 
     @property
     def seen_holder(self) -> str:
-        """Who had it when it was last seen; "" = nobody."""
+        """Return the last known holder; "" = none."""
         record = self._candidacy.record
         return record.holder.rpartition("#")[0] if record is not None else ""
 
     async def run(self) -> None:
-        """Hold or wait until cancelled; then give the lease back."""
+        """Hold or wait until cancelled, then release the lease."""
         try:
             while True:
                 share = LOOK_SHARE
@@ -98,7 +101,7 @@ class Lease:
             await self._release()
 
     async def _round(self) -> None:
-        """From one rest to the next."""
+        """Take steps until the next rest."""
         candidacy, now = self._candidacy, asyncio.get_running_loop().time
         step = candidacy.due(now())
         for _ in range(STEPS_A_ROUND):
@@ -157,8 +160,8 @@ class Lease:
             async with asyncio.timeout(RELEASE_LIMIT_S):
                 record = (
                     await self._store.read()
-                )  # a renewal may have been cut short, stored or not
+                )  # a renewal may have been interrupted, stored or not
                 if record is not None and record.holder == candidacy.holder:
                     await self._store.release(record)
         except (Outdated, StoreAway, TimeoutError):
-            pass  # it runs out by itself
+            pass  # the lease expires by itself

@@ -1,8 +1,9 @@
-"""One line of JSON for each thing that happened, on stderr; the same as text for people.
+"""Logs one JSON line per event to stderr, or the same as text for humans.
 
-An event has a short constant name and fields, `log.info("placed", workload=..., cluster=...)`, so
-that lines can be counted and joined. Lines of other libraries (nats-py among them) come out in the
-same form through the standard logging module. A log that cannot be written never stops a service.
+An event has a constant short name and fields, so that lines can be counted and joined. Example:
+`log.info("placed", workload=..., cluster=...)`. Lines of other libraries (nats-py among them) come
+in the same form through the standard logging module. A log that cannot be written never stops a
+service.
 """
 
 import logging
@@ -23,12 +24,12 @@ Format = Literal["json", "text"]
 
 LEVELS: dict[Level, int] = {"debug": 10, "info": 20, "warning": 30, "error": 40}
 _OURS = ("time", "level", "service", "event")
-MAX_LINE_CHARS = 32_768  # of a longer line each field is cut
+MAX_LINE_CHARS = 32_768  # above this, each field is cut
 MAX_FIELD_CHARS = 4096
 
 
 class LogLike(Protocol):
-    """What is asked of a log by all that does not make one: tests have their own."""
+    """The used part of a log. Tests have their own."""
 
     def info(self, event: str, /, **fields: object) -> None: ...
     def warning(self, event: str, /, **fields: object) -> None: ...
@@ -38,7 +39,7 @@ class LogLike(Protocol):
 
 
 class Log:
-    """Writes events of one service; `bind` makes one that adds the same fields to each."""
+    """Writes events of one service. `bind` returns a log that adds the same fields to each."""
 
     def __init__(
         self,
@@ -58,7 +59,7 @@ class Log:
         self._fields = dict(fields or {})
 
     def bind(self, **fields: object) -> "Log":
-        """A log that adds these fields to every event."""
+        """Return a log that adds these fields to every event."""
         return Log(
             self._service,
             level=self._level,
@@ -69,19 +70,19 @@ class Log:
         )
 
     def debug(self, event: str, /, **fields: object) -> None:
-        """Detail for whoever looks for a fault; off unless asked for."""
+        """Log details for debugging; off by default."""
         self.write("debug", event, fields)
 
     def info(self, event: str, /, **fields: object) -> None:
-        """Something worth knowing happened, as it should."""
+        """Log a normal event."""
         self.write("info", event, fields)
 
     def warning(self, event: str, /, **fields: object) -> None:
-        """Something is amiss and the service copes; a person may want to look."""
+        """Log a problem that the service handles by itself. An operator may want to check."""
         self.write("warning", event, fields)
 
     def error(self, event: str, /, *, error: BaseException | None = None, **fields: object) -> None:
-        """Something was not done; with an exception, its text and traceback become fields."""
+        """Log a failure. An exception's text and traceback become fields."""
         if error is not None:
             fields["error"] = f"{type(error).__name__}: {error}"
             fields["traceback"] = "".join(traceback.format_exception(error))
@@ -93,10 +94,10 @@ class Log:
         line = self._line(level, event, {**self._fields, **fields})
         stream = self._stream if self._stream is not None else sys.stderr.buffer
         try:
-            stream.write(line)  # one write a line, so that lines of several threads do not mix
+            stream.write(line)  # one write per line, so that lines of several threads do not mix
             stream.flush()
         except (OSError, ValueError):
-            pass  # nobody reads us any more; that is no reason to stop the work
+            pass  # no process reads the log any more, which is no reason to stop
 
     def _line(self, level: Level, event: str, fields: Mapping[str, object]) -> bytes:
         now = datetime.fromtimestamp(self._clock(), UTC)
@@ -136,7 +137,7 @@ def _json(value: object) -> str:
 
 
 def _shown(value: object) -> object:
-    """What JSON lacks, as its struct says or else as Python shows it."""
+    """Return a JSON value for another object, by its struct or else as its ``repr``."""
     try:
         return msgspec.to_builtins(value)
     except (TypeError, ValueError, RecursionError):
@@ -150,7 +151,7 @@ def _plain(value: object) -> str:
 
 
 class Bridge(logging.Handler):
-    """Brings what libraries say through the standard logging module into our log."""
+    """Passes lines of the standard logging module to this log."""
 
     def __init__(self, log: Log) -> None:
         super().__init__(level=logging.WARNING)

@@ -1,7 +1,7 @@
-"""The Prometheus figures of one service, under one naming rule.
+"""The Prometheus metrics of one service, under one naming rule.
 
-Names are `berth_<service>_<what>_<unit>`, the registry is the service's own, so that several can
-live in one process (tests do that). Asking twice for one figure gives the same one.
+Names are `berth_<service>_<what>_<unit>`. Each service has its own registry, so that several can
+run in one process, as in tests. A second request for a metric returns the existing one.
 """
 
 from collections.abc import Sequence
@@ -19,32 +19,32 @@ from prometheus_client.metrics import MetricWrapperBase
 
 M = TypeVar("M", bound=MetricWrapperBase)
 
-# From a message in the same machine to a wait that a person notices.
+# From a message within a machine to a wait that a human notices.
 LATENCY_BUCKETS_S = (
     0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 60.0,
 )  # fmt: skip
 
 
 class Metrics:
-    """Makes and keeps the figures of one service."""
+    """Creates and keeps the metrics of one service."""
 
     def __init__(self, service: str) -> None:
         self.registry = CollectorRegistry(auto_describe=True)
         self._prefix = f"berth_{service.replace('-', '_')}_"
         self._known: dict[str, MetricWrapperBase] = {}
-        # Memory, processor time and open files of the process, under Prometheus' usual names.
+        # Memory, CPU time and open files of the process, under Prometheus' usual names.
         ProcessCollector(registry=self.registry)
         PlatformCollector(registry=self.registry)
 
     def counter(self, what: str, help: str, labels: Sequence[str] = ()) -> Counter:
-        """Something that only grows; shown with `_total` at its end."""
+        """Return a metric that only grows, exported with the suffix `_total`."""
         name = self._prefix + what
         return self._keep(name, Counter, labels) or self._add(
             name, Counter(name, help, labels, registry=self.registry)
         )
 
     def gauge(self, what: str, help: str, labels: Sequence[str] = ()) -> Gauge:
-        """Something that goes up and down."""
+        """Return a metric that goes up and down."""
         name = self._prefix + what
         return self._keep(name, Gauge, labels) or self._add(
             name, Gauge(name, help, labels, registry=self.registry)
@@ -57,7 +57,7 @@ class Metrics:
         labels: Sequence[str] = (),
         buckets: Sequence[float] = LATENCY_BUCKETS_S,
     ) -> Histogram:
-        """How something is distributed, latencies in seconds unless buckets say otherwise."""
+        """Return a distribution: latencies in seconds unless ``buckets`` differ."""
         name = self._prefix + what
         return self._keep(name, Histogram, labels) or self._add(
             name, Histogram(name, help, labels, buckets=buckets, registry=self.registry)

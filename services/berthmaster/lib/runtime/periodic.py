@@ -1,11 +1,11 @@
-"""Waiting that has an end: a steady beat, a pause, an event or a time, what may take for ever.
+"""Waits with an end: a periodic tick, a pause, an event with a time limit, cancellable work.
 
-The beat keeps its phase: work that took a while does not shift what follows. Beats missed because
-the work or the machine was slow are dropped and counted, not made up for in a burst.
+The tick keeps its phase, whatever the duration of the work. Ticks missed because of slow work or a
+slow machine are dropped and counted, not repeated in a burst.
 
-``asyncio.wait_for`` is not used anywhere (ruff refuses it): until Python 3.12 it returns the result
-when a cancellation arrives in the same turn of the loop, so that the task which was cancelled goes
-on for ever. ``asyncio.timeout`` does not.
+``asyncio.wait_for`` is forbidden (ruff refuses it). Until Python 3.12 ``wait_for`` returns the
+result when a cancellation arrives in the same pass of the event loop, and the cancelled task then
+runs for ever. ``asyncio.timeout`` does not.
 """
 
 import asyncio
@@ -16,7 +16,9 @@ T = TypeVar("T")
 
 
 async def beats(period_s: float, stopping: asyncio.Event) -> AsyncIterator[int]:
-    """Yield at once and then every `period_s` until `stopping` is set: how many were missed."""
+    """Yield at once and then every `period_s` until `stopping` is set: the number of missed
+    ticks.
+    """
     if period_s <= 0:
         raise ValueError(f"period_s > 0, not {period_s}")
     loop = asyncio.get_running_loop()
@@ -32,13 +34,14 @@ async def beats(period_s: float, stopping: asyncio.Event) -> AsyncIterator[int]:
 
 
 async def stopped_within(limit_s: float, stopping: asyncio.Event) -> bool:
-    """Wait up to `limit_s` for the service to be asked to stop; whether it was."""
+    """Wait up to `limit_s` for the service to stop. Return whether `stopping` is set."""
     return await set_within(limit_s, stopping)
 
 
 async def set_within(limit_s: float, event: asyncio.Event) -> bool:
-    """Wait up to `limit_s` for an event; whether it is set. A cancellation always ends the wait,
-    whatever else happens in the same turn of the loop."""
+    """Wait up to `limit_s` for an event. Return whether the event is set. A cancellation always
+    ends the wait, also in the same pass of the event loop.
+    """
     try:
         async with asyncio.timeout(max(0.0, limit_s)):
             await event.wait()
@@ -48,7 +51,7 @@ async def set_within(limit_s: float, event: asyncio.Event) -> bool:
 
 
 async def any_set_within(limit_s: float, *events: asyncio.Event) -> bool:
-    """Wait up to `limit_s` for the first of some events; whether one is set."""
+    """Wait up to `limit_s` for the first of some events. Return whether one is set."""
     waits = [asyncio.ensure_future(event.wait()) for event in events]
     try:
         await asyncio.wait(waits, timeout=max(0.0, limit_s), return_when=asyncio.FIRST_COMPLETED)
@@ -59,7 +62,7 @@ async def any_set_within(limit_s: float, *events: asyncio.Event) -> bool:
 
 
 async def unless_stopped(work: Coroutine[Any, Any, T], stopping: asyncio.Event) -> T | None:
-    """The result of what may take for ever; None, and the work cancelled, if told to stop first."""
+    """Return the result of the work; None, with the work cancelled, if the service stops first."""
     task = asyncio.ensure_future(work)
     stop = asyncio.ensure_future(stopping.wait())
     try:

@@ -1,4 +1,4 @@
-"""YAML from outside, read as the values that JSON has. Pure.
+"""YAML from outside, read as JSON values. Pure.
 
 All YAML that this project reads goes through `documents` or `document`: jobs of `berth submit -f`,
 kubeconfigs and the Configuration in Kueue's ConfigMap. Values are dict, list, str, int, float,
@@ -8,9 +8,9 @@ Rules:
 
 - Aliases, merge keys and tags are refused. Example: ten lines of `l1: {<<: [*l0, *l0]}` take
   PyYAML's own constructor minutes, and three of aliases become gigabytes.
-- A key that is no text, or stands twice in a mapping, is refused. Readers disagree on which of two
-  counts.
-- Depth, values and the length of numbers have bounds, so time grows with the text and no faster.
+- A key that is no text, or occurs twice in a mapping, is refused. Readers disagree on which of two
+  applies.
+- Depth, number of values and length of numbers have limits, so time is linear in the text.
 - A refusal names the line and never the text there, which may be a secret.
 """
 
@@ -31,7 +31,7 @@ _NULL: Final = "tag:yaml.org,2002:null"
 
 
 class NotYaml(ValueError):
-    """The text is no YAML. ``problem`` are the parser's words, ``line`` is 0 where it has none."""
+    """The text is no YAML. ``problem`` is the parser's message. ``line``: 0 = unknown."""
 
     def __init__(self, problem: str, line: int = 0) -> None:
         super().__init__(f"{problem} (line {line})" if line else problem)
@@ -40,11 +40,11 @@ class NotYaml(ValueError):
 
 
 class Refused(NotYaml):
-    """The text is YAML that nobody should have to read. ``problem`` shows nothing of it."""
+    """The text is YAML with a refused construct. ``problem`` contains nothing of the text."""
 
 
 def document(data: bytes | str) -> Any:
-    """Return the one value of a text; None where it has none. Raises NotYaml."""
+    """Return the one value of a text; None = empty. Raises NotYaml."""
     found = documents(data)
     if len(found) > 1:
         raise NotYaml("expected a single document")
@@ -69,7 +69,7 @@ class _Reader:
     def __init__(self, data: bytes | str) -> None:
         self._events = yaml.parse(data, Loader=_PARSER)
         self._open: list[dict[str, Any] | list[Any]] = []
-        self._keys: list[str | None] = []  # of each open mapping the key whose value comes next
+        self._keys: list[str | None] = []  # of each open mapping, the key whose value comes next
         self._values = 0
 
     def __iter__(self) -> Iterator[Any]:
@@ -94,7 +94,7 @@ class _Reader:
         self._keys.append(None)
 
     def _put(self, value: Any, event: Any) -> Iterator[Any]:
-        """Give a value to what it stands in, or yield it as a whole document."""
+        """Add a value to the innermost open collection, or yield it as a whole document."""
         self._values += 1
         if self._values > MAX_VALUES:
             raise _refused(f"more than {MAX_VALUES:,} values", event)
@@ -105,7 +105,7 @@ class _Reader:
         if isinstance(around, list):
             around.append(value)
         elif (key := self._keys[-1]) is None:
-            if not isinstance(value, str):  # numbers can be made that all have one hash
+            if not isinstance(value, str):  # numbers can be crafted to have all the same hash
                 raise _refused("a key is no text; put it in quotes", event)
             if value in around:
                 raise _refused("a key stands twice", event)

@@ -1,11 +1,11 @@
-"""Ports to listen on, for what this process starts.
+"""Ports to listen on, for processes that this one starts.
 
-They are chosen below the range that the kernel takes for outgoing connections. From within it, a
-port that was free when it was chosen may belong to somebody's connection when it is listened on: a
-client that tries again and again to reach a server that is away takes one for each try.
+Ports are chosen below the kernel's range for outgoing connections. A port of that range may be free
+when chosen and belong to an outgoing connection when a server binds it. A client that keeps trying
+to reach an absent server uses one port per try.
 
-Between that choice and the moment when somebody listens a port is nobody's, and between two lives
-of a server as well. So whoever chooses claims it: no other of us on this machine chooses it then.
+Between the choice and the bind no process owns a port, nor between two runs of a server. So the
+chooser claims the port, and no other Berthmaster process on this machine chooses it then.
 """
 
 import random
@@ -14,10 +14,10 @@ import weakref
 from pathlib import Path
 from typing import Final, Self
 
-PAGE_PORT: Final = 7373  # of the dashboard's page, where it is free
+PAGE_PORT: Final = 7373  # default port of the dashboard, if free
 _RANGE: Final = Path("/proc/sys/net/ipv4/ip_local_port_range")
 _FIRST: Final = 15_000
-_ENOUGH: Final = 5_000  # a narrower space would have two processes choose the same port
+_ENOUGH: Final = 5_000  # in a smaller space, two processes would often choose the same port
 
 
 def _candidates() -> range:
@@ -30,7 +30,9 @@ def _candidates() -> range:
 
 
 def port_is_free(port: int, host: str = "127.0.0.1") -> bool:
-    """Whether a server could listen there now. What its last life left behind is no hindrance."""
+    """Return whether a server could bind the port now. Connections left by a previous run do not
+    matter.
+    """
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -41,20 +43,21 @@ def port_is_free(port: int, host: str = "127.0.0.1") -> bool:
 
 
 class PortClaims:
-    """The ports of one owner, listened on or not: others of us choose none of them until this is
-    closed, nobody has it any more, or its process has ended."""
+    """The claimed ports of one owner, bound or not. Other Berthmaster processes choose none of them
+    until this object is closed or garbage-collected, or its process ends.
+    """
 
     def __init__(self) -> None:
         self._held: dict[int, socket.socket] = {}
         self._close = weakref.finalize(self, _close_all, self._held)
 
     def take(self, port: int, host: str = "127.0.0.1") -> bool:
-        """Claim one that is known; False if it is another's, by a claim or since it listens."""
+        """Claim a given port. Return False if another process has claimed or bound the port."""
         if port in self._held:
             return port_is_free(port, host)
         name = socket.socket(socket.AF_UNIX)
         try:
-            name.bind(f"\0berthmaster.port.{port}")  # an abstract name: no file is left behind
+            name.bind(f"\0berthmaster.port.{port}")  # an abstract name leaves no file behind
         except OSError:
             name.close()
             return False
@@ -65,7 +68,7 @@ class PortClaims:
         return True
 
     def choose(self, count: int, host: str = "127.0.0.1") -> list[int]:
-        """Different ports that nobody has, claimed. Raises OSError when there are not so many."""
+        """Return different free ports, claimed. Raises OSError if there are too few."""
         candidates = _candidates()
         found: list[int] = []
         for port in random.sample(candidates, len(candidates)):
@@ -78,7 +81,7 @@ class PortClaims:
         return found
 
     def close(self) -> None:
-        """Let go of all."""
+        """Release all ports."""
         _close_all(self._held)
 
     def __enter__(self) -> Self:
@@ -94,7 +97,6 @@ def _close_all(held: dict[int, socket.socket]) -> None:
 
 
 def free_ports(count: int, host: str = "127.0.0.1") -> list[int]:
-    """Different ports that nobody has now, and nobody keeps for us. Raises OSError when there are
-    not so many."""
+    """Return different free ports, without a claim. Raises OSError if there are too few."""
     with PortClaims() as claims:
         return claims.choose(count, host)

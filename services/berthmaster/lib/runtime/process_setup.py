@@ -1,14 +1,13 @@
-"""What a process of ours asks of its kernel and interpreter when it starts.
+"""Settings of kernel and interpreter for every process at its start.
 
-- Children end with their parent. A supervisor that is killed with SIGKILL can tell none of them,
-  but Linux signals a child when the thread that started it is gone. Start children from the main
-  thread.
-- As many open files as the system permits. The soft limit is low on many machines (1,024), for
-  programs that cannot count further. A server without a descriptor can neither take a connection
-  nor write its data.
+- Children end with their parent. A supervisor killed with SIGKILL cannot stop them, but Linux
+  signals a child when the thread that started it ends. Start children from the main thread.
+- The maximum number of open files. The soft limit is low on many machines (1,024), for programs
+  that cannot handle more. A server without a descriptor can neither accept a connection nor write
+  its data.
 - Few full scans of the garbage collector. Facts, workloads and decisions have no cycles. A scan of
   20,000 workloads takes 60 to 120 ms, in the middle of a decision. Exceptions and tasks make cycles
-  that die young, so young objects are scanned often and all of them seldom.
+  that die young, so young objects are scanned often and all objects seldom.
 """
 
 import ctypes
@@ -26,9 +25,9 @@ _LIBC: Final = ctypes.CDLL(None) if sys.platform == "linux" else None
 
 
 def end_with_parent() -> Callable[[], None]:
-    """Return a `preexec_fn` for subprocess: the child gets SIGKILL when this process is gone.
+    """Return a `preexec_fn` for subprocess: the child gets SIGKILL when this process ends.
 
-    Only Linux supports that. Elsewhere a killed supervisor leaves its children behind.
+    Only Linux supports this. Elsewhere a killed supervisor leaves its children running.
     """
     parent = os.getpid()
 
@@ -36,20 +35,20 @@ def end_with_parent() -> Callable[[], None]:
         if _LIBC is None:
             return
         _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-        if os.getppid() != parent:  # it was gone before we could ask
+        if os.getppid() != parent:  # the parent ended before the call
             os.kill(os.getpid(), signal.SIGKILL)
 
     return between_fork_and_exec
 
 
 def live_on_alone() -> None:
-    """Undo `end_with_parent` for this process: it goes on when its parent ends."""
+    """Undo `end_with_parent` for this process, which then outlives its parent."""
     if _LIBC is not None:
         _LIBC.prctl(_PR_SET_PDEATHSIG, 0, 0, 0, 0)
 
 
 MAX_OPEN_FILES: Final = (
-    1_048_576  # a hard limit may be infinite; a walk through all descriptors must end
+    1_048_576  # a hard limit may be infinite, and closing all descriptors must end
 )
 
 
@@ -66,9 +65,9 @@ def raise_open_files() -> int:
     return most
 
 
-YOUNG: Final = 10_000  # live objects made since the last scan of the youngest, which start one
-MIDDLE: Final = 20  # scans of the youngest for one scan of those that survived
-ALL: Final = 500  # scans of the survivors for one scan of all: every hundred million objects
+YOUNG: Final = 10_000  # new objects that start a scan of the youngest generation
+MIDDLE: Final = 20  # scans of the youngest generation per scan of its survivors
+ALL: Final = 500  # scans of the survivors per full scan: every hundred million objects
 
 
 def reduce_garbage_scans() -> None:

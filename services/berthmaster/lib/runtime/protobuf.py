@@ -1,8 +1,8 @@
 """Reads and writes protobuf's wire format, as far as the kubelet's APIs use it: no schema, no
-generated code.
+generated code. Pure.
 
-A message is a row of fields: a key (number and wire type) and a value. Fields that nobody asks for
-are passed over, as protobuf wants it, so that a newer kubelet is read as well. Pure.
+A message is a sequence of fields: a key (number and wire type) and a value. Unknown fields are
+skipped, as protobuf requires, so messages of a newer kubelet are readable too.
 """
 
 from collections.abc import Iterator
@@ -17,8 +17,9 @@ class BadMessage(ValueError):
 
 
 def fields(data: bytes) -> Iterator[tuple[int, bytes | int]]:
-    """(number, value) of each field: bytes of texts and messages, a number of the rest. Raises
-    BadMessage."""
+    """Yield (number, value) of each field: bytes of texts and messages, a number of the rest.
+    Raises BadMessage.
+    """
     at, end = 0, len(data)
     while at < end:
         key, at = _varint(data, at)
@@ -40,7 +41,7 @@ def fields(data: bytes) -> Iterator[tuple[int, bytes | int]]:
 
 
 def parts(data: bytes, number: int) -> Iterator[bytes]:
-    """The messages or texts in one field, which may be repeated. Raises BadMessage."""
+    """Yield the messages or texts of one field, which may be repeated. Raises BadMessage."""
     for found, value in fields(data):
         if found == number:
             if not isinstance(value, bytes):
@@ -49,7 +50,7 @@ def parts(data: bytes, number: int) -> Iterator[bytes]:
 
 
 def text(data: bytes, number: int) -> str:
-    """The last text in one field; "" if there is none. Raises BadMessage."""
+    """Return the last text of one field; "" if absent. Raises BadMessage."""
     *_, last = (b"", *parts(data, number))
     try:
         return last.decode()
@@ -58,7 +59,7 @@ def text(data: bytes, number: int) -> str:
 
 
 def field(number: int, value: bytes | str | int) -> bytes:
-    """Encode one field. A message is such fields one after the other."""
+    """Encode one field. A message is a concatenation of fields."""
     if isinstance(value, int):
         return _encoded(number << 3) + _encoded(value)
     data = value.encode() if isinstance(value, str) else value

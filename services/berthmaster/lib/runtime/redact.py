@@ -1,8 +1,8 @@
-"""Takes secrets out of text that is about to be shown or kept, as the last line of defence.
+"""Removes secrets from text before it is shown or stored, as the last line of defence.
 
-Secrets should never get as far as a log line or a dead letter. When one does, by way of an
-exception's text or a person who gave a seed where its file was asked for, it must not be kept for
-everyone to read. What a secret looks like is said here and nowhere else.
+Secrets should never reach a log line or a dead letter. If one does, in an exception's text or as a
+seed where its file was expected, it must not be stored readably. All patterns of secrets are in
+this module.
 """
 
 import base64
@@ -17,9 +17,9 @@ from urllib.parse import unquote
 
 HIDDEN: Final = "<hidden>"
 
-# What is a secret wherever it stands, by the name that people know it by.
+# Secrets in any context, by their common name.
 _KINDS: Final = {
-    # Its end may be missing, its line ends may be escaped; a quote is never a part of it. In a URL
+    # The end may be missing, and line ends may be escaped. A quote is never part of a key. In a URL
     # a blank is %20 or +.
     "a private key": (
         r"-----BEGIN(?:[A-Z0-9 +_]|%20){0,40}PRIVATE(?: |%20|[+_])KEY(?:(?: |%20|[+_])BLOCK)?-----"
@@ -38,7 +38,7 @@ _KINDS: Final = {
     ),
 }
 _KNOWN: Final = re.compile("|".join(f"({pattern})" for pattern in _KINDS.values()))
-# One of these is in each of them, and hardly ever elsewhere: looking for them first takes a
+# Each secret contains one of these, and other text hardly ever does. Testing them first takes a
 # fifth of the time.
 _HINTS: Final = (
     *("PRIVATE", "Private-Lines", "eyJ", "AKIA", "ASIA", "SA", "SC", "SN", "SO", "SU", "SX"),
@@ -47,14 +47,14 @@ _HINTS: Final = (
     *("k_test_", "xox", "xapp-", "npm_", "pypi-", "dckr_pat_", "nvapi-", "ya29.", "hvs.", "hvb."),
     *("hvr.", "AIza", "SG.", "AGE-", "dapi", "hooks.slack", "/api/webhooks/"),
 )
-_RUN: Final = re.compile(r"[A-Za-z0-9_.+/-]{20}")  # all others have one
-# Headers of HTTP. What refers to a value, such as $TOKEN, is none.
+_RUN: Final = re.compile(r"[A-Za-z0-9_.+/-]{20}")  # all others contain a run
+# HTTP headers. A reference to a value, such as $TOKEN, is no secret.
 _BEARER: Final = re.compile(
     r"(?i)(\bbearer(?:\s|%20|\+)++|\bauthorization[\"'\\]*\s*+[:=][\"'\\\s]*+(?:(?:basic|token|digest"
     r"|apikey|negotiate|aws4-hmac-sha256)\s++)?)(?!bearer\b)[\w.~+/=-]{8,}"
 )
-# A user with a password in a URL, or a token in the place of the user of http. A password that
-# refers to a value, such as $(DB_PASS), is none.
+# A user with a password in a URL, or a token as the user of an http URL. A reference to a password,
+# such as $(DB_PASS), is no secret.
 _LOGIN: Final = re.compile(
     r"://[^\s/@:\"'<>]{0,256}(?::|%3[Aa])(?!\$\(\w+\)@|\$\{?\w+\}?@|<hidden>@|\*+@|@)[^\s/@\"'<>]{1,256}@"
     r"|(?i:https?)://(?=[^\s/@]{0,256}\d)(?=[^\s/@]{0,256}[A-Za-z])[\w.~%+-]{16,256}@"
@@ -66,7 +66,7 @@ _ENCODED: Final = re.compile(
 )
 _GZIP: Final = zlib.MAX_WBITS | 16
 _XZ_MEMORY: Final = 64 * 1024 * 1024
-# How bytes compressed by gzip, bzip2 and xz begin, and what expands them up to a length.
+# First bytes of gzip, bzip2 and xz, each with a function that expands up to a length.
 _COMPRESSED: Final[Mapping[bytes, Callable[[bytes, int], bytes]]] = MappingProxyType(
     {
         b"\x1f\x8b\x08": lambda raw, most: zlib.decompressobj(_GZIP).decompress(raw, most),
@@ -76,17 +76,17 @@ _COMPRESSED: Final[Mapping[bytes, Callable[[bytes, int], bytes]]] = MappingProxy
         ),
     }
 )
-_EXPANSION: Final = 10  # so many times the length of compressed bytes are looked through,
-_MAX_EXPANDED: Final = 65_536  # and no more of one text
+_EXPANSION: Final = 10  # maximum expansion to search, as a multiple of the compressed length
+_MAX_EXPANDED: Final = 65_536  # bytes, maximum for one text
 _LINE_END: Final = re.compile(r"\\+[nr]|[=\s]")
-_ENCODINGS: Final = 3  # of base64 within base64 that are looked through
-# The beginning of DER that holds a private key: a sequence, and in it a version.
+_ENCODINGS: Final = 3  # levels of nested base64 to search
+# The beginning of a private key in DER: a sequence that begins with a version.
 _DER_KEY: Final = re.compile(
     rb"\x30(?:[\x20-\x7f]|\x81.|\x82..)\x02\x01[\x00\x01\x03](?:\x30|\x04|\x02)", re.DOTALL
 )
-# Only what stands between :// and @ in a URL; the host stays, as it is what people look for.
+# Only the part between :// and @ in a URL. The host stays, since operators look for the host.
 _USERINFO: Final = re.compile(r"(?<=://)[^/@\s\"',]+@")
-# A name that says so, with its value: a field in JSON, be it text within JSON, or name=value.
+# A name of a secret with its value: a field in JSON, also of JSON within text, or name=value.
 _NAMED: Final = re.compile(
     r"(?i)((?:token|secret|pass(?:word|wd|phrase|code)?|pwd|api[_-]?key|account[_-]?key|signature)"
     r"(?:(\\*\")\s*:\s*\\*\"|=))(?(2)[^\"\\]+|[^\s\"'&,;\\]+)"
@@ -100,7 +100,9 @@ _SECRET_KEYS: Final = frozenset(
 
 
 def redact(text: str) -> str:
-    """The text without keys, seeds and tokens, and without user names and passwords in URLs."""
+    """Return the text without keys, seeds and tokens, and without user names and passwords in
+    URLs.
+    """
     if _ENCODED.search(text):
         text = _ENCODED.sub(_hide_encoded, text)
     if _may_hold_known(text):
@@ -118,23 +120,23 @@ def _may_hold_known(text: str) -> bool:
 
 
 def redact_bytes(data: bytes, limit_bytes: int) -> bytes:
-    """The same for bytes of any kind, then cut: a secret that is cut first is no longer known."""
+    """Redact bytes of any kind, then cut them. A secret that is cut first is not recognised."""
     return redact(data.decode("utf-8", "surrogateescape")).encode("utf-8", "surrogateescape")[
         :limit_bytes
     ]
 
 
 def excerpt(text: str, limit: int) -> str:
-    """Redacted, then cut, with how much is missing."""
+    """Return the text redacted, then cut, with the number of missing characters."""
     text = redact(text)
     return text if len(text) <= limit else f"{text[:limit]}… ({len(text) - limit} more characters)"
 
 
 def secret_in(text: str) -> str:
-    """What kind of secret stands in it, "" if none that is known by its looks."""
+    """Return the kind of the first recognised secret, "" if none."""
     if not may_hold_secret(text):
         return ""
-    # Once more as it is without escapes: a URL may be a parameter of another one.
+    # Try again without percent escapes: a URL may be a parameter of another one.
     return _kind_in(text) or ("%" in text and _kind_in(unquote(text))) or ""
 
 
@@ -152,7 +154,9 @@ def _kind_in(text: str) -> str:
 
 
 def may_hold_secret(text: str) -> bool:
-    """Whether ``secret_in`` has to look; False for almost all text, in a tenth of its time."""
+    """Return whether ``secret_in`` must search: False for almost all text, in a tenth of the
+    time.
+    """
     for hint in ("@", "%40", "PRIVATE", "Private-Lines", "hooks.slack"):
         if hint in text:
             return True
@@ -165,8 +169,9 @@ def _hide_encoded(run: re.Match[str]) -> str:
 
 
 def _encoded_key(run: str, left: int = _ENCODINGS) -> bool:
-    """Whether base64, or hex, is that of a key or token. Where it begins is not known exactly: what
-    stands before it may be of the same alphabet, as in /path/LS0t…"""
+    """Return whether base64 or hex decodes to a key or token. The exact start is unknown: the
+    preceding text may use the same alphabet, as in /path/LS0t…
+    """
     text = _LINE_END.sub("", run).replace("-", "+").replace("_", "/")
     decoded = [_base64(text[at:]) for at in range(4)]
     if re.fullmatch(r"[0-9a-fA-F]+", text):
@@ -183,7 +188,7 @@ def _encoded_key(run: str, left: int = _ENCODINGS) -> bool:
 
 
 def _expanded(raw: bytes, magic: bytes) -> bytes:
-    """Return the beginning of the text that is compressed in it; b"" where that is damaged."""
+    """Return the beginning of the compressed text in ``raw``; b"" if damaged."""
     compressed = raw[raw.index(magic) :]
     most = min(_EXPANSION * len(compressed), _MAX_EXPANDED)
     try:
@@ -198,5 +203,7 @@ def _base64(text: str) -> bytes:
 
 
 def names_secret(key: str) -> bool:
-    """Whether a field of this name holds a secret itself; `nats_creds_file` only says where."""
+    """Return whether a field of this name holds a secret itself. `nats_creds_file` only names a
+    file.
+    """
     return key.lower().rpartition("_")[2] in _SECRET_KEYS

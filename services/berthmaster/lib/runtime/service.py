@@ -1,16 +1,16 @@
-"""How every service starts, lives and ends: one function, the same for all.
+"""Start, run and end of every service: one function for all.
 
 `run` reads the settings, opens log, metrics and health, and calls the service's `main` with a
-Context. SIGTERM and SIGINT only set `stopping`; `main` then finishes what it has begun and returns.
-Four limits, one inside the other, make the end certain::
+Context. SIGTERM and SIGINT only set `stopping`. `main` then finishes its work and returns. Four
+nested limits make the end certain::
 
-    0 s     stopping is set, /readyz says 503
-    4.0 s   main or tasks still there: logged by name, then cancelled
-    4.5 s   they ignore that too: given up, exit code 4
+    0 s     stopping is set, /readyz answers 503
+    4.0 s   main or tasks still run: logged by name, then cancelled
+    4.5 s   they ignore the cancellation: abandoned, exit code 4
     5.0 s   the loop itself is stuck: a watchdog thread ends the process, exit code 4
 
-Tasks are owned: one that dies is logged, and the service drains and exits with 1, since half a
-service that looks alive is worse than none. Whoever supervises the process starts it again.
+Tasks are owned. If one dies, the service logs it, drains and exits with 1, since a partly working
+service that looks alive is worse than none. The supervisor restarts the process.
 """
 
 import asyncio
@@ -52,7 +52,7 @@ BEAT_S = 1.0
 
 
 class Context(Generic[S]):
-    """What a service has from its process; handed to its `main`."""
+    """The interface between a service and its process, passed to `main`."""
 
     def __init__(
         self,
@@ -70,18 +70,20 @@ class Context(Generic[S]):
         self.metrics = metrics
         self.health = health
         self.stopping = asyncio.Event()
-        self.died: BaseException | None = None  # the first task that did, if any
+        # exception of the first task that died; None = no task died
+        self.died: BaseException | None = None
         self._clock = clock
         self._tasks: set[asyncio.Task[Any]] = set()
 
     def now(self) -> float:
-        """The wall clock in seconds; the one place where a service gets the time from."""
+        """Return the wall clock in seconds. Services read the time only here."""
         return self._clock()
 
     def spawn(self, coro: Coroutine[Any, Any, T], *, name: str) -> asyncio.Task[T]:
-        """Start a task that the service owns: if it raises, the service drains and exits with 1.
+        """Start a task that the service owns. If the task raises, the service drains and exits with
+        1.
 
-        One that returns is done. Those that are left when `main` returns are cancelled.
+        Tasks may return. Those still running when `main` returns are cancelled.
         """
         task = asyncio.create_task(coro, name=name)
         self._tasks.add(task)
@@ -107,7 +109,7 @@ class Context(Generic[S]):
 
 @dataclass(frozen=True)
 class Service(Generic[S]):
-    """A service as `berth serve` finds it: its name, its settings, and what it does."""
+    """A service for `berth serve`: its name, its settings, and its main function."""
 
     name: str
     settings: type[S]
@@ -115,7 +117,7 @@ class Service(Generic[S]):
 
 
 def command_of(service: Service[S]) -> ServiceCommand:
-    """Return `berth serve NAME` of this service; the process ends with the service's exit code."""
+    """Return the command `berth serve NAME`. The process ends with the service's exit code."""
 
     def serve(settings: S) -> None:
         click.get_current_context().exit(_run(service, settings))
@@ -164,7 +166,7 @@ def _run(service: Service[S], settings: S) -> int:
 
 
 class _Process(Generic[S]):
-    """One run of a service: its loop, its signals and its end."""
+    """One run of a service: its event loop, signals and end."""
 
     def __init__(
         self, service: Service[S], settings: S, log: Log, metrics: Metrics, health: Health
@@ -178,12 +180,10 @@ class _Process(Generic[S]):
         self._context: Context[S] | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._is_stop_logged = False
-        self._stop_signal = (
-            ""  # the signal that asked us to stop, which may come before the loop turns
-        )
+        self._stop_signal = ""  # the signal that requested the stop, perhaps before the loop runs
 
     def run(self) -> int:
-        """Turn the loop until the service has ended."""
+        """Run the event loop until the service has ended."""
         previous = {
             number: signal.signal(number, self._on_signal)
             for number in (signal.SIGTERM, signal.SIGINT)
@@ -198,7 +198,7 @@ class _Process(Generic[S]):
                 signal.signal(number, handler)
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
-        # In the main thread between two steps of it, whatever the loop is doing. Asking twice is
+        # Runs in the main thread between two bytecodes, whatever the loop does. A second call is
         # harmless: a terminal's Ctrl-C and a supervisor's SIGTERM often come together.
         self._stop_signal = self._stop_signal or signal.Signals(number).name
         self._watch()
@@ -206,14 +206,14 @@ class _Process(Generic[S]):
             self._loop.call_soon_threadsafe(self._stop, self._context, self._stop_signal)
 
     def _watch(self) -> None:
-        """From now on the end is certain, even if the loop never turns again."""
+        """Start the watchdog, which makes the end certain even if the loop is stuck."""
         if self._watchdog is None:
             self._watchdog = threading.Timer(HARD_LIMIT_S, self._give_up)
             self._watchdog.daemon = True
             self._watchdog.start()
 
     def _stop(self, context: Context[S], why: str) -> None:
-        """Say once why it ends, and only then let `main` see that it shall."""
+        """Log the reason once, and only then set `stopping`."""
         if not self._is_stop_logged:
             self._is_stop_logged = True
             self._log.info("stopping", why=why)
@@ -223,7 +223,7 @@ class _Process(Generic[S]):
     def _give_up(self) -> None:
         last = threading.Timer(CANCEL_LIMIT_S, os._exit, (EXIT_LATE,))
         last.daemon = True
-        last.start()  # a log that nobody reads may block for ever
+        last.start()  # writing to an unread log may block for ever
         self._log.error("drain_limit", limit_s=HARD_LIMIT_S, why="the event loop is stuck")
         os._exit(EXIT_LATE)
 
@@ -251,7 +251,7 @@ class _Process(Generic[S]):
             stop_task.cancel()
 
     async def _end(self, context: Context[S], main: "asyncio.Future[None]") -> int:
-        """Drain: main first, as it may still need its tasks; then what it left behind."""
+        """Drain: main first, since it may still need its tasks, then the remaining tasks."""
         self._watch()
         loop = asyncio.get_running_loop()
         end_s = loop.time() + DRAIN_LIMIT_S
@@ -273,7 +273,7 @@ class _Process(Generic[S]):
         return code
 
     async def _cut(self, context: Context[S], main: "asyncio.Future[None]") -> None:
-        """Cancel whatever is left; what does not end by that is left behind with the process."""
+        """Cancel the remaining tasks. End the process if some ignore the cancellation."""
         rest: set[asyncio.Future[Any]] = {*context.tasks}
         if not main.done():
             rest.add(main)
@@ -289,12 +289,12 @@ class _Process(Generic[S]):
         return "main returned" if main.done() else "the service asked for it"
 
     def _verdict(self, context: Context[S], main: "asyncio.Future[None]") -> int:
-        """What the way in which main ended means for the exit code."""
+        """Return the exit code for the way in which main ended."""
         if main.cancelled():
             self._log.error("main_died", why="cancelled from inside")
             return EXIT_DIED
         error = main.exception()
-        if error is None or error is context.died:  # the latter: told and judged as the task's
+        if error is None or error is context.died:  # the latter is logged and handled as the task's
             return EXIT_OK
         if isinstance(error, ServiceFault):
             self._log.error("cannot_start", why=str(error))
@@ -303,13 +303,13 @@ class _Process(Generic[S]):
         return EXIT_DIED
 
     def _on_loop_error(self, loop: asyncio.AbstractEventLoop, details: dict[str, Any]) -> None:
-        """Errors that nobody waited for, which asyncio would only have printed."""
+        """Log errors that no task awaited, which asyncio would only print."""
         self._log.error(
             "loop_error", error=details.get("exception"), why=str(details.get("message"))
         )
 
     async def _beat(self) -> None:
-        """Tell Health that the loop turns, and measure how late it does."""
+        """Report to Health that the loop runs, and measure its lag."""
         lag = self._metrics.gauge("loop_lag_seconds", "Lag of the event loop in seconds")
         loop = asyncio.get_running_loop()
         while True:

@@ -1,9 +1,9 @@
 """Settings of a service: one frozen dataclass whose fields are options of `berth serve NAME`.
 
-A field declares its default, its unit, why that default, and its bounds. click makes of them the
-flags, the environment variables, `--help` and the errors. A flag wins over
-`BERTH_<SERVICE>_<FIELD>`, that one over `BERTH_<FIELD>` for settings that all services share, and
-that one over the default. An empty variable counts as none.
+A field declares its default, unit, reason for the default, and bounds. click derives the flags, the
+environment variables, `--help` and the errors. Precedence: the flag, then
+`BERTH_<SERVICE>_<FIELD>`, then `BERTH_<FIELD>` (only settings of all services), then the default.
+An empty variable is ignored.
 
 ::
 
@@ -58,14 +58,16 @@ def setting(
     check: Callable[[T], str] | None = None,
     secret: bool = False,
 ) -> T:
-    """A field with a default. `check` returns what is expected, or "" if the value is right."""
+    """Declare a field with a default. `check` returns the valid form, or "" if the value is
+    valid.
+    """
     declared = _Declared(help, least, most, check, secret)
     made: Any = dataclasses.field(default=default, repr=not secret, metadata={_DECLARED: declared})
     return typing.cast("T", made)
 
 
 def required(*, help: str, check: Callable[[Any], str] | None = None) -> Any:
-    """A field that has no sensible default and must be given."""
+    """Declare a mandatory field without a default."""
     return dataclasses.field(metadata={_DECLARED: _Declared(help, None, None, check, False)})
 
 
@@ -78,7 +80,7 @@ def _nats_urls(text: str) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class CommonSettings:
-    """What every service can be told."""
+    """Settings of every service."""
 
     nats_url: str = setting(
         "nats://127.0.0.1:4222",
@@ -126,7 +128,7 @@ class CommonSettings:
 
 
 class _Number(click.FloatRange):
-    """A finite number: Python also reads nan, which no bound refuses."""
+    """A finite number. Python also parses nan, which no bound refuses."""
 
     def convert(
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
@@ -136,7 +138,7 @@ class _Number(click.FloatRange):
 
 
 class _FilePath(click.ParamType[Any]):
-    """A path that need not exist yet, ~ being the home folder."""
+    """A path that need not exist yet, with ~ as the home folder."""
 
     name = "path"
 
@@ -145,7 +147,7 @@ class _FilePath(click.ParamType[Any]):
 
 
 class EmptyMember(ValueError):
-    """A list with an empty member; ``index`` counts from 0."""
+    """A list with an empty member. ``index`` counts from 0."""
 
     def __init__(self, index: int) -> None:
         super().__init__(f"member [{index}] is empty")
@@ -155,7 +157,8 @@ class EmptyMember(ValueError):
 def members(text: str) -> tuple[str, ...]:
     """Split a list at its commas and trim each member. A blank text is the empty list.
 
-    Raises EmptyMember: ``gpu,`` and ``a,,b`` are slips, and an empty name may stand for every name.
+    Raises EmptyMember: ``gpu,`` and ``a,,b`` are mistakes, and an empty name may stand for every
+    name.
     """
     if not text.strip():
         return ()
@@ -166,7 +169,7 @@ def members(text: str) -> tuple[str, ...]:
 
 
 class _CommaSeparated(click.ParamType[Any]):
-    """Several values of one type with commas between them; an empty text is none."""
+    """Comma-separated values of one type. An empty text is the empty list."""
 
     def __init__(self, each: click.ParamType[Any]) -> None:
         self.each = each
@@ -218,7 +221,7 @@ def _checked(declared: _Declared) -> Callable[[click.Context, click.Parameter, A
 
 
 def options(cls: type[CommonSettings], name: str) -> list[click.Option]:
-    """Return the options of service `name`, those of its own before those of all services."""
+    """Return the options of service `name`, its own before those of all services."""
     common = {field.name for field in dataclasses.fields(CommonSettings)}
     kinds = typing.get_type_hints(cls)
     found: list[click.Option] = []
@@ -247,7 +250,7 @@ def options(cls: type[CommonSettings], name: str) -> list[click.Option]:
 
 
 class ServiceCommand(click.Command):
-    """`berth serve NAME`. Errors quote what was given, which may be a secret in a wrong place."""
+    """`berth serve NAME`. Errors quote the input, which may contain a misplaced secret."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Read flags and variables. Raises click.UsageError, redacted."""
@@ -269,18 +272,19 @@ def command(cls: type[C], name: str, callback: Callable[[C], Any], doc: str = ""
 
 
 def load(cls: type[C], name: str, argv: Sequence[str] = ()) -> C:
-    """Return the settings of service `name` by these flags and the environment's variables.
+    """Return the settings of service `name` from these flags and the environment's variables.
 
-    Raises click.UsageError, which names the flag, the variable and what would be right."""
+    Raises click.UsageError with the flag, the variable and a valid form.
+    """
     made = command(cls, name, lambda settings: settings)
     settings: C = made.main(list(argv), prog_name=f"berth serve {name}", standalone_mode=False)
     return settings
 
 
 def unknown_variables(cls: type[CommonSettings], name: str) -> list[str]:
-    """Variables that look like this service's settings and are none: most often a slip.
+    """Return variables with this service's prefix that match no setting: usually typing errors.
 
-    Not an error, since an orchestrator may set variables that begin like ours.
+    Not an error, since an orchestrator may set variables with the same prefix.
     """
     known = {variable for option in options(cls, name) for variable in option.envvar or ()}
     ours = _own_prefix(name)
@@ -288,7 +292,7 @@ def unknown_variables(cls: type[CommonSettings], name: str) -> list[str]:
 
 
 def describe(settings: CommonSettings) -> dict[str, object]:
-    """The settings as they may be shown: without secrets."""
+    """Return the settings without secrets, for display."""
     shown: dict[str, object] = {}
     for field in dataclasses.fields(settings):
         value = getattr(settings, field.name)

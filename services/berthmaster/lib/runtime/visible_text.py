@@ -1,8 +1,8 @@
-"""Text and JSON for terminals: characters that could steer one are shown as escapes. Pure.
+"""Text and JSON for terminals: characters that could control a terminal are escaped. Pure.
 
 Escaped is every character that Python does not call printable: controls (U+001B, U+009B), marks of
 direction (U+202E), format characters, private and unassigned ones, separators other than a blank.
-Names, reasons and errors come from anybody, and such a character forges or hides text.
+Names, reasons and errors come from any client, and such a character forges or hides text.
 
 orjson writes dicts, lists and numpy's arrays and numbers. msgspec writes the messages among them as
 on the bus. A message on the bus is encoded by its struct, never here.
@@ -17,7 +17,7 @@ import orjson
 
 
 def visible(text: str, keep: str = "\n") -> str:
-    """The text with everything unprintable shown as its escape, but for what is in ``keep``."""
+    """Return the text with everything unprintable escaped, except the characters in ``keep``."""
     if text.isprintable():
         return text
     return "".join(
@@ -26,7 +26,7 @@ def visible(text: str, keep: str = "\n") -> str:
 
 
 def visible_json(body: bytes) -> bytes:
-    """JSON that reads as the same values, with everything unprintable as JSON's own escape."""
+    """Return JSON of the same values, with everything unprintable in JSON's own escapes."""
     if body.isascii() and b"\x7f" not in body:
         return body  # the encoder has escaped ASCII's controls
     text = body.decode()
@@ -43,26 +43,28 @@ _OPTIONS: Final = orjson.OPT_NON_STR_KEYS | orjson.OPT_SERIALIZE_NUMPY
 
 
 def _builtins(value: object) -> object:
-    """A struct, or whatever else msgspec knows and orjson does not. Raises TypeError."""
+    """Return plain values for a struct, or another type that msgspec knows and orjson does not.
+    Raises TypeError.
+    """
     return msgspec.to_builtins(value, order="deterministic")
 
 
 def dumps(value: object, unknown: Callable[[object], object] = _builtins) -> bytes:
-    """On one line. ``unknown`` turns what JSON lacks into something else. Raises TypeError."""
+    """Return JSON on one line. ``unknown`` converts types that JSON lacks. Raises TypeError."""
     return visible_json(orjson.dumps(value, default=unknown, option=_OPTIONS))
 
 
 def pretty(value: object) -> bytes:
-    """For people: indented by two, and the same for equal values. Raises TypeError."""
+    """Return JSON for humans: indented by two, and identical for equal values. Raises TypeError."""
     options = _OPTIONS | orjson.OPT_INDENT_2
     return visible_json(orjson.dumps(_builtins_of_all(value), option=options))
 
 
 def _builtins_of_all(value: object) -> object:
-    """Dicts in the order of their keys, structs in that of their fields."""
+    """Return dicts sorted by key, structs in the order of their fields."""
     return msgspec.to_builtins(value, order="deterministic", enc_hook=_same)
 
 
 def _same(value: object) -> object:
-    """What msgspec does not know, such as an array of numpy: as a list."""
+    """Return a type that msgspec does not know, such as an array of numpy, as a list."""
     return orjson.loads(dumps(value))

@@ -1,7 +1,7 @@
-"""What a POST to a webhook is like: its headers, its signature, which answers mean "later".
+"""The POST of a webhook: its headers, its signature, and the answers after which to retry.
 
-Whoever receives it works out the HMAC of the body with the key that both have, and so knows who
-sent it and that nobody changed it.
+The receiver computes the HMAC of the body with the shared key. An equal HMAC proves the sender and
+an unchanged body.
 """
 
 import hashlib
@@ -11,16 +11,16 @@ from pathlib import Path
 from typing import Final
 
 SIGNATURE: Final = "Berth-Signature"  # sha256=HEX of the HMAC of the body
-RETRIED: Final = (408, 425, 429, 500, 502, 503, 504)  # answers after which another try may help
+RETRIED: Final = (408, 425, 429, 500, 502, 503, 504)  # status codes after which a retry may help
 MAX_KEY_BYTES: Final = 4096
 
 
 class KeyWrong(Exception):
-    """There is no such key; the text says why, and holds nothing of it."""
+    """The key is missing or invalid. The text gives the reason and contains nothing of the key."""
 
 
 def headers_of(body: bytes, key: bytes) -> Mapping[str, str]:
-    """Of a request with this body; without a key it is not signed."""
+    """Return the headers of a request with this body, unsigned without a key."""
     headers = {"Content-Type": "application/json", "User-Agent": "berth"}
     if key:
         headers[SIGNATURE] = f"sha256={hmac.new(key, body, hashlib.sha256).hexdigest()}"
@@ -28,7 +28,7 @@ def headers_of(body: bytes, key: bytes) -> Mapping[str, str]:
 
 
 def read_key(path: Path) -> bytes:
-    """The key of a file, without the line end that editors put there. Raises KeyWrong."""
+    """Return the key in a file, without the line end that editors append. Raises KeyWrong."""
     try:
         with path.open("rb") as file:
             key = file.read(MAX_KEY_BYTES + 1).strip()
