@@ -1,7 +1,7 @@
-"""Answers the verbs ``report``, ``trends`` and ``profile``, each from one read of the store.
+"""Answer the verbs ``report``, ``trends`` and ``profile``, each from one read of the store.
 
-Reports are read in a thread of their own, one after the other, so that those who ask cost the
-writing little, and no more of them wait than can be answered in time.
+A separate thread reads reports, one after another. Reports thus cost the writes little, and no more
+requests wait than can be answered in time.
 """
 
 import asyncio
@@ -62,7 +62,7 @@ _TO_ASK_LESS_OF: Final = {UsageReport: "limit", Trends: "names", Profile: ""}
 
 
 class Answers:
-    """The endpoints of one replica, which is asked by a connection of its own."""
+    """The endpoints of one replica. ``asked_by`` is a separate connection for requests."""
 
     def __init__(
         self,
@@ -77,10 +77,10 @@ class Answers:
         open_jobs: Callable[[Asked], OpenJobs],
         core: Usage,
     ) -> None:
-        """``core``: what is known of jobs that have not ended."""
+        """``core`` has the state of open jobs."""
         self._conn = conn
         self._asked_by = asked_by
-        self._reading = FairLock()  # the thread does one piece of work after the other
+        self._reading = FairLock()  # the thread runs one call at a time
         self._store = store
         self._figures = figures
         self._prices = prices
@@ -90,7 +90,7 @@ class Answers:
         self._core = core
 
     async def serve(self, version: str) -> Endpoints:
-        """Start answering. Raises NotConnected."""
+        """Start to answer. Raises NotConnected."""
         return await serve(
             self._asked_by,
             NAME,
@@ -233,12 +233,12 @@ def _summary(database: Database, ask: Asked, open_: Likeness | None) -> Beside |
 
 
 def _tenant(subject: str) -> str | None:
-    """Whose request it is; None: an operator's."""
+    """Return the tenant of a request, or None for an operator's."""
     return subjects.parse_api(subject)[0] if subjects.asker(subject) else None
 
 
 def _no_store(subject: str, error: StoreError) -> Refusal:
-    """Where the store is, and what is wrong with it, is not for tenants."""
+    """Return a refusal. Tenants do not see the store's address and fault."""
     why = "" if _tenant(subject) is not None else f": {error}"
     return _unavailable(f"the store cannot be read now{why}")
 

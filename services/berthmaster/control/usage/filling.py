@@ -1,14 +1,15 @@
-"""Fills the store from the log and the archive, in sessions.
+"""Fill the store from the log and the archive, in sessions.
 
-A session begins with the cursors that the store has and ends with the first thing that goes wrong:
-the store cannot be used, a stream was made anew. Then nothing of it is kept but figures that no
-stream has (measured use, minutes of trends); the next session reads the streams again from the
-store's cursors. So nothing is lost while the store is away, however long, and nothing but the
-streams has to hold it.
+1. A session begins with the cursors in the store.
+2. The session reads the streams and writes what has ended, once a second.
+3. A failure ends the session: the store is unavailable, or a stream was recreated.
+4. The next session reads the streams again from the store's cursors.
 
-A log that is not what it was is not read on, so that no job is booked by half of its story. What a
-person accepts makes it another log, which is read from its beginning; a job that is booked already
-is not booked again.
+Only measured use and minutes of trends outlive a session, because no stream has them. Nothing is
+lost while the store is unavailable, for any time, and only the streams need to keep the data.
+
+A damaged log is not read further, so that no job is booked from a partial history. An accepted loss
+makes a new log, which is read from its beginning. Jobs already booked are not booked again.
 """
 
 import asyncio
@@ -41,23 +42,23 @@ from berthmaster.lib.nats.streams import ARCHIVE, WORKLOADS, stream_info
 from berthmaster.lib.runtime.periodic import stopped_within
 from berthmaster.lib.runtime.service import Context
 
-FLUSH_S: Final = 1.0  # between two writes; reports lack what ended since the last one
+FLUSH_S: Final = 1.0  # between two writes. Reports lack the jobs that ended since
 WRITE_LIMIT_S: Final = 60.0
 LAST_WRITE_LIMIT_S: Final = 2.0  # the process is ending
 FIRST_PAUSE_S: Final = 0.5
 LONGEST_PAUSE_S: Final = 30.0
-ENOUGH: Final = 5_000  # ended jobs that wait to be stored; then nothing more is read until they are
-MAX_SAMPLES: Final = 200_000  # figures of past minutes that wait: a day of twenty cells and tenants
+ENOUGH: Final = 5_000  # unstored ended jobs above which reading pauses until a write
+MAX_SAMPLES: Final = 200_000  # unstored samples of past minutes: a day of twenty cells and tenants
 SAMPLES_AT_ONCE: Final = 5_000
 PROFILES_AT_ONCE: Final = 500
-USES_EVERY_S: Final = 30.0  # as often as they are told
+USES_EVERY_S: Final = 30.0  # the interval of the messages
 FORGET_EVERY_S: Final = 3_600.0
-FORGOTTEN_USE_S: Final = 60 * 86_400.0  # of an attempt of which nothing was heard for so long
+FORGOTTEN_USE_S: Final = 60 * 86_400.0  # of an attempt without a message for this time
 MAX_LETTERS: Final = 100
 
 
 class Filling:
-    """One replica's. ``run`` it until the service stops."""
+    """Filling of one replica. Call ``run`` until the service stops."""
 
     def __init__(
         self,
@@ -82,23 +83,25 @@ class Filling:
         self._wrote: tuple[Database, Writer] | None = None
         self._uses_at_s = self._forgot_at_s = 0.0
         self._uses: list[MeasuredUse] = []
-        self.opened = False  # whether the store has been: before, its tables may be missing
+        self.opened = False  # whether the store was opened. Before, its tables may be missing
         self._enough = asyncio.Event()
         self._written = 0  # transactions
         self._seen_before = 0  # events up to here were handled by an earlier session
 
     @property
     def filled_until_s(self) -> float:
-        """Jobs that ended before are in the store, but for those of the last second."""
+        """Return the time before which all ended jobs are stored, except those of the last
+        second.
+        """
         return self._newest_s if self.is_behind else self._conn.now()
 
     @property
     def is_behind(self) -> bool:
-        """Whether the streams have not been read to their ends."""
+        """Return whether the streams have not been read to their ends."""
         return not all(self._caught_up.values())
 
     async def run(self) -> None:
-        """One session after the other, with growing pauses while they fail."""
+        """Run one session after another, with growing pauses while they fail."""
         pause_s = FIRST_PAUSE_S
         stopping, health = self._ctx.stopping, self._ctx.health
         while not stopping.is_set():
@@ -150,7 +153,7 @@ class Filling:
         await self._write(LAST_WRITE_LIMIT_S)
 
     async def _until_enough(self) -> None:
-        """Until it is time to write, there is enough to be written, or the service stops."""
+        """Wait until a write is due, enough jobs wait, or the service stops."""
         self._enough.clear()
         waits = [asyncio.create_task(one.wait()) for one in (self._enough, self._stopping)]
         try:
@@ -172,7 +175,7 @@ class Filling:
         return self._ctx.stopping
 
     async def _begin(self) -> tuple[Progress, list[MeasuredUse]]:
-        """What the store has, and from where on the streams are to be read."""
+        """Return the stored state, and the positions to read the streams from."""
 
         def load(
             database: Database,
@@ -209,7 +212,7 @@ class Filling:
 
         return caught_up
 
-    # What the streams bring
+    # Stream messages
 
     def _on_log(self, recorded: Recorded) -> None:
         core, sequence = self._core, recorded.sequence
@@ -243,7 +246,7 @@ class Filling:
         if stream == ARCHIVE or recorded.sequence > self._seen_before:
             self._letters.append((stream, recorded, why))
 
-    # What goes to the store
+    # Writes
 
     async def _write(self, limit_s: float) -> None:
         core, now_s = self._core, self._conn.now()
@@ -282,7 +285,7 @@ class Filling:
             self._samples.popleft()
 
     def _writer(self, database: Database) -> Writer:
-        """In the store's thread."""
+        """Return the writer of this database. Called in the store's thread."""
         if self._wrote is None or self._wrote[0] is not database:
             self._wrote = (database, Writer(database))
         return self._wrote[1]
@@ -294,12 +297,16 @@ class Filling:
             self._figures.lost_samples.inc()
 
     def _kept_since_ms(self, now_s: float) -> int:
-        """In whole months: sums of a month are kept or go as one."""
+        """Return the start of retention, in whole months, because sums of a month are kept or
+        dropped together.
+        """
         kept_s = now_s - self._ctx.settings.retention_days * 86_400
         return begin_of("month", round(max(0.0, kept_s) * 1000))
 
     def tick(self) -> None:
-        """While the store is away: minutes that are over wait for it, within their bound."""
+        """Collect the minutes that are over, within their bound, also while the store is
+        unavailable.
+        """
         self._take_samples(self._conn.now())
         figures, core = self._figures, self._core
         figures.open_jobs.set(core.open_jobs)
@@ -311,7 +318,7 @@ class Filling:
         figures.behind_s.set(max(0.0, behind) if self._newest_s else 0.0)
 
     async def _tell(self) -> None:
-        """Dead letters and what is too old, beside the writing."""
+        """Store dead letters, and drop old rows of the store."""
         while self._letters:
             stream, recorded, why = self._letters.popleft()
             await store_dead_letter(
@@ -339,11 +346,11 @@ class Filling:
         gone, size = await self._store.call(forget, limit_s=WRITE_LIMIT_S)
         self._figures.store_bytes.set(size)
         if gone < writing.FORGET_AT_ONCE:
-            self._forgot_at_s = now_s  # that was all; else go on with the next write
+            self._forgot_at_s = now_s  # all old rows are gone, else the next write continues
 
 
 class _Reading:
-    """One stream, read on from where it was."""
+    """Reader of one stream, with its position."""
 
     def __init__(
         self, conn: Connection, stream: str, filter_: str, handle: Callable[[Recorded], None]
@@ -357,7 +364,7 @@ class _Reading:
         self._task: asyncio.Task[None] | None = None
 
     def go_on(self, caught_up: Callable[[], None]) -> None:
-        """Read, if it does not."""
+        """Start reading unless already started."""
         if self._task is not None:
             return
         follower = Follower(self._conn, self.stream, [self._filter], start=self.sequence + 1)
@@ -367,7 +374,7 @@ class _Reading:
         )
 
     def check(self) -> None:
-        """Raises what ended it."""
+        """Raise the error that ended reading, if any."""
         if self._task is not None and self._task.done():
             self._task.result()
 
@@ -379,11 +386,11 @@ class _Reading:
         await asyncio.wait({task}, timeout=2.0)
         self.sequence = max(self.sequence, self._follower.sequence)
         if task.done() and not task.cancelled():
-            task.exception()  # told by check, or too late to matter
+            task.exception()  # reported by check, or too late to matter
 
 
 def _workload_of(subject: str) -> str:
-    """Whose event it is, if it is one."""
+    """Return the workload of an event's subject, or ""."""
     try:
         where = subjects.parse_workload_event(subject)
     except subjects.SubjectError:

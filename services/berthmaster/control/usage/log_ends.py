@@ -1,7 +1,8 @@
-"""Reads the kept ends of logs of attempts that failed, to tell a lack of GPU memory apart.
+"""Read the stored ends of logs of failed attempts, to recognise a lack of GPU memory.
 
-The executor sends the end of a pod's log once the pod has failed, some seconds before or after the
-event. So each failed attempt is looked at some times. What cannot be read then stays an exit.
+The executor sends the end of a pod's log after the pod's failure, some seconds before or after the
+event. So each failed attempt is checked several times. A log that cannot be read by then leaves the
+fault as an exit.
 """
 
 from berthmaster.control.usage.core.profiles import ProfileRecord, Profiles
@@ -16,7 +17,7 @@ from berthmaster.lib.nats.streams import LOG_ENDS
 
 
 async def look_at_log_ends(conn: Connection, profiles: Profiles, now_s: float) -> None:
-    """Look at those that are due. Raises nothing."""
+    """Check the failed attempts that are due. Raises nothing."""
     for record in profiles.log_ends_due(now_s):
         profiles.on_log_ends(record, await _ends_of(conn, record))
 
@@ -36,6 +37,6 @@ async def _ends_of(conn: Connection, record: ProfileRecord) -> list[bytes]:
             found.append(end.data)
             pods = max(pods, end.pods)
         elif pod == 0:
-            pods = MAX_LOG_ENDS  # it may be the first alone that is missing
+            pods = MAX_LOG_ENDS  # perhaps only the first pod's end is missing
         pod += 1
     return found

@@ -1,4 +1,4 @@
-"""The usage service's figures for Prometheus."""
+"""The usage service's Prometheus metrics."""
 
 from collections.abc import Mapping
 from typing import Final
@@ -6,13 +6,11 @@ from typing import Final
 from berthmaster.control.usage.core.profiles import Now
 from berthmaster.lib.runtime.metrics import Metrics
 
-MAX_QUEUES: Final = 100  # with metrics of their own
+MAX_QUEUES: Final = 100  # number with metrics of their own
 OTHERS: Final = "(others)"
 
 
 class UsageMetrics:
-    """Made once; each is told where it happens."""
-
     def __init__(self, metrics: Metrics) -> None:
         self.stored = metrics.counter("stored_jobs", "Ended jobs added to the store")
         self.writes = metrics.counter("store_writes", "Committed transactions of the store")
@@ -71,7 +69,7 @@ class UsageMetrics:
         )
 
     def show_queues(self, found: Mapping[str, Now]) -> None:
-        """What jobs do by queue: the largest queues by name, the others together."""
+        """Set the gauges of each queue: the largest queues by name, the others together."""
         largest = sorted(found, key=lambda name: (-found[name].gpus, name))[:MAX_QUEUES]
         shown = {name: found[name] for name in largest}
         for name in found.keys() - shown.keys():

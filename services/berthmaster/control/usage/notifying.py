@@ -1,8 +1,8 @@
-"""Tells webhooks of the ends of attempts, from durable consumers: at least once, in any order.
+"""Notify webhooks of the ends of attempts, from durable consumers: at least once, in any order.
 
-The server keeps how far each consumer is, so nothing is lost while the service is away. What a
-webhook does not take comes again with growing pauses, and is a dead letter after the last try. Of
-one tenant only a few are under way at once: one that hangs keeps no other's waiting.
+The server keeps the position of each consumer, so nothing is lost while the service is down. A
+refused notice is repeated with growing pauses, and becomes a dead letter after the last try. Only a
+few notices of one tenant are in flight, so a tenant's hanging webhook delays no other tenant.
 """
 
 import asyncio
@@ -30,19 +30,20 @@ CONCURRENCY: Final = 32
 OF_ONE_TENANT: Final = 4
 TURN_PAUSE_S: Final = 0.5
 TRIES: Final = 20  # with pauses of up to half a minute: about eight minutes
-REMEMBERED: Final = 20_000  # what was taken while another webhook of the same event was not
+REMEMBERED: Final = 20_000  # notices taken by some webhooks and refused by others
 NOTICE_HEADER: Final = "Berth-Notice"
 DAMAGED_PAUSE_S: Final = 5.0
 
 
 class Notifying:
-    """One replica's; several share the consumers."""
+    """One replica. Several replicas share the consumers."""
 
     def __init__(
         self, conn: Connection, figures: UsageMetrics, may_tell: Callable[[], bool]
     ) -> None:
-        """``may_tell``: whether the log is what it was. A story that lost a part of itself ends in
-        another way than it did, and what was told cannot be taken back."""
+        """Connect to the log. ``may_tell`` returns whether the log is sound. A history with lost
+        events may end differently, and a sent notice cannot be withdrawn.
+        """
         self._conn = conn
         self._may_tell = may_tell
         self._log = EventLog(conn)
@@ -56,7 +57,7 @@ class Notifying:
         return self.file.webhooks if self.file is not None else ()
 
     def workers(self) -> list[Worker]:
-        """To be run by whoever owns this."""
+        """Return the workers, for the caller to run."""
         return [
             Worker(
                 self._conn,
@@ -91,7 +92,9 @@ class Notifying:
             self._under_way[tenant] -= 1
 
     async def _notice(self, tenant: str, workload: str, sequence: int) -> Notice | None:
-        """Of an event that counts; the log has its story, or the archive."""
+        """Return the notice of an event, or None if the event was not applied. The log or the
+        archive has the history.
+        """
         try:
             story = decode_story(await self._log.story(tenant, workload))
             if not is_whole(story):
@@ -105,8 +108,9 @@ class Notifying:
         return None
 
     async def _tell(self, notice: Notice) -> None:
-        """Send a notice to each webhook that wants it and has not taken it yet. Raises Later or
-        Never."""
+        """Send a notice to each webhook that selects it and has not taken it yet. Raises Later or
+        Never.
+        """
         faults: list[NotTaken] = []
         for webhook in self._webhooks:
             name = (webhook.name, notice.notice)

@@ -10,22 +10,23 @@ T = TypeVar("T")
 
 
 class OperatorsFile(Generic[T]):
-    """What the file says, as it was last right."""
+    """Content of the file as last valid."""
 
     def __init__(self, name: str, path: Path | None, parse: Callable[[bytes], T]) -> None:
-        """``parse`` raises ValueError. Raises CannotStart for a file that is not right from the
-        start."""
+        """Read the file. ``parse`` raises ValueError. Raises CannotStart for a file that is invalid
+        from the start.
+        """
         self._name = name
         self._path = path
         self._parse = parse
-        self._read: tuple[int, int] = (0, 0)  # when it was changed, and its size
+        self._read: tuple[int, int] = (0, 0)  # modification time in ns, and size
         self._wrong = ""
-        self.found: T | None = None  # None: there is no file
+        self.found: T | None = None  # None: no file
         if wrong := self.look():
             raise CannotStart(wrong)
 
     def look(self) -> str:
-        """What is wrong with the file as it is now; "" = nothing. Then it counts."""
+        """Read the file again after a change. Return the fault, or "" and use the new content."""
         if self._path is None:
             return ""
         try:

@@ -1,4 +1,4 @@
-"""One POST to a webhook: resolved once, its address judged, no redirection followed."""
+"""One POST to a webhook: one name resolution, a check of the address, no redirection followed."""
 
 import asyncio
 import re
@@ -16,7 +16,9 @@ _STATUS: Final = re.compile(rb"HTTP/1\.[01] ([1-5][0-9]{2})[ \r\n]")
 
 
 class NotTaken(Exception):
-    """The other side did not take it; ``may_help``: another try. The text holds no URL."""
+    """The webhook did not take the notice. ``may_help``: another try may succeed. The text has no
+    URL.
+    """
 
     def __init__(self, why: str, *, may_help: bool) -> None:
         super().__init__(why)
@@ -24,7 +26,7 @@ class NotTaken(Exception):
 
 
 async def post(url: str, body: bytes, headers: Mapping[str, str], *, may_be_private: bool) -> None:
-    """Send it once, within LIMIT_S. Raises NotTaken."""
+    """Send once, within LIMIT_S. Raises NotTaken."""
     try:
         async with asyncio.timeout(LIMIT_S):
             status = await _status(url, body, headers, may_be_private)
@@ -32,7 +34,7 @@ async def post(url: str, body: bytes, headers: Mapping[str, str], *, may_be_priv
         raise NotTaken(f"no answer within {LIMIT_S:.0f} s", may_help=True) from None
     except ssl.SSLError as error:
         raise NotTaken(f"TLS: {error.reason}", may_help=True) from error
-    except UnicodeError:  # of a name that no name server can be asked for
+    except UnicodeError:  # of a name that no name server accepts
         raise NotTaken("its host is no name", may_help=False) from None
     except OSError as error:
         raise NotTaken(error.strerror or type(error).__name__, may_help=True) from error
@@ -62,7 +64,7 @@ async def _status(url: str, body: bytes, headers: Mapping[str, str], may_be_priv
     except (asyncio.IncompleteReadError, asyncio.LimitOverrunError):
         answer = b""
     finally:
-        writer.transport.abort()  # nothing else that it says is read
+        writer.transport.abort()  # the rest of the answer is not read
     if (status := _STATUS.match(answer)) is None:
         raise NotTaken("its answer is not HTTP", may_help=True)
     return int(status[1])

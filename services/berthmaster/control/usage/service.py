@@ -1,9 +1,10 @@
-"""`berth serve usage`: keeps what ended jobs used in its store, and answers who asks for it.
+"""The usage service: store the usage of ended jobs, and answer reports.
 
-The shell owns two threads, one that writes and one that reads, and hears four things beside the
-streams: which GPUs nodes have, what jobs' GPUs do, how deciders do, and what the prices' file says.
-Beside that it tells webhooks of the ends of jobs (control/usage/notifying.py).
-Several replicas may write to one PostgreSQL; a SQLite file is one replica's.
+The service has two database threads, one that writes and one that reads. Beside the streams, its
+inputs are the nodes' GPUs, the jobs' GPU usage, the quality reports of deciders, and the prices
+file. It also notifies webhooks of the ends of jobs (control/usage/notifying.py). Several replicas
+may
+write to one PostgreSQL. A SQLite file belongs to one replica.
 """
 
 import asyncio
@@ -45,8 +46,8 @@ from berthmaster.lib.runtime.periodic import beats, set_within
 from berthmaster.lib.runtime.service import Context, Service
 
 NAME: Final = "usage"
-FACTS_LIMIT_S: Final = 30.0  # to wait for what nodes have, so that models are known from the start
-ROUND_S: Final = 0.25  # between two looks at what the streams tell: jobs are booked once a second
+FACTS_LIMIT_S: Final = 30.0  # maximum wait for the nodes' facts, to know GPU models from the start
+ROUND_S: Final = 0.25  # between two reads of the streams: jobs are booked once a second
 LOOK_AT_FILES_S: Final = 10.0
 FACT_SUBJECTS: Final = (subjects.fleet_facts("profile"), subjects.node_facts())
 
@@ -63,7 +64,7 @@ class Shell:
     ) -> None:
         self._traces: Traces | None = None
         self._exporter: TraceExporter | None = None
-        self._dropped = 0  # spans that the core had no place for, as counted so far
+        self._dropped = 0  # spans dropped by the core, as counted so far
         self._ctx = ctx
         self._conn = conn
         self._heard_by = heard_by
@@ -79,13 +80,13 @@ class Shell:
         guard = LogGuard(ctx, conn, NAME)
         self._notifying = Notifying(conn, self._figures, lambda: guard.sound)
         self._workers: list[Worker] = []
-        self._buried = 0  # of their messages, as counted so far
+        self._buried = 0  # dead letters of the workers, as counted so far
         self._filling = Filling(ctx, conn, self._core, self._store, self._figures, guard)
         self._mirror = FactMirror(conn, NAME, FACT_SUBJECTS, on_fact=self._on_fact)
         self._facts_read = asyncio.Event()
 
     async def run(self) -> None:
-        """Until the service is asked to stop; what has ended by then is stored."""
+        """Serve until the service is asked to stop, then store the jobs that have ended."""
         ctx, conn = self._ctx, self._conn
         ctx.health.ready("store", False, "not opened yet")
         ctx.health.ready("log", False, "the log has not been read to its end")
@@ -187,7 +188,7 @@ class Shell:
 
 
 def opener(settings: UsageSettings) -> Callable[[], Database]:
-    """Opens the store that the settings name. Raises CannotStart without its driver."""
+    """Return a function that opens the configured store. Raises CannotStart without its driver."""
     if not settings.postgres_url:
         return partial(Sqlite, settings.store_dir)
     try:
@@ -200,7 +201,6 @@ def opener(settings: UsageSettings) -> Callable[[], Database]:
 
 
 async def main(ctx: Context[UsageSettings]) -> None:
-    """Look at prices and store, connect, work."""
     settings, open_ = ctx.settings, opener(ctx.settings)
     prices = OperatorsFile("the prices", settings.prices_file, parse_prices)
     webhooks = OperatorsFile("the webhooks", settings.webhooks_file, parse_webhooks)

@@ -1,4 +1,4 @@
-"""What the usage service can be told."""
+"""The usage service's settings."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,8 +20,6 @@ def _wrong_url(url: str) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class UsageSettings(CommonSettings):
-    """Each with its unit and the reason of its default."""
-
     store_dir: Path = setting(
         Path(".berth/usage"),
         help="folder of the SQLite store, created if missing",

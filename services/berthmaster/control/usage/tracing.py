@@ -1,8 +1,9 @@
-"""Sends spans to an OpenTelemetry collector, by OTLP over HTTP, from a thread of its own.
+"""Send spans to an OpenTelemetry collector, by OTLP over HTTP, from a separate thread.
 
-The queue between the service and the thread is bounded. A collector that is slow or away costs
-spans, which the metric `spans` counts, and never makes the service wait. OpenTelemetry's own
-variables (OTEL_EXPORTER_OTLP_HEADERS, OTEL_EXPORTER_OTLP_CERTIFICATE) hold for the exporter.
+The queue between the service and the thread is bounded. A slow or unreachable collector costs
+spans,
+which the metric `spans` counts. The service never waits. OpenTelemetry's own variables
+(OTEL_EXPORTER_OTLP_HEADERS, OTEL_EXPORTER_OTLP_CERTIFICATE) apply to the exporter.
 """
 
 import logging
@@ -19,15 +20,15 @@ if TYPE_CHECKING:
     from opentelemetry.sdk.trace import ReadableSpan
     from opentelemetry.sdk.trace.export import SpanExporter
 
-MAX_QUEUED: Final = 8_192  # spans that wait for the collector
+MAX_QUEUED: Final = 8_192  # spans waiting for the collector
 MAX_BATCH: Final = 512  # spans of one request
-EXPORT_LIMIT_S: Final = 10.0  # for one request, its tries again included
+EXPORT_LIMIT_S: Final = 10.0  # for one request, including its retries
 STOP_LIMIT_S: Final = 2.0
 _NS: Final = 1_000_000_000
 
 
 class TraceExporter:
-    """Takes spans without waiting. ``start`` before, ``stop`` at the end."""
+    """Takes spans without waiting. Call ``start`` before, and ``stop`` at the end."""
 
     def __init__(self, exporter: "SpanExporter", metrics: UsageMetrics, version: str) -> None:
         from opentelemetry.sdk.resources import Resource
@@ -41,11 +42,10 @@ class TraceExporter:
         self._thread = threading.Thread(target=self._run, name="traces", daemon=True)
 
     def start(self) -> None:
-        """Start the thread."""
         self._thread.start()
 
     def offer(self, spans: Iterable[Span]) -> None:
-        """Queue spans; those beyond the bound are dropped and counted."""
+        """Queue spans. Spans beyond the bound are dropped and counted."""
         for span in spans:
             try:
                 self._queue.put_nowait(span)
@@ -53,7 +53,7 @@ class TraceExporter:
                 self._metrics.spans.labels("dropped").inc()
 
     def stop(self) -> None:
-        """Send what is queued, within a limit."""
+        """Send the queued spans, within a limit."""
         try:
             self._queue.put(None, timeout=STOP_LIMIT_S)
         except queue.Full:

@@ -1,4 +1,4 @@
-"""Who is told of the ends of which jobs: a file that an operator writes. Pure.
+"""Webhooks for the ends of jobs: a file that an operator writes. Pure.
 
 ::
 
@@ -7,8 +7,9 @@
                    "on": ["failed", "evicted"], "tenants": ["vision"], "labels": {"team": "nlp"}}],
      "private_hosts": ["hooks.corp.example"]}
 
-The service sends to the addresses in this file and to no others. A selector that a webhook leaves
-out selects everything. Keys stand in files of their own.
+The service sends to the addresses in this file only. A missing selector selects everything. Keys
+are
+in files of their own.
 """
 
 from typing import Annotated, Final, Literal
@@ -35,11 +36,11 @@ _KIND_OF: Final[dict[type, Kind]] = {
 
 
 class WebhooksError(ValueError):
-    """The file is not what it should be; the text names the field and what would be right."""
+    """The file is invalid. The text names the field and a valid value."""
 
 
 class Webhook(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One address, and what it is told of: all that is given must hold."""
+    """One webhook and its selectors, all of which must match."""
 
     name: Name
     url: Text
@@ -51,7 +52,7 @@ class Webhook(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     labels: dict[str, str] = {}
 
     def wants(self, notice: "Notice") -> bool:
-        """Whether it is to be told."""
+        """Return whether the webhook selects this notice."""
         return (
             notice.event in self.on
             and (not self.tenants or notice.tenant in self.tenants)
@@ -62,17 +63,17 @@ class Webhook(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
 
 class Webhooks(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The file."""
+    """The webhooks file."""
 
     webhooks: Annotated[tuple[Webhook, ...], Meta(max_length=1000)] = ()
-    private_hosts: Names = ()  # whose addresses may be private; http only where it is this machine
+    private_hosts: Names = ()  # hosts that may have private addresses. http only for this machine
 
 
 class Notice(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What is told, as JSON. The same event has the same ``notice`` in every try."""
+    """Body of a notice, as JSON. All tries for an event have the same ``notice``."""
 
     notice: str
-    text: str  # one line for people; what chat services show
+    text: str  # one line for users, shown by chat services
     event: Kind
     tenant: str
     id: str
@@ -86,7 +87,7 @@ class Notice(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 def parse_webhooks(text: bytes) -> Webhooks:
-    """Raises WebhooksError."""
+    """Return the parsed file. Raises WebhooksError."""
     if len(text) > MAX_BYTES:
         raise WebhooksError(f"{len(text)} bytes, at most {MAX_BYTES}")
     try:
@@ -103,7 +104,9 @@ def parse_webhooks(text: bytes) -> Webhooks:
 
 
 def url_fault(url: str, private_hosts: Names) -> str:
-    """What would be right; "" if it is. The URL itself is not repeated: it may hold a secret."""
+    """Return a description of a valid URL, or "" if this URL is valid. The result leaves out the
+    URL, because URLs may hold secrets.
+    """
     try:
         parts = urlsplit(url)
         host, _ = parts.hostname, parts.port
@@ -119,7 +122,7 @@ def url_fault(url: str, private_hosts: Names) -> str:
 
 
 def host_of(url: str) -> str:
-    """Of any text; "" if it names none."""
+    """Return the host of any text, or ""."""
     try:
         return urlsplit(url).hostname or ""
     except ValueError:
@@ -127,14 +130,15 @@ def host_of(url: str) -> str:
 
 
 def address_of(url: str) -> tuple[SplitResult, str, int]:
-    """The parts of a right URL, with its host and port."""
+    """Return the parts of a valid URL, with its host and port."""
     parts = urlsplit(url)
     return parts, parts.hostname or "", parts.port or (443 if parts.scheme == "https" else 80)
 
 
 def notice_of(recorded: RecordedEvent, work: Workload) -> Notice | None:
-    """What is told of this event of a workload; None: nothing, as it ends no attempt, or one part
-    of a job whose whole is told of."""
+    """Return the notice of an event. None: the event ends no attempt, or the workload is part of a
+    job with its own notice.
+    """
     event, request = recorded.event, work.request
     kind = _KIND_OF.get(type(event))
     if kind is None or not isinstance(event, Succeeded | Failed | Cancelled | Evicted):

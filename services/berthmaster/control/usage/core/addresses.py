@@ -1,9 +1,10 @@
-"""Which addresses a webhook may be sent to. Pure.
+"""Addresses that a webhook may have. Pure.
 
-The poster resolves a name once, judges each address here, and connects to just that address, so no
-later answer of a name server leads elsewhere. `kind` is the one place that knows special ranges.
-Example: 168.63.129.16 (Azure's host agent) and ::ffff:169.254.169.254 are `NEVER`, 10.0.0.1 and
-fec0::1 are `PRIVATE`, 8.8.8.8 is `PUBLIC`.
+The poster resolves a name once, checks each address here, and connects to a checked address. A
+later
+answer of a name server therefore has no effect. Only `kind` knows special ranges. Example:
+168.63.129.16 (Azure's host agent) and ::ffff:169.254.169.254 are `NEVER`, 10.0.0.1 and fec0::1 are
+`PRIVATE`, 8.8.8.8 is `PUBLIC`.
 """
 
 from collections.abc import Sequence
@@ -15,14 +16,14 @@ Address = IPv4Address | IPv6Address
 
 
 class Kind(IntEnum):
-    """What an address is. Of an address and those within it the highest counts."""
+    """Kind of an address. The highest kind counts, also of an embedded address."""
 
     PUBLIC = 0
-    PRIVATE = 1  # operators may allow it for a host
-    NEVER = 2  # no server of anybody's, or one that hands out a cloud's credentials
+    PRIVATE = 1  # allowed if the operator lists the host
+    NEVER = 2  # not a server, or a server with a cloud's credentials
 
 
-# No server has them (RFC 6890 and IANA's registries), or they lead to any IPv4 address by a
+# Ranges without servers (RFC 6890 and IANA's registries), or with a path to any IPv4 address by a
 # relay or translator of a private network: compatible, SIIT, local NAT64, Teredo, 6to4.
 _NO_SERVER: Final = tuple(
     map(
@@ -34,7 +35,7 @@ _NO_SERVER: Final = tuple(
         ),
     )
 )
-# Where clouds answer to their own machines: metadata, credentials, host agents.
+# Servers of clouds for their own machines: metadata, credentials, host agents.
 _CLOUDS: Final = tuple(
     map(
         ip_network,
@@ -49,7 +50,7 @@ _CLOUDS: Final = tuple(
         ),
     )
 )
-# Of IPv4, and of IPv6 within 2000::/3, beyond which nothing is public (fec0::/10, fc00::/7, …).
+# Of IPv4, and of IPv6 within 2000::/3, outside of which nothing is public (fec0::/10, fc00::/7, …).
 _NOT_PUBLIC: Final = tuple(
     map(
         ip_network,
@@ -63,13 +64,13 @@ _NOT_PUBLIC: Final = tuple(
     )
 )
 _GLOBAL_UNICAST: Final = ip_network("2000::/3")
-_NAT64: Final = ip_network("64:ff9b::/96")  # the IPv4 address is in its last 32 bits
+_NAT64: Final = ip_network("64:ff9b::/96")  # the last 32 bits are the IPv4 address
 _ISATAP: Final = (0x00005EFE, 0x02005EFE)  # before the IPv4 address, in any network
 _LAST_32: Final = 0xFFFFFFFF
 
 
 def kind(address: Address) -> Kind:
-    """What an address is, with the IPv4 address that it may carry."""
+    """Return the kind of an address, and of an embedded IPv4 address."""
     if isinstance(address, IPv6Address) and address.ipv4_mapped is not None:
         address = address.ipv4_mapped
     if address == IPv6Address("::1"):
@@ -87,7 +88,7 @@ def kind(address: Address) -> Kind:
 
 
 def fault(addresses: Sequence[str], *, may_be_private: bool, in_plain_text: bool) -> str:
-    """Why nothing is sent there; "" = it may be. Of several addresses each has to be right."""
+    """Return why no notice may be sent, or "". All addresses must be allowed."""
     if not addresses:
         return "its name has no address"
     for text in addresses:

@@ -1,19 +1,20 @@
 """Forecast of arrivals for the next day, from counts of equal time slots. Pure.
 
-Two things tell how many jobs will arrive in a slot: the level of the last slots, and the same time
-of day on earlier days. The level counts half as much after each ``HALF_LIFE`` slots. The forecast
-is the median, since counts are skewed: it has the least absolute error.
+The forecast of a slot mixes the level of the last slots with the counts at the same time of day on
+earlier days. The weight of the level halves after each ``HALF_LIFE`` slots. Medians are used
+because
+counts are skewed: the median has the least absolute error.
 
 Example: 3, 5 and 4 jobs arrived in the last three slots, and about one at this time of day on
 earlier days. The level is 4. The next slot gets 0.84 * 4 + 0.16 * 1 = 3.5 jobs. Twelve slots later
-the level counts 0.125, and the forecast is 1.4.
+the level has a weight of 0.125, and the forecast is 1.4.
 """
 
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-DAYS: Final = 28  # of the past, for the time of day
-AROUND: Final = 1 / 24  # of a day before and after the time of day that count too
+DAYS: Final = 28  # of history, for the time of day
+AROUND: Final = 1 / 24  # fraction of a day that counts before and after the time of day
 LEVEL: Final = 0.5  # weight of the newest slot in the level
 NEWEST: Final = 3  # slots whose median is the other half of the level
 HALF_LIFE: Final = 4.0  # slots
@@ -31,7 +32,7 @@ class Forecast(NamedTuple):
 
 def forecast(counts: Sequence[float], slots_a_day: int, ahead: int) -> list[Forecast]:
     """Forecast the next ``ahead`` slots, at most a day. ``counts``: of all slots so far without a
-    gap, oldest first. With less than a day of them, only the level counts.
+    gap, oldest first. With less than a day of counts, only the level is used.
     """
     if not counts:
         return []
@@ -63,7 +64,7 @@ def _usual(counts: Sequence[float], slots_a_day: int, at: int) -> list[float]:
 
 
 def _quantile(ordered: Sequence[float], share: float) -> float:
-    """Return the value below which this share is. ``ordered``: ascending, not empty."""
+    """Return the quantile ``share``. ``ordered``: ascending, not empty."""
     at = share * (len(ordered) - 1)
     low = int(at)
     high = min(low + 1, len(ordered) - 1)

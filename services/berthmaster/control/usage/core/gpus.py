@@ -1,8 +1,8 @@
-"""How many GPUs an attempt asks for and keeps from others, by model. Pure.
+"""Number of GPUs that an attempt requests and holds, by model. Pure.
 
-Asked is what the request says. Held is what nobody else could have meanwhile: a part of a GPU may
-come to more than was asked for, since slices are of fixed size, since memory was asked for that is
-a larger share of that GPU, or since the node hands its GPUs out whole.
+Requested is the number in the request. Held is the number that no other job could use at that time.
+A GPU fraction may hold more than requested: MIG slices have fixed sizes, the requested memory may
+be a larger fraction of this GPU, or the node gives out whole GPUs.
 """
 
 from collections import Counter
@@ -15,7 +15,7 @@ from berthmaster.lib.messages.fleet import ClusterProfile, FleetFact, NodeGone, 
 from berthmaster.lib.messages.placement import PodBinding
 from berthmaster.lib.messages.workload import JobRequest, PodSet
 
-UNKNOWN: Final = ""  # the model, where nobody tells it
+UNKNOWN: Final = ""  # model that was not reported
 
 
 class Held(NamedTuple):
@@ -27,7 +27,7 @@ class Held(NamedTuple):
 
 
 class NodeGpus(NamedTuple):
-    """What of a node decides what its GPUs come to."""
+    """Properties of a node that determine the held GPUs."""
 
     models: tuple[tuple[int, str, int], ...]  # index, model, memory in MiB
     fractions: bool
@@ -35,13 +35,13 @@ class NodeGpus(NamedTuple):
 
 
 class Catalogue:
-    """Which GPUs the nodes have. A node that left stays known: old stories still name it."""
+    """The nodes' GPUs. A removed node stays known, because old event histories name it."""
 
     def __init__(self, most: int = 500_000) -> None:
         self._most = most
         self._nodes: dict[tuple[str, str], NodeGpus] = {}
-        self._kinds: dict[NodeGpus, NodeGpus] = {}  # nodes are alike: each kind is kept once
-        self._only: dict[str, str] = {}  # cluster -> its one model
+        self._kinds: dict[NodeGpus, NodeGpus] = {}  # many nodes are alike: one entry a kind
+        self._only: dict[str, str] = {}  # cluster -> its only model
 
     def take(self, fact: FleetFact) -> None:
         match fact:
@@ -62,23 +62,25 @@ class Catalogue:
                 pass
 
     def node(self, cluster: str, node: str) -> NodeGpus | None:
-        """What a node has, if it was ever told."""
+        """Return a node's GPUs, or None if never reported."""
         return self._nodes.get((cluster, node))
 
     def only_model(self, cluster: str) -> str:
-        """The model of a cluster that has just one; "" = several, or nobody told."""
+        """Return the model of a cluster with only one. "" means several, or never reported."""
         return self._only.get(cluster, UNKNOWN)
 
 
 def asked_milli(request: JobRequest) -> int:
-    """GPUs of all its pods together."""
+    """Return the requested GPUs of all pods together."""
     return sum(pods.count * pods.gpus * pods.gpu_milli for pods in request.pod_sets)
 
 
 def held(
     request: JobRequest, cluster: str, pods: Sequence[PodBinding], catalogue: Catalogue
 ) -> tuple[Held, ...]:
-    """What an attempt has there, by model; pods that nobody names are where the cluster chose."""
+    """Return the GPUs of an attempt by model. Pods without a known node count for the cluster's
+    model.
+    """
     asked: Counter[str] = Counter()
     kept: Counter[str] = Counter()
     left = {pod_set.name: pod_set.count for pod_set in request.pod_sets}
@@ -105,7 +107,7 @@ def held(
 def _pod(
     pod_set: PodSet, cluster: str, binding: PodBinding, catalogue: Catalogue
 ) -> tuple[str, int]:
-    """The model that a pod has, and how much of it in all."""
+    """Return a pod's model, and the held GPUs."""
     node = catalogue.node(cluster, binding.node)
     if node is None or not node.models:
         return _guess(pod_set, cluster, catalogue), pod_gpu_milli(pod_set, binding)
@@ -119,7 +121,7 @@ def _milli(pod_set: PodSet, node: NodeGpus, memory_mib: int) -> int:
 
 
 def _guess(pod_set: PodSet, cluster: str, catalogue: Catalogue) -> str:
-    """The one model that it asked for, or the one that the cluster has."""
+    """Return the only requested model, or the cluster's only model."""
     if len(pod_set.gpu_models) == 1:
         return pod_set.gpu_models[0]
     return catalogue.only_model(cluster)

@@ -1,11 +1,10 @@
-"""From a job's story to what the store keeps of it: times, attempts, GPUs. Pure.
+"""Turn a job's event history into the stored job: times, attempts, GPUs. Pure.
 
-A ``Life`` takes the events that counted, in their order, and is asked for the ended job after the
-last one. It does not matter whether they come one by one as they happen or all at once from the
-archive: the same events make the same job.
+A ``Life`` takes the applied events in order, and returns the ended job after the last event. Single
+events from the log and whole histories from the archive give the same job.
 
-All times are the server's, in milliseconds. What is held is counted in GPU-microseconds: a
-thousandth of a GPU for a millisecond is one, so that sums and parts of sums stay whole numbers.
+All times are the server's, in milliseconds. Held GPUs are counted in GPU-microseconds: a thousandth
+of a GPU for a millisecond is one, so that sums and their parts stay whole numbers.
 """
 
 from collections.abc import Mapping, Sequence
@@ -44,8 +43,8 @@ from berthmaster.lib.messages.workload import (
 
 EndName = Literal["withdrawn", "evicted", "succeeded", "failed", "cancelled"]
 StateName = Literal["succeeded", "failed", "cancelled"]
-MAX_PIECES: Final = 200  # of one attempt whose number of pods changes: later ones count as the last
-MAX_ATTEMPTS: Final = 2_000  # kept of one job; an executor's max_evictions is below
+MAX_PIECES: Final = 200  # of an attempt whose number of pods changes. Later ones count as the last
+MAX_ATTEMPTS: Final = 2_000  # stored for one job. An executor's max_evictions is below
 MAX_REASON_CHARS: Final = 500
 _ENDS: Final[Mapping[type[WorkloadEvent], StateName]] = {
     Succeeded: "succeeded",
@@ -55,14 +54,14 @@ _ENDS: Final[Mapping[type[WorkloadEvent], StateName]] = {
 
 
 class Use(NamedTuple):
-    """What was measured of an attempt's GPUs."""
+    """Measured use of an attempt's GPUs."""
 
-    measured_ms: int = 0  # for so long; with half of its GPUs measured, half as long
-    used_gpu_us: int = 0  # then, a GPU at 100 % counting whole
+    measured_ms: int = 0  # measured time. With half of the GPUs measured, half the time
+    used_gpu_us: int = 0  # use in that time. A GPU at 100 % counts fully
 
 
 class MeasuredUse(msgspec.Struct, frozen=True):
-    """What was measured so far of an attempt that has not ended."""
+    """Measured use so far of an attempt that has not ended."""
 
     tenant: str
     id: str
@@ -72,7 +71,7 @@ class MeasuredUse(msgspec.Struct, frozen=True):
 
 
 class Holding(msgspec.Struct, frozen=True, kw_only=True):
-    """One attempt's GPUs of one model, from when to when it had them."""
+    """GPUs of one model that one attempt held, with the period."""
 
     attempt: int
     cluster: str
@@ -81,7 +80,7 @@ class Holding(msgspec.Struct, frozen=True, kw_only=True):
     held_milli: int
     placed_ms: int
     running_ms: int | None
-    from_ms: int  # it held them: from its placement, or from Kueue's admission
+    from_ms: int  # start of the holding: placement, or Kueue's admission
     to_ms: int
     end: EndName
     reason: str
@@ -90,7 +89,7 @@ class Holding(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def asked_gpu_us(self) -> int:
-        """The GPUs asked for, as long as it held some."""
+        """Return the requested GPU time while the attempt held GPUs."""
         return self.asked_milli * (self.to_ms - self.from_ms)
 
     @property
@@ -99,15 +98,16 @@ class Holding(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class EndedJob(msgspec.Struct, frozen=True, kw_only=True):
-    """One ended job, as the store keeps it. Its name there is (tenant, id, submitted_ms): an id may
-    be used again long after its job has ended."""
+    """One ended job, as stored. Its key is (tenant, id, submitted_ms): an id may be used again long
+    after the end of its job.
+    """
 
     tenant: str
     id: str
     submitted_ms: int
     ended_ms: int
-    placed_ms: int | None  # first
-    running_ms: int | None  # first
+    placed_ms: int | None  # first placement
+    running_ms: int | None  # first start
     state: StateName
     queue: str
     owner: str
@@ -118,18 +118,18 @@ class EndedJob(msgspec.Struct, frozen=True, kw_only=True):
     evictions: int
     reason: str
     holdings: tuple[Holding, ...]
-    is_part: bool = False  # of a divided job, which counts for it; what it held counts here
+    is_part: bool = False  # of a divided job, which counts once. The part's holdings count here
     likeness: Likeness = Likeness("", "", "")
 
     @property
     def last(self) -> tuple[Holding, ...]:
-        """Of its last attempt that had a place."""
+        """Return the holdings of the last attempt with a placement."""
         newest = max((one.attempt for one in self.holdings), default=0)
         return tuple(one for one in self.holdings if one.attempt == newest)
 
     @property
     def model(self) -> str:
-        """The model that it had most of in the end."""
+        """Return the model with the most GPUs in the last attempt."""
         best = max(self.last, key=lambda one: (one.held_milli, one.model), default=None)
         return best.model if best is not None else ""
 
@@ -143,12 +143,13 @@ class _Attempt:
         self.placed_ms = at_ms
         self.admitted_ms: int | None = None
         self.running_ms: int | None = None
-        self.since_ms = at_ms  # that it has these pods
-        self.before: list[tuple[tuple[PodBinding, ...], int, int]] = []  # others, from when to when
+        self.since_ms = at_ms  # since when it has these pods
+        self.before: list[tuple[tuple[PodBinding, ...], int, int]] = []  # earlier pods: start, end
 
     def has(self, pods: tuple[PodBinding, ...], at_ms: int) -> None:
-        """These pods hold room from now on. Where they are others of the same number, they have
-        been there all the time."""
+        """Set the pods that hold GPUs from now on. Other pods of the same number count from the
+        start.
+        """
         changes = len(pods) != len(self.pods) and self.running_ms is not None
         if changes and at_ms > self.since_ms and len(self.before) < MAX_PIECES:
             self.before.append((self.pods, self.since_ms, at_ms))
@@ -157,10 +158,10 @@ class _Attempt:
 
 
 class Life:
-    """One job until it ends. ``take`` the events that counted."""
+    """One job until its end. Call ``take`` with the applied events."""
 
     def __init__(self, event: Submitted, at_ms: int, sequence: int, owner_label: str) -> None:
-        """``sequence``: where its story begins."""
+        """``sequence`` is that of the first event."""
         request = event.request
         origin = event.origin
         self.sequence = sequence
@@ -183,13 +184,13 @@ class Life:
         self._holdings: list[Holding] = []
 
     def take(self, event: WorkloadEvent, at_ms: int, catalogue: Catalogue) -> EndedJob | None:
-        """One event that counted; the job, once it has ended."""
+        """Take one applied event, and return the job after its end."""
         match event:
             case Placed():
                 self._open = _Attempt(event, at_ms)
                 self._count, self.cluster = event.attempt, event.cluster
                 self.placed_ms = self.placed_ms if self.placed_ms is not None else at_ms
-            case Divided():  # what it holds its parts hold
+            case Divided():  # the parts hold its GPUs
                 self._count = event.attempt
                 self.placed_ms = self.placed_ms if self.placed_ms is not None else at_ms
                 if not self._starts_whole:
@@ -233,7 +234,7 @@ class Life:
         if one is None:
             return
         begun = one.placed_ms
-        if self.by_hub:  # a nomination holds nothing: Kueue's quota and the pods do
+        if self.by_hub:  # a nomination holds nothing. Kueue's quota and the pods hold
             begun = one.admitted_ms or one.running_ms or at_ms
         for pods, from_ms, to_ms in (*one.before, (one.pods, one.since_ms, at_ms)):
             at = max(begun, from_ms) if from_ms > one.placed_ms else begun
@@ -250,7 +251,7 @@ class Life:
         reason: str,
         catalogue: Catalogue,
     ) -> None:
-        """What it had with these pods."""
+        """Add the holdings of the attempt with these pods."""
         request = with_bound(one.request, pods)
         kept = held(request, one.cluster, pods, catalogue) or (Held("", 0, 0),)
         if len(self._holdings) + len(kept) > MAX_ATTEMPTS:
@@ -297,7 +298,7 @@ class Life:
 
 
 def ms(seconds: float) -> int:
-    """The server's time as the store has it."""
+    """Return the server's time in the store's unit."""
     return round(seconds * 1000)
 
 
@@ -308,7 +309,7 @@ def of_story(
     catalogue: Catalogue,
     owner_label: str,
 ) -> EndedJob | None:
-    """The job of a whole story; None: it has not ended, or its beginning is missing."""
+    """Return the job of a whole history. None: not ended, or the first event is missing."""
     _, verdicts = fold_history(tenant, workload_id, story)
     life: Life | None = None
     for recorded, verdict in zip(story, verdicts, strict=True):
@@ -324,12 +325,13 @@ def of_story(
 
 
 def with_use(job: EndedJob, use: Mapping[int, Use]) -> EndedJob:
-    """With what was measured, by attempt. Of an attempt with several models each has the part that
-    it held. Nothing is measured for longer than it was held, since the measuring's last half minute
-    overlaps the end, and no more is used than was held."""
+    """Return the job with measured use, by attempt. In an attempt with several models each gets the
+    share that it held. The last half minute of a measurement overlaps the end. So the measured time
+    is at most the held time, and the use at most the held GPUs.
+    """
     if not use:
         return job
-    in_all: dict[int, tuple[int, int, int]] = {}  # what it held, from when to when
+    in_all: dict[int, tuple[int, int, int]] = {}  # held GPUs, with start and end
     for one in job.holdings:
         whole, first, last = in_all.get(one.attempt, (0, one.from_ms, one.to_ms))
         first, last = min(first, one.from_ms), max(last, one.to_ms)

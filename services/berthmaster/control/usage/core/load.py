@@ -14,22 +14,22 @@ from berthmaster.lib.messages.usage import HourForecast, LoadReport, WeekHour
 HOUR_S: Final = 3600
 DAY_HOURS: Final = 24
 CALM_HOURS: Final = 3
-PAST_S: Final = (DAYS + 1) * DAY_HOURS * HOUR_S  # that the forecast is made of
+PAST_S: Final = (DAYS + 1) * DAY_HOURS * HOUR_S  # history of the forecast
 _EPOCH_WEEKDAY: Final = 3  # 1970-01-01 was a Thursday
 
 
 class HourRow(NamedTuple):
-    """Jobs that were submitted in one hour."""
+    """Jobs submitted in one hour."""
 
     hour: int  # hours since 1970
     jobs: int
     asked_milli: int
     placed: int
-    waited_ms: int  # of those that were placed, together
+    waited_ms: int  # sum over placed jobs
 
 
 def merged(rows: Iterable[HourRow]) -> dict[int, HourRow]:
-    """Add rows of the same hour."""
+    """Return one row per hour, with the sums of its rows."""
     found: dict[int, HourRow] = {}
     for row in rows:
         known = found.get(row.hour, HourRow(row.hour, 0, 0, 0, 0))
@@ -41,7 +41,7 @@ def merged(rows: Iterable[HourRow]) -> dict[int, HourRow]:
 def load_report(rows: Iterable[HourRow], since_s: float, until_s: float) -> LoadReport:
     """Report the whole hours of a period, and forecast the day after it."""
     hours = merged(rows)
-    last = int(until_s) // HOUR_S  # the hour that is not over yet
+    last = int(until_s) // HOUR_S  # the current hour
     first = max(-(-int(since_s) // HOUR_S), min(hours, default=last))
     span = range(first, last)
     week: dict[tuple[int, int], list[HourRow]] = defaultdict(list)
@@ -77,7 +77,7 @@ def _week_hour(at: tuple[int, int], rows: list[HourRow]) -> WeekHour:
 
 
 def _calmest_s(foretold: list[HourForecast]) -> float | None:
-    """Return when the calmest hours in a row begin; None without a forecast."""
+    """Return when the calmest hours in a row begin, or None without a forecast."""
     starts = range(len(foretold) - CALM_HOURS + 1)
     if not starts:
         return None

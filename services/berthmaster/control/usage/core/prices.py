@@ -1,11 +1,11 @@
-"""What a GPU-hour costs, by model: a file that an operator writes. Pure.
+"""Prices of a GPU-hour by model: a file that an operator writes. Pure.
 
 ::
 
     {"currency": "EUR", "gpu_hour": {"H100": 2.9, "A100-80GB": 1.6}, "other": 0.5}
 
-Models are named as nodes tell them. ``other`` is for all that are not named; without it they have
-no price, and a report says how many hours that was.
+Models have the names that nodes report. ``other`` is the price of all other models. Without it they
+have no price, and a report shows their hours.
 """
 
 from typing import Annotated
@@ -18,21 +18,21 @@ Price = Annotated[float, Meta(ge=0, le=1_000_000)]
 
 
 class PricesError(ValueError):
-    """The file is not what it should be; the text names the field and what would be right."""
+    """The file is invalid. The text names the field and a valid value."""
 
 
 class Prices(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     currency: Annotated[str, Meta(min_length=1, max_length=16)]
     gpu_hour: Annotated[dict[Annotated[str, Meta(max_length=316)], Price], Meta(max_length=4096)]
-    other: Price | None = None  # of models that are not named; None = they have no price
+    other: Price | None = None  # of models without an entry, None: no price
 
     def of(self, model: str) -> float | None:
-        """Of one GPU-hour; None: nobody set it."""
+        """Return the price of one GPU-hour, or None if not set."""
         return self.gpu_hour.get(model, self.other)
 
 
 def parse_prices(text: bytes) -> Prices:
-    """Raises PricesError."""
+    """Return the parsed file. Raises PricesError."""
     if len(text) > MAX_BYTES:
         raise PricesError(f"{len(text)} bytes, at most {MAX_BYTES}")
     try:

@@ -1,9 +1,10 @@
-"""Profiles of attempts: what they used, how that spread, in which stages, with what results. Pure.
+"""Profiles of attempts: usage, its distribution, stages and results. Pure.
 
-An attempt's profile grows with each half minute's message about it, and with its events in the log.
-It is kept in memory until `LINGER_S` after the attempt's end, since the last message comes late.
-The store keeps it for as long as its job. Messages of a job that has not begun, or whose end is
-stored, count for nothing: they are observations, and the door has checked whose they are.
+An attempt's profile grows with each usage message, every half minute, and with events of the log.
+The profile stays in memory until `LINGER_S` after the attempt's end, because the last message comes
+late. The store keeps the profile as long as its job. Messages before the job's start or after the
+store of its end are ignored. Usage messages are observations, and the door has checked their
+sender.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -43,15 +44,15 @@ from berthmaster.lib.profiles.sketch import Sketch, total
 from berthmaster.lib.profiles.spreads import add, medians, spreads
 from berthmaster.lib.profiles.stages import WORKS, Seen, stage_of
 
-LINGER_S: Final = 90.0  # figures are told ten seconds after the last pod has gone
-WRITE_EVERY_S: Final = 300.0  # of an attempt that has not ended: what a killed service may lose
+LINGER_S: Final = 90.0  # usage is reported until ten seconds after the last pod
+WRITE_EVERY_S: Final = 300.0  # for a running attempt: maximum loss of a killed service
 MAX_PROFILES: Final = 20_000  # in memory
 MAX_ATTEMPTS_SHOWN: Final = 50
-LONGEST_WINDOW_S: Final = 600.0  # of one message about a job; a longer one is nobody's measuring
-PRESENT_S: Final = 90.0  # older values are not of the present any more
-LOG_TRIES: Final = 4  # looks for the kept end of a failed attempt's log, one every `LOG_EVERY_S`
+LONGEST_WINDOW_S: Final = 600.0  # of one usage message. A longer one is invalid
+PRESENT_S: Final = 90.0  # older values are not current
+LOG_TRIES: Final = 4  # checks for the stored log end of a failed attempt, one every `LOG_EVERY_S`
 LOG_EVERY_S: Final = 15.0
-AT_ONCE: Final = 16  # such looks in a round: where thousands fail together, the rest is next
+AT_ONCE: Final = 16  # such checks in a round. With thousands of failures the rest is next
 _ENDS: Final[dict[type[WorkloadEvent], Ending]] = {
     Withdrawn: "withdrawn",
     Evicted: "evicted",
@@ -62,7 +63,7 @@ _ENDS: Final[dict[type[WorkloadEvent], Ending]] = {
 
 
 class ProfileRecord(msgspec.Struct, omit_defaults=True):
-    """One attempt's profile, as the store keeps it."""
+    """One attempt's profile, as stored."""
 
     tenant: str
     id: str
@@ -93,7 +94,7 @@ class ProfileRecord(msgspec.Struct, omit_defaults=True):
 
 
 class Now(NamedTuple):
-    """What measured jobs do at present, together."""
+    """Current usage of measured jobs, summed."""
 
     gpus: int = 0
     busy_gpus: float = 0.0  # a GPU that ran kernels half of the time counts half
@@ -112,7 +113,7 @@ class _Live:
         self.record = record
         self.source = (0, 0)  # epoch and counter of the last message
         self.changes = 1
-        self.taken = self.written = 0  # changes that were handed out to be written, and are stored
+        self.taken = self.written = 0  # changes returned for writing, and stored
         self.written_at_s = 0.0
         self.values: dict[str, float] = {}  # of the last message
         self.log_looks = 0
@@ -120,7 +121,7 @@ class _Live:
 
     @property
     def is_fresh(self) -> bool:
-        """Whether it changed since it was written."""
+        """Return whether the profile has changed since its last write."""
         return self.changes != self.written
 
 
@@ -129,17 +130,17 @@ _AttemptKey = tuple[str, str, int]
 
 class Profiles:
     def __init__(self) -> None:
-        self.left_out = 0  # messages for which there was no room
+        self.left_out = 0  # messages dropped because memory was full
         self._live: dict[_AttemptKey, _Live] = {}
         self._attempts: dict[Key, set[int]] = {}
 
     def __len__(self) -> int:
         return len(self._live)
 
-    # What comes in
+    # Inputs
 
     def restore(self, records: Iterable[ProfileRecord]) -> None:
-        """What the store had of attempts that had not ended. What is in memory is newer."""
+        """Restore the stored profiles of open attempts. Profiles in memory are newer."""
         for one in records:
             if (one.tenant, one.id, one.attempt) not in self._live:
                 live = self._put(one)
@@ -149,8 +150,9 @@ class Profiles:
     def on_figures(
         self, figures: JobFigures, submitted_ms: int, likeness: Likeness | None, now_s: float
     ) -> None:
-        """A half minute of an attempt of an open job. ``likeness``: None = the job has ended, and
-        only attempts that are known still grow."""
+        """Take a half minute of an attempt. ``likeness`` None: the job has ended, and only known
+        attempts grow.
+        """
         window_s = figures.window_s
         if not 0 < window_s <= LONGEST_WINDOW_S:
             return
@@ -186,8 +188,9 @@ class Profiles:
         *,
         is_new: bool,
     ) -> None:
-        """An event that counted, of an open job. One that was read before (``is_new``) makes no
-        profile: that of an attempt that ended meanwhile is in the store, and whole."""
+        """Take an applied event of an open job. An event read before (not ``is_new``) creates no
+        profile: if its attempt has ended, the store has the complete profile.
+        """
         match event:
             case Progressed():
                 live = self._live.get((event.tenant, event.id, event.attempt))
@@ -251,7 +254,9 @@ class Profiles:
         return live
 
     def by_queue(self, queue_of: Callable[[str, str], str | None], now_s: float) -> dict[str, Now]:
-        """What the jobs of each queue do at present. ``queue_of``: None = the job is not open."""
+        """Return the current usage of each queue's jobs. ``queue_of`` returns None if the job is
+        not open.
+        """
         found: dict[str, Now] = {}
         for one in self._live.values():
             record = one.record
@@ -270,7 +275,7 @@ class Profiles:
     # GPU memory
 
     def log_ends_due(self, now_s: float, most: int = AT_ONCE) -> list[ProfileRecord]:
-        """Failed attempts whose kept end of the log should be looked at now."""
+        """Return failed attempts whose stored log ends are due for a check."""
         due = [one for one in self._live.values() if one.log_looks and one.log_due_s <= now_s]
         due = due[:most]
         for one in due:
@@ -279,7 +284,7 @@ class Profiles:
         return [one.record for one in due]
 
     def on_log_ends(self, record: ProfileRecord, ends: Sequence[bytes]) -> None:
-        """The kept ends of the logs of a failed attempt's pods."""
+        """Take the stored log ends of a failed attempt's pods."""
         live = self._live.get((record.tenant, record.id, record.attempt))
         if live is None or not ends:
             return
@@ -290,19 +295,19 @@ class Profiles:
             live.log_looks = 0
             live.changes += 1
 
-    # What goes out
+    # Output
 
     def knows(self, tenant: str, workload_id: str) -> bool:
-        """Whether messages about the job still count after its end."""
+        """Return whether usage messages about the job are still accepted after its end."""
         return key(tenant, workload_id) in self._attempts
 
     def of(self, tenant: str, workload_id: str) -> list[ProfileRecord]:
-        """The attempts of one job that are in memory."""
+        """Return the attempts of one job in memory."""
         attempts = self._attempts.get(key(tenant, workload_id), ())
         return [self._live[tenant, workload_id, one].record for one in sorted(attempts)]
 
     def take(self, now_s: float, most: int) -> list[ProfileRecord]:
-        """Profiles to write; once ``wrote`` was called those that have ended long ago are gone."""
+        """Return profiles to write. Call ``wrote`` after the write."""
         due = []
         for one in self._live.values():
             ended = bool(one.record.end)
@@ -314,7 +319,7 @@ class Profiles:
         return due
 
     def wrote(self, records: Iterable[ProfileRecord], now_s: float) -> None:
-        """They are stored."""
+        """Note the written profiles."""
         for record in records:
             live = self._live.get((record.tenant, record.id, record.attempt))
             if live is not None:
@@ -363,11 +368,11 @@ def _seen(record: ProfileRecord, values: dict[str, float], window_s: float, now_
     )
 
 
-# To replies
+# Replies
 
 
 def whose(tenant: str | None, request: ProfileRequest) -> str | Refusal:
-    """Whose job is asked for, by a tenant or an operator (None)."""
+    """Return the tenant of the requested job, for a tenant or an operator (None)."""
     if tenant is None:
         if request.tenant:
             return request.tenant
@@ -399,7 +404,9 @@ def profile_reply(
     by: str,
     likes: Sequence[ProfileRecord],
 ) -> Profile:
-    """``stored`` and ``present``: the job's own attempts in the store and in memory."""
+    """Return the reply. ``stored`` and ``present`` are the job's own attempts in the store and in
+    memory.
+    """
     records = {one.attempt: one for one in stored} | {one.attempt: one for one in present}
     own = [records[attempt] for attempt in sorted(records)][-MAX_ATTEMPTS_SHOWN:]
     like = like_profile(by, likes) if request.like and likes else None
@@ -451,7 +458,7 @@ def attempt_profile(record: ProfileRecord) -> AttemptProfile:
 
 
 def like_profile(by: str, records: Sequence[ProfileRecord]) -> LikeProfile:
-    """All of these together: each metric over all half minutes of all of them."""
+    """Return the common profile: each metric over all half minutes of all attempts."""
     sketches = {
         name: total(one.sketches[name] for one in records if name in one.sketches)
         for name in METRICS

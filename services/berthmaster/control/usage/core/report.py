@@ -1,7 +1,7 @@
-"""From a request to what the store is asked, and from its whole numbers to a report. Pure.
+"""Turn a request into a query of the store, and the result into a report. Pure.
 
-What is wrong with a request is said by field. A tenant asks for its own: naming another is
-refused, whether that one exists or not.
+A refusal names the field. A tenant gets data of its own jobs. A request for another tenant is
+refused, whether or not the other tenant exists.
 """
 
 import base64
@@ -53,7 +53,7 @@ BY_KIND: Final[Mapping[ReportKind, tuple[ReportGroup, ...]]] = {
 
 
 class Asked(NamedTuple):
-    """A request that can be answered. ``jobs``: of kind job."""
+    """A valid request. ``jobs`` is set for the kind job."""
 
     request: UsageReportRequest
     query: Query
@@ -61,7 +61,7 @@ class Asked(NamedTuple):
 
 
 def asked(tenant: str | None, request: UsageReportRequest, now_s: float) -> Asked | Refusal:
-    """What a tenant, or an operator (None), wants to know."""
+    """Return the query of a tenant, or of an operator (None)."""
     if tenant is not None and request.tenant not in ("", tenant):
         return Refusal(
             code="forbidden",
@@ -134,7 +134,7 @@ def _page(text: str) -> tuple[int, str, str] | None:
 
 
 def next_page(last: JobRow) -> str:
-    """Where the next reply begins."""
+    """Return the text for the start of the next reply."""
     page = msgspec.json.encode(_Page(last.ended_ms, last.tenant, last.id))
     return base64.urlsafe_b64encode(page).decode()
 
@@ -143,7 +143,7 @@ def next_page(last: JobRow) -> str:
 
 
 class Beside(NamedTuple):
-    """What a report has beside rows: of kinds job, jobs and load."""
+    """Data of a report beside rows: of the kinds job, jobs and load."""
 
     jobs: list[JobRow] | None = None
     summary: JobsReport | None = None
@@ -151,7 +151,7 @@ class Beside(NamedTuple):
 
 
 class About(NamedTuple):
-    """What every report says of the store."""
+    """State of the store, for every report."""
 
     prices: Prices | None
     filled_until_s: float
@@ -226,7 +226,7 @@ def _row(
 
 
 def _cost(held_by_model: Mapping[str, int], prices: Prices | None) -> tuple[float | None, float]:
-    """What it came to, and the hours that no price is set for."""
+    """Return the cost, and the hours of models without a price."""
     if prices is None:
         return None, 0.0
     cost: float | None = None
@@ -238,7 +238,7 @@ def _cost(held_by_model: Mapping[str, int], prices: Prices | None) -> tuple[floa
         else:
             cost = (cost or 0.0) + price * held / HOUR_US
     if cost is None and not unpriced:
-        cost = 0.0  # nothing was held
+        cost = 0.0  # no GPU was held
     return None if cost is None else round(cost, 4), _hours(unpriced)
 
 
@@ -317,7 +317,7 @@ def _between(since_ms: int, until_ms: int | None) -> float | None:
 
 
 class Window(NamedTuple):
-    """Which points a request is about, by seconds."""
+    """Points of a request: step and limits in seconds."""
 
     step_s: int
     since_s: int
@@ -325,7 +325,7 @@ class Window(NamedTuple):
 
 
 def window_of(request: TrendsRequest, now_s: float) -> Window:
-    """The last step is the one in which ``until_s`` is, though it may not be over."""
+    """Return the points to show. The last step contains ``until_s`` and may not be over."""
     step_s = STEP_OF[request.span]
     at_s = now_s if request.until_s is None else request.until_s
     until_s = int(at_s) // step_s * step_s + step_s
@@ -340,7 +340,7 @@ def trends_of(
     own: list[TrendRow],
     now_s: float,
 ) -> Trends:
-    """The reply. ``of_all``: the fleet's; ``own``: a tenant's."""
+    """Return the reply. ``of_all`` has the fleet's rows, ``own`` a tenant's."""
     wanted = set(request.names)
     lines: dict[tuple[str, str], list[TrendRow]] = {}
     for row in of_all:
@@ -369,7 +369,7 @@ def trends_of(
 def _trend(
     name: str, cell: str, rows: list[TrendRow], window: Window, seen: set[int], now_s: float
 ) -> Trend:
-    """With None where nothing is known; a rate is 0 where the service was there and saw none."""
+    """Return a trend, with None for unknown steps. A rate is 0 if the service saw no event."""
     count = (window.until_s - window.since_s) // window.step_s
     is_rate = name in RATES
     means: list[float | None] = [0.0 if is_rate and at in seen else None for at in range(count)]
@@ -382,7 +382,7 @@ def _trend(
         if is_rate:
             mean = row.total / max(1.0, min(window.step_s, now_s - row.at_s))
         means[at] = round(mean, 6)
-        # A step of several minutes has had minutes without any.
+        # In a step of several minutes, some had no event.
         lows[at] = 0.0 if is_rate and row.n * 60 < window.step_s else round(row.low, 6)
         highs[at] = round(row.high, 6)
     known: TrendName = name  # type: ignore[assignment] # as it was written

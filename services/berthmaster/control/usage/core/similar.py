@@ -1,11 +1,11 @@
-"""What ended jobs have in common, and what a report of similar jobs says of them. Pure.
+"""Features that ended jobs share, and the report of similar jobs. Pure.
 
 Jobs are similar in three degrees, the closest first: the same labels and shape, the same program
-(image, command and arguments), the same shape. A report takes the closest degree in which enough
-jobs ended. The degrees are those of the resolver's estimates (lib/engine/queueing/expectations.py).
+(image, command and arguments), the same shape. A report uses the closest degree with enough ended
+jobs. The degrees are those of the resolver's estimates (lib/engine/queueing/expectations.py).
 
-Example: a job with the label run=17 has none with the same labels, and 40 with the same program:
-the report is of those 40, ``by`` program.
+Example: a job with the label run=17 has no job with the same labels, and 40 with the same program.
+The report has those 40, with ``by`` program.
 """
 
 import hashlib
@@ -27,7 +27,7 @@ _CAUSE_CHARS: Final = 120
 
 
 class Likeness(NamedTuple):
-    """Digests of what a job has in common with others; "" = it has none of that."""
+    """Digests of the features that a job shares with others, "" for a missing feature."""
 
     labels: str
     program: str
@@ -56,7 +56,7 @@ def _digest(kind: Sequence[str]) -> str:
 
 
 def jobs_report(by: SimilarBy, outcomes: Sequence[Outcome], *, capped: bool) -> JobsReport:
-    """Sum up ended jobs. ``capped``: there were more in the period."""
+    """Sum up ended jobs. ``capped``: the period has more."""
     states = Counter(each.state for each in outcomes)
     ran = waits.of(
         each.ended_ms - each.running_ms
@@ -87,10 +87,10 @@ def jobs_report(by: SimilarBy, outcomes: Sequence[Outcome], *, capped: bool) -> 
 
 
 def cause_of(reason: str) -> str:
-    """Return the reason without what differs from job to job: numbers, and text behind a colon.
+    """Return the reason without its variable parts: numbers, and text behind a colon.
 
-    Example: "exit code 137 in pod main-3: Killed" becomes "exit code 137 in pod main-N": exit codes
-    stay.
+    Exit codes stay. Example: "exit code 137 in pod main-3: Killed" becomes "exit code 137 in pod
+    main-N".
     """
     head = reason.split(": ", 1)[0][:_CAUSE_CHARS] or "no reason given"
     code = re.search(r"exit code \d+", head)

@@ -1,11 +1,11 @@
-"""A period cut into months, days and hours of UTC, and what is left at its two edges. Pure.
+"""A period cut into months, days and hours of UTC, with two edges. Pure.
 
-Sums are kept by hour, day and month. A period takes the largest that fit into it, so a report over
-years reads no more of them than one over a few months, and the edges, each shorter than the
-smallest kept sum, are worked out from the single attempts.
+Sums are stored by hour, day and month. A period uses the largest sums that fit. A report over years
+thus reads no more sums than one over a few months. The edges are shorter than the smallest sum, and
+are computed from single attempts.
 
-An example: from 10:30 on the 30th of January to 01:00 on the 2nd of March is the edge 10:30 to
-11:00, the hours from 11 to 24, the 31st, February, the 1st of March, and one hour of the 2nd.
+Example: the period from 10:30 on 30 January to 01:00 on 2 March has the edge 10:30 to 11:00, the
+hours from 11 to 24, 31 January, February, 1 March, and one hour of 2 March.
 """
 
 from datetime import UTC, datetime
@@ -19,7 +19,7 @@ NUMBER_OF_SIZE: Final[dict[Size, int]] = {"hour": 0, "day": 1, "month": 2}  # in
 
 
 class Cells(NamedTuple):
-    """Kept sums of one size, from ``first`` to before ``end``, both times of UTC in ms."""
+    """Stored sums of one size, from ``first`` to before ``end``, both UTC in ms."""
 
     size: Size
     first_ms: int
@@ -27,7 +27,7 @@ class Cells(NamedTuple):
 
 
 class Edge(NamedTuple):
-    """A piece of the smallest kept size, from where to where in it."""
+    """Part of one cell of the smallest size."""
 
     cell_ms: int
     cell_end_ms: int
@@ -36,14 +36,14 @@ class Edge(NamedTuple):
 
 
 class Cut(NamedTuple):
-    """A period in pieces that do not overlap and leave nothing out."""
+    """A period in parts without overlap or gap."""
 
     cells: tuple[Cells, ...]
     edges: tuple[Edge, ...]
 
 
 def begin_of(size: Size, at_ms: int) -> int:
-    """When the hour, day or month began in which this moment is."""
+    """Return the start of the hour, day or month that contains ``at_ms``."""
     if size == "hour":
         return at_ms - at_ms % HOUR_MS
     if size == "day":
@@ -63,7 +63,7 @@ def end_of(size: Size, at_ms: int) -> int:
 
 
 def cut(since_ms: int, until_ms: int, *, smallest: Size = "hour", largest: Size = "month") -> Cut:
-    """The pieces of a period, of sizes from ``smallest`` to ``largest``."""
+    """Return the parts of a period, in sizes from ``smallest`` to ``largest``."""
     if since_ms >= until_ms:
         return Cut((), ())
     sizes = SIZES[SIZES.index(largest) : SIZES.index(smallest) + 1]
@@ -76,13 +76,13 @@ def cut(since_ms: int, until_ms: int, *, smallest: Size = "hour", largest: Size 
 def _cut(
     since_ms: int, until_ms: int, sizes: tuple[Size, ...], cells: list[Cells], edges: list[Edge]
 ) -> None:
-    """The middle in cells of the first size, both sides in those of the next."""
+    """Cut the middle into cells of the first size, and both sides into smaller ones."""
     if since_ms >= until_ms:
         return
     size, rest = sizes[0], sizes[1:]
     first = since_ms if begin_of(size, since_ms) == since_ms else end_of(size, since_ms)
     last = begin_of(size, until_ms)
-    if first > last:  # all of it is within one
+    if first > last:  # all within one cell
         _side(since_ms, until_ms, size, rest, cells, edges)
         return
     _side(since_ms, first, size, rest, cells, edges)
@@ -99,7 +99,7 @@ def _side(
     cells: list[Cells],
     edges: list[Edge],
 ) -> None:
-    """What lies within one cell of ``size``."""
+    """Cut a period within one cell of ``size``."""
     if since_ms >= until_ms:
         return
     if rest:

@@ -1,6 +1,6 @@
 """Spans of jobs, from the event log alone. Pure.
 
-A job is one trace. Its root span `job` lasts from `submitted` to the end; each phase is a child:
+A job is one trace. Its root span `job` lasts from `submitted` to the end. Each phase is a child:
 
     job       submitted … ended
     decision    submitted … placed (cause: decision/all/4711)
@@ -8,10 +8,10 @@ A job is one trace. Its root span `job` lasts from `submitted` to the end; each 
     start                              claimed … running
     run                                          running … ended
 
-An attempt that is evicted ends its phase, and the next `decision` begins. Times are those at which
-the server stored the events. Ids are made from the tenant, the id and the time of submission, so a
-second reader of the same log makes the same spans. The label `traceparent` of a job (W3C Trace
-Context) puts its spans under the span of the program that submitted it.
+An eviction ends the phase, and the next `decision` begins. Times are those at which the server
+stored the events. Ids are made from the tenant, the id and the time of submission, so a second
+reader of the same log makes the same spans. The job label `traceparent` (W3C Trace Context) puts
+the spans under the span of the submitting program.
 """
 
 import re
@@ -23,7 +23,7 @@ from berthmaster.lib.lifecycle.workload import Key, Workload, key
 from berthmaster.lib.messages.workload import Failed, Placed, WorkloadEvent
 
 TRACEPARENT: Final = "traceparent"
-MAX_WAITING: Final = 20_000  # spans that were not taken; then new ones are dropped and counted
+MAX_WAITING: Final = 20_000  # spans not yet returned. Beyond it new ones are dropped and counted
 _TRACEPARENT: Final = re.compile(r"[0-9a-f]{2}-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})\Z")
 _PHASE_OF: Final[dict[State, str]] = {
     State.QUEUED: "decision",
@@ -36,20 +36,18 @@ _PHASE_OF: Final[dict[State, str]] = {
 
 
 class Span(NamedTuple):
-    """One finished span."""
-
     trace_id: int
     span_id: int
-    parent_id: int  # 0 = it has none
+    parent_id: int  # 0: no parent
     name: str
     begin_s: float
     end_s: float
     attributes: dict[str, str | int]
-    error: str  # why the job failed; "" = it did not
+    error: str  # why the job failed, "" otherwise
 
 
 class _Context(NamedTuple):
-    """Where the spans of one job belong."""
+    """Ids and open phase of one job's spans."""
 
     trace_id: int
     root_id: int
@@ -60,7 +58,7 @@ class _Context(NamedTuple):
 
 
 class Traces:
-    """Takes the events that count, gives the spans that ended with them."""
+    """Takes applied events, and returns the spans that ended with them."""
 
     def __init__(self) -> None:
         self.dropped = 0
@@ -68,17 +66,19 @@ class Traces:
         self._spans: list[Span] = []
 
     def clear(self) -> None:
-        """Forget open jobs: the log is read again."""
+        """Forget open jobs, because the log is read again."""
         self._open.clear()
 
     def forget(self, name: Key) -> None:
-        """Forget a job of which the log has not every event."""
+        """Forget a job with an incomplete history in the log."""
         self._open.pop(name, None)
 
     def on_event(
         self, event: WorkloadEvent, work: Workload, sequence: int, at_s: float, *, is_new: bool
     ) -> None:
-        """Take an event after the fold. ``is_new``: no earlier process has made spans of it."""
+        """Take an event after the fold. ``is_new``: no earlier process has made spans from the
+        event.
+        """
         name = key(work.tenant, work.id)
         context = self._open.get(name)
         if context is None:
@@ -110,7 +110,7 @@ class Traces:
 
 
 def _begin(event: WorkloadEvent, work: Workload, at_s: float) -> _Context | None:
-    """Return the context of a new job; None where its submitter does not sample it."""
+    """Return the context of a new job, or None if its submitter does not sample the trace."""
     labels = work.request.labels if work.request is not None else {}
     trace_id = _id(16, work.tenant, work.id, repr(work.submitted_at_s))
     parent_id = 0
@@ -187,6 +187,6 @@ def _kind(event: WorkloadEvent) -> str:
 
 
 def _id(size: int, *parts: str) -> int:
-    """Return an id of ``size`` bytes, never 0, which OpenTelemetry takes for no id."""
+    """Return an id of ``size`` bytes, never 0, which OpenTelemetry treats as no id."""
     digest = sha256("\0".join(parts).encode()).digest()
     return int.from_bytes(digest[:size]) or 1

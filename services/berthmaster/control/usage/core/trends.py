@@ -1,8 +1,8 @@
-"""Figures over time: collected by the minute, kept by steps that get longer with age. Pure.
+"""Trends over time: samples by the minute, kept in steps that get longer with age. Pure.
 
-What a decider says of itself (quality) is averaged over the minute in which it is heard. Waits,
-starts, placements and endings are taken from the events and belong to the minute in which they were
-stored, so that a service which was away fills its gap when it reads the log again.
+Quality reports of deciders are averaged over the minute of their arrival. Waits, starts, placements
+and endings come from events and belong to the minute in which the events were stored. A service
+that was down thus fills its gap when reading the log again.
 """
 
 from collections import defaultdict
@@ -15,10 +15,10 @@ MINUTE_S: Final = 60
 STEP_OF: Final[dict[TrendSpan, int]] = {"hour": 60, "day": 900, "month": 21_600}
 LENGTH_OF: Final[dict[TrendSpan, int]] = {"hour": 3_600, "day": 86_400, "month": 31 * 86_400}
 KEPT_STEPS: Final = tuple(STEP_OF.values())
-# How long points are kept: some 3,000, 1,300 and, of the longest, as long as jobs are.
+# Retention of points: some 3,000, 1,300 and, of the longest step, the jobs' retention.
 KEEP_S: Final = {60: 2 * 86_400, 900: 14 * 86_400}
 RATES: Final[frozenset[TrendName]] = frozenset({"placements_per_s", "endings_per_s"})
-# What a tenant sees of the fleet: nothing that another tenant does.
+# Trends of the fleet that tenants see: none shows another tenant's jobs.
 OF_THE_FLEET: Final[frozenset[TrendName]] = frozenset(
     {"allocation_percent", "fragmentation_percent"}
 )
@@ -28,18 +28,18 @@ OF_A_TENANT: Final[frozenset[TrendName]] = RATES | {
     "start_p50_s",
     "start_p95_s",
 }
-MOST_TENANTS: Final = 200  # of a minute, those with the most events: the rest has no trend then
-MOST_OF_A_MINUTE: Final = 100_000  # waits that a percentile is taken of
-MOST_MINUTES: Final = 2 * 1_440  # open at a time: a service that reads a long log again
+MOST_TENANTS: Final = 200  # of a minute, with the most events. Others have no trend then
+MOST_OF_A_MINUTE: Final = 100_000  # waits behind one percentile
+MOST_MINUTES: Final = 2 * 1_440  # open at a time, when a long log is read again
 
 
 class Sample(NamedTuple):
-    """One figure of one minute. Of rates ``total`` is a count."""
+    """One value of one minute. For rates ``total`` is a count."""
 
     at_s: int
     name: TrendName
     cell: str
-    tenant: str  # "" = of all
+    tenant: str  # "" = all tenants
     total: float
     low: float
     high: float
@@ -53,13 +53,13 @@ class _Minute:
 
 
 class Collector:
-    """Takes what happens; gives the minutes that are over."""
+    """Collects samples, and returns the minutes that are over."""
 
     def __init__(self) -> None:
         self._minutes: dict[int, _Minute] = defaultdict(_Minute)
 
     def quality(self, report: QualityReport, now_s: float) -> None:
-        """What a decider says of itself."""
+        """Take the quality report of a decider."""
         minute = self._minutes[_minute(now_s)]
         told: dict[TrendName, float | None] = {
             "allocation_percent": report.allocation_percent,
@@ -75,13 +75,13 @@ class Collector:
                 mean[1] += 1
 
     def placed(self, at_s: float, cell: str, tenant: str, wait_s: float | None) -> None:
-        """A placement; ``wait_s`` since the submission, of a job's first."""
+        """Count a placement. ``wait_s``: since the submission, for a job's first placement."""
         self._count("placements_per_s", at_s, cell, tenant)
         if wait_s is not None:
             self._wait("wait", at_s, cell, tenant, wait_s)
 
     def running(self, at_s: float, cell: str, tenant: str, start_s: float) -> None:
-        """An attempt runs, so long after its placement."""
+        """Count a start, with the time since the placement."""
         self._wait("start", at_s, cell, tenant, start_s)
 
     def ended(self, at_s: float, cell: str, tenant: str) -> None:
@@ -99,7 +99,7 @@ class Collector:
                 minute.waits[place].append(max(0.0, value_s))
 
     def take(self, now_s: float) -> list[Sample]:
-        """Of the minutes that are over; of those beyond the bound, too."""
+        """Return the samples of minutes that are over, and of all beyond the bound."""
         over = [at for at in self._minutes if at + MINUTE_S <= now_s]
         if len(self._minutes) - len(over) > MOST_MINUTES:
             over = list(self._minutes)

@@ -1,13 +1,14 @@
-"""From the log and the archive to the jobs that have ended, each handed over once it has. Pure.
+"""Turn the log and the archive into ended jobs, each returned after its end. Pure.
 
-Two ways lead to the store, and the same job may come by both, in any order and any number of times:
+The same job may come by both ways, in any order and any number of times:
 
-- the log, event by event, as it happens. A job whose story does not fold from its beginning (its
-  first events went to the archive, or the log is damaged) is left to the archive;
-- the archive, story by story, whole. A long story comes in several messages.
+- From the log, event by event, as stored. A job with an incomplete history (its first events are in
+  the archive, or the log is damaged) is left to the archive.
+- From the archive, as whole histories. A long history has several messages.
 
-A cursor names what need not be read again: of the log all before the oldest job that is open, since
-its story is needed when it ends; of the archive all before a story of which a part is missing.
+A cursor names the part of a stream that need not be read again. For the log this is all before the
+oldest open job, whose history is needed at its end. For the archive this is all before a history
+with missing messages.
 """
 
 from collections.abc import Iterable, Mapping
@@ -44,15 +45,15 @@ from berthmaster.lib.messages.workload import (
     WorkloadEvent,
 )
 
-MAX_PARTS: Final = 1_000  # stories of which a part is missing; beyond it the oldest is given up
-MAX_USES: Final = 500_000  # attempts of which something was measured
-MAX_SUM: Final = 1 << 62  # of an attempt; the store takes integers of 64 bits
-LONGEST_WINDOW_S: Final = 600.0  # of one message about a job; a longer one is nobody's measuring
+MAX_PARTS: Final = 1_000  # histories with missing messages. Beyond it the oldest is given up
+MAX_USES: Final = 500_000  # attempts with measured use
+MAX_SUM: Final = 1 << 62  # of an attempt. The store's integers have 64 bits
+LONGEST_WINDOW_S: Final = 600.0  # of one usage message. A longer one is invalid
 _ENDINGS: Final = (Succeeded, Failed, Cancelled)
 
 
 class Progress(NamedTuple):
-    """How far a stream need not be read again, and how far it was read."""
+    """Positions up to which a stream need not be read again, and up to which it was read."""
 
     log: int
     log_seen: int
@@ -60,9 +61,9 @@ class Progress(NamedTuple):
 
 
 class OpenJobs(NamedTuple):
-    """What a report needs of jobs that have not ended."""
+    """Data of open jobs for a report."""
 
-    like: Likeness | None  # of the job that was named
+    like: Likeness | None  # of the named job
     arrivals: list[HourRow]
 
 
@@ -77,29 +78,29 @@ class _Parts(NamedTuple):
 
 
 class Usage:
-    """Takes what the streams hold, gives the jobs that ended."""
+    """Takes messages of the streams, and returns ended jobs."""
 
     def __init__(self, owner_label: str, traces: Traces | None = None) -> None:
         self._traces = traces
         self.catalogue = Catalogue()
         self.trends = Collector()
         self.profiles = Profiles()
-        self.left_to_archive = 0  # jobs whose story in the log did not fold
-        self.incomplete = 0  # stories of the archive of which a part never came
+        self.left_to_archive = 0  # jobs with an incomplete history in the log
+        self.incomplete = 0  # histories of the archive with a missing message
         self._owner_label = owner_label
         self._open: dict[Key, _Open] = {}
         self._parts: dict[Key, _Parts] = {}
         self._uses: dict[Key, dict[int, Use]] = {}
-        self._settled: dict[Key, dict[int, Use]] = {}  # went with a job that may not be stored
-        self._fresh: set[tuple[str, str, int]] = set()  # attempts measured since they were told
+        self._settled: dict[Key, dict[int, Use]] = {}  # of jobs returned but perhaps not stored
+        self._fresh: set[tuple[str, str, int]] = set()  # attempts with unreturned use
         self._ended: list[EndedJob] = []
         self._log = self._log_seen = self._archive = 0
         self._trends_after = 0  # events up to here are in the trends
 
-    # Where it begins
+    # Start
 
     def begin(self, progress: Progress, uses: Iterable[MeasuredUse]) -> None:
-        """Read on from here. What was open is told again by the log."""
+        """Restart at these positions. The log has the open jobs again."""
         self._open.clear()
         if self._traces is not None:
             self._traces.clear()
@@ -115,11 +116,13 @@ class Usage:
 
     @property
     def open_jobs(self) -> int:
-        """Jobs that have not ended."""
+        """Return the number of open jobs."""
         return len(self._open)
 
     def open_for(self, filters: Mapping[str, str], like: str, *, arrivals: bool) -> OpenJobs:
-        """What a report needs of open jobs. ``filters``: as in a query; ``like``: an id."""
+        """Return the data of open jobs for a report. ``filters``: as in a query, ``like``: a job
+        id.
+        """
         tenant = filters.get("tenant", "")
         named = self._open.get(key(tenant, like)) if like else None
         rows = []
@@ -137,7 +140,7 @@ class Usage:
 
     @property
     def waiting_jobs(self) -> int:
-        """Ended jobs that were not taken."""
+        """Return the number of ended jobs not returned yet."""
         return len(self._ended)
 
     # The log
@@ -145,13 +148,13 @@ class Usage:
     def on_event(
         self, event: WorkloadEvent, sequence: int, stored_at_s: float, *, is_astray: bool = False
     ) -> None:
-        """One event of the log, in its order."""
+        """Take one event of the log, in order."""
         self._log = sequence
         name = key(event.tenant, event.id)
         known = self._open.get(name)
         if known is None:
             if not isinstance(event, Submitted) or is_astray:
-                return  # of an ended job, or a carried one: the archive will have its history
+                return  # of an ended or carried job: the archive will have its history
             work = Workload(tenant=event.tenant, id=event.id)
             if offer(work, event, sequence, stored_at_s) is Verdict.COUNTED:
                 life = Life(event, ms(stored_at_s), sequence, self._owner_label)
@@ -182,7 +185,9 @@ class Usage:
             self._end(job)
 
     def on_unreadable(self, tenant: str, workload_id: str, sequence: int) -> None:
-        """An event that this version does not know: a newer one reads the story in the archive."""
+        """Take an event that this version cannot read: a newer version reads the archived
+        history.
+        """
         self._log = sequence
         if (name := key(tenant, workload_id)) in self._open:
             self._leave_to_archive(name)
@@ -201,7 +206,7 @@ class Usage:
             self._traces.on_event(event, work, sequence, stored_at_s, is_new=is_new)
 
     def pass_over(self, sequence: int) -> None:
-        """A message of the log that is no workload's event."""
+        """Take a message of the log that is no workload event."""
         self._log = sequence
 
     def _see(
@@ -218,7 +223,7 @@ class Usage:
         trends, cell, tenant = self.trends, work.cell, work.tenant
         match event:
             case Divided() | Placed():
-                first = life.placed_ms is None and not life.is_part  # of a part its job has waited
+                first = life.placed_ms is None and not life.is_part  # parts wait as their job
                 trends.placed(at_s, cell, tenant, at_s - work.submitted_at_s if first else None)
             case Running() if work.running_at_s == at_s:
                 trends.running(at_s, cell, tenant, at_s - placed_at_s)
@@ -230,7 +235,7 @@ class Usage:
     # The archive
 
     def on_archived(self, story: ArchivedStory, sequence: int) -> None:
-        """One message of the archive, in its order."""
+        """Take one message of the archive, in order."""
         self._archive = sequence
         name = key(story.tenant, story.id)
         before = self._parts.pop(name, None)
@@ -252,13 +257,13 @@ class Usage:
                 self.incomplete += 1
 
     def on_unreadable_archive(self, sequence: int) -> None:
-        """A message of the archive that this version does not know."""
+        """Take a message of the archive that this version cannot read."""
         self._archive = sequence
 
     # Measured use
 
     def on_figures(self, figures: JobFigures, now_s: float) -> None:
-        """What a job's GPUs did in the last half minute."""
+        """Take the GPU usage of a job over the last half minute."""
         self._profile(figures, now_s)
         use = figures.use
         known = bool(figures.tenant and figures.id and figures.attempt)
@@ -267,7 +272,7 @@ class Usage:
             return
         name = key(figures.tenant, figures.id)
         if figures.ended and name not in self._open:
-            return  # the job's sums went to the store with its end, so nobody would take this
+            return  # the job's sums were stored at its end, so no job would take this
         if name not in self._uses and len(self._uses) >= MAX_USES:
             return
         known_uses = self._uses.setdefault(name, {})
@@ -292,17 +297,17 @@ class Usage:
             self.profiles.on_figures(figures, 0, None, now_s)
 
     def likeness(self, tenant: str, workload_id: str) -> Likeness | None:
-        """By what an open job is like others; None: it is not open."""
+        """Return the features of an open job, or None."""
         known = self._open.get(key(tenant, workload_id))
         return known.life.likeness if known is not None else None
 
     def queue_of(self, tenant: str, workload_id: str) -> str | None:
-        """The queue of an open job; None: it is not open."""
+        """Return the queue of an open job, or None."""
         known = self._open.get(key(tenant, workload_id))
         return known.life.queue if known is not None else None
 
     def take_uses(self, now_s: float) -> list[MeasuredUse]:
-        """What was measured since it was last asked, all in all."""
+        """Return the total use of attempts measured since the last call."""
         found = []
         for tenant, workload_id, attempt in sorted(self._fresh):
             use = self._uses.get(key(tenant, workload_id), {}).get(attempt)
@@ -311,7 +316,7 @@ class Usage:
         self._fresh.clear()
         return found
 
-    # What goes to the store
+    # Output to the store
 
     def _end(self, job: EndedJob) -> None:
         name = key(job.tenant, job.id)
@@ -321,7 +326,7 @@ class Usage:
         self._ended.append(with_use(job, measured))
 
     def take(self) -> tuple[list[EndedJob], Progress]:
-        """The jobs that ended, and how far the streams are read with them."""
+        """Return the ended jobs, and the positions of the streams with them."""
         jobs, self._ended = self._ended, []
         self._log_seen = max(self._log_seen, self._log)
         oldest = min((one.life.sequence for one in self._open.values()), default=self._log + 1)
@@ -329,7 +334,7 @@ class Usage:
         return jobs, Progress(oldest - 1, self._log_seen, parts - 1)
 
     def confirm(self) -> None:
-        """What was taken is stored."""
+        """Note that the returned jobs are stored."""
         ended = {key(job.tenant, job.id) for job in self._ended}
         self._settled = {name: use for name, use in self._settled.items() if name in ended}
 

@@ -1,8 +1,8 @@
-"""Waits as counts a bucket, so that many days' percentiles are added up instead of sorted. Pure.
+"""Waits as counts per bucket: percentiles of many days are added instead of sorted. Pure.
 
-Bucket b > 0 holds what is longer than 1.02^(b-1) ms and no longer than 1.02^b ms, and a bucket
-stands for its geometric middle: so a percentile is right within 1 %. Bucket 0 is "within a
-millisecond". With this, a wait of an hour is in bucket 763, and one of ten years in 1,337.
+Bucket b > 0 has the waits longer than 1.02^(b-1) ms and at most 1.02^b ms. A bucket stands for its
+geometric middle, so a percentile is right within 1 %. Bucket 0 has waits up to a millisecond.
+Example: a wait of an hour is in bucket 763, and a wait of ten years in 1,337.
 """
 
 import math
@@ -15,34 +15,35 @@ import numpy as np
 GROWTH: Final = 1.02
 _LOG: Final = math.log(GROWTH)
 Buckets = dict[int, int]  # bucket -> jobs
-_LIMIT: Final = 2**16  # in no bucket beyond is there a wait, however long
+_LIMIT: Final = 2**16  # above any possible bucket
 
 
 def bucket_of(wait_ms: int) -> int:
-    """Where a wait belongs; one below 0 (clocks) is none at all."""
+    """Return the bucket of a wait. A wait below 0 (clocks) counts as 0."""
     return 0 if wait_ms <= 1 else math.ceil(math.log(wait_ms) / _LOG - 1e-9)
 
 
 def seconds_of(bucket: int) -> float:
-    """What a bucket stands for."""
+    """Return the wait that a bucket stands for."""
     return 0.0 if bucket <= 0 else GROWTH ** (bucket - 0.5) / 1000
 
 
 def packed(buckets: Mapping[int, int]) -> bytes:
-    """As a cell of the store has it: bucket and jobs in turn, 32 bits each, lowest byte first."""
+    """Return the stored form: bucket and jobs in turn, 32 bits each, lowest byte first."""
     flat = [number for each in sorted(buckets.items()) for number in each]
     return struct.pack(f"<{len(flat)}I", *flat)
 
 
 def unpacked(data: bytes | memoryview | None) -> Buckets:
-    """The reverse."""
+    """Return the buckets of a stored form."""
     flat = struct.unpack(f"<{len(data) // 4}I", data) if data else ()
     return dict(zip(flat[::2], flat[1::2], strict=True))
 
 
 def sum_of(cells: Iterable[bytes | memoryview]) -> Buckets:
-    """Of many cells at once, as ``packed`` made them. A report by owner over three months of a
-    million jobs adds up a million of such pairs."""
+    """Return the sum of many cells in the form of ``packed``. A report by owner over three months
+    of a million jobs sums a million such pairs.
+    """
     pairs = np.frombuffer(b"".join(cells), "<u4").reshape(-1, 2)
     pairs = pairs[pairs[:, 0] < _LIMIT]
     jobs = np.bincount(pairs[:, 0], weights=pairs[:, 1])
@@ -55,7 +56,7 @@ def add(into: Buckets, more: Mapping[int, int]) -> None:
 
 
 def percentile(buckets: Mapping[int, int], share: float) -> float | None:
-    """The wait that this share of the jobs did not exceed, in seconds; None: there are no jobs."""
+    """Return the wait that this share of the jobs did not exceed, in seconds. None: no jobs."""
     count = sum(buckets.values())
     if not count:
         return None
@@ -68,7 +69,7 @@ def percentile(buckets: Mapping[int, int], share: float) -> float | None:
 
 
 def of(values_ms: Iterable[int]) -> Buckets:
-    """Counts of these waits."""
+    """Return the counts of these waits."""
     found: Buckets = {}
     for value in values_ms:
         bucket = bucket_of(value)

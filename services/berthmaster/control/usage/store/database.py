@@ -1,7 +1,8 @@
-"""What the store needs of a database.
+"""The interface of a database for the store.
 
-Both adapters are plain and blocking: one way of writing serves both. SQL is written once, with
-``?`` for values, in the words that both understand.
+Both adapters are blocking, so one writer serves both. SQL is written once, with ``?`` for values,
+in
+the syntax that both databases accept.
 """
 
 from collections.abc import Iterable, Sequence
@@ -11,7 +12,7 @@ Row = tuple[Any, ...]
 
 
 class StoreError(Exception):
-    """The store cannot be used now; the text says why. Trying again later may do."""
+    """The store is unavailable. The text gives the reason. A retry may succeed."""
 
 
 class Database(Protocol):
@@ -19,35 +20,35 @@ class Database(Protocol):
 
     @property
     def words(self) -> "Words":
-        """Where it differs from the other."""
+        """Return the words that differ between the databases."""
 
     def fetch(self, sql: str, values: Sequence[object] = ()) -> list[Row]:
-        """Rows of a query, or of a change that returns some."""
+        """Return rows of a query, or of a change with RETURNING."""
 
     def change(self, sql: str, values: Sequence[object] = ()) -> int:
-        """How many rows were changed."""
+        """Return the number of changed rows."""
 
     def change_each(self, sql: str, rows: Iterable[Sequence[object]]) -> None: ...
 
     def begin(self) -> None:
-        """A transaction; nobody else writes until it ends."""
+        """Begin a transaction that excludes other writers until its end."""
 
     def commit(self) -> None:
-        """All of it, durably."""
+        """Commit the transaction durably."""
 
     def rollback(self) -> None:
-        """None of it. Raises nothing."""
+        """Roll back the transaction. Raises nothing."""
 
     def interrupt(self) -> None:
-        """From another thread: end what runs. Raises nothing."""
+        """End the running statement, from another thread. Raises nothing."""
 
     def close(self) -> None:
-        """Raises nothing."""
+        """Close the connection. Raises nothing."""
 
     def bytes(self) -> int: ...
 
 
 class Words(Protocol):
-    number: str  # the type of a primary key that the database counts itself
+    number: str  # type of a primary key with automatic numbers
     blob: str
     double: str

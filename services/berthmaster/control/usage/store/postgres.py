@@ -1,6 +1,6 @@
-"""PostgreSQL, by psycopg: maintained, typed throughout, and with a blocking interface, so that the
-same code writes to it and to SQLite. A server that went away is noticed within some seconds, and a
-statement that takes too long is ended by the server.
+"""PostgreSQL, by psycopg: maintained, fully typed, and blocking, so that the same code writes to
+PostgreSQL and SQLite. An unreachable server is noticed within some seconds. The server ends a
+statement that takes too long.
 """
 
 from collections.abc import Iterable, Sequence
@@ -14,8 +14,8 @@ from berthmaster.lib.runtime.redact import redact
 
 CONNECT_S: Final = 5
 STATEMENT_MS: Final = 60_000
-SILENT_MS: Final = 10_000  # what was sent and is not acknowledged for so long was sent to nobody
-WRITERS: Final = 0x62657274  # one number for all replicas: who writes holds it until the end
+SILENT_MS: Final = 10_000  # time without an acknowledgement after which the connection is dead
+WRITERS: Final = 0x62657274  # advisory lock of all replicas, held until the end of a transaction
 
 
 class PostgresWords:
@@ -25,12 +25,10 @@ class PostgresWords:
 
 
 class Postgres:
-    """One connection to the server."""
-
     words = PostgresWords()
 
     def __init__(self, url: str) -> None:
-        """Raises StoreError."""
+        """Connect. Raises StoreError."""
         parts = urlsplit(url)
         self._name = f"PostgreSQL at {parts.hostname or 'the local socket'}"
         options: dict[str, Any] = {
@@ -89,24 +87,24 @@ class Postgres:
         try:
             self._conn.execute("ROLLBACK")
         except psycopg.Error:
-            pass  # the connection is gone, and the server does it
+            pass  # the connection is gone, and the server rolls back
 
     def interrupt(self) -> None:
         try:
             self._conn.cancel_safe(timeout=1.0)
         except (psycopg.Error, OSError):
-            pass  # the server ends it at its own limit
+            pass  # the server ends the statement at its own limit
 
     def close(self) -> None:
         try:
             self._conn.close()
         except psycopg.Error:
-            pass  # the process lets go of it
+            pass  # the process drops the connection
 
     def bytes(self) -> int:
         return int(self.fetch("SELECT pg_database_size(current_database())")[0][0])
 
 
 def _spelled(sql: str) -> Any:
-    """With psycopg's sign for a value, in which a percent sign is two."""
+    """Return the SQL with psycopg's placeholders, in which a percent sign is doubled."""
     return sql.replace("%", "%%").replace("?", "%s")

@@ -1,5 +1,6 @@
-"""What is read of the store for a report: sums of groups, single jobs, trends. Nothing is decided
-here about what they mean to people; amounts are whole numbers of the store's own units.
+"""Queries of reports: sums of groups, single jobs, trends.
+
+Amounts are whole numbers in the store's own units. Their meaning for users belongs elsewhere.
 """
 
 from collections import defaultdict
@@ -40,7 +41,7 @@ COLUMNS: Final[Mapping[str, str]] = {
 PERIODS: Final[tuple[ReportGroup, ...]] = ("day", "month")
 MOST_OUTCOMES: Final = 20_000  # jobs in one report
 Key = tuple[str, ...]
-_Packed = defaultdict[Key | None, list[bytes]]  # None: of all groups that are not shown
+_Packed = defaultdict[Key | None, list[bytes]]  # None: all groups that are not shown
 
 
 class Query(msgspec.Struct, frozen=True, kw_only=True):
@@ -52,17 +53,17 @@ class Query(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def by_owner(self) -> int:
-        """Whether sums by owner are needed, of which there are more."""
+        """Return whether sums by owner are needed, which are more rows."""
         return int("owner" in self.group or "owner" in self.filters)
 
     @property
     def period(self) -> ReportGroup | None:
-        """What time it is grouped by, if by any."""
+        """Return the period of the grouping, or None."""
         return next((name for name in self.group if name in PERIODS), None)
 
 
 class Sums(msgspec.Struct):
-    """Of one group, or of one model in it."""
+    """Sums of one group, or of one model in a group."""
 
     asked_gpu_us: int = 0
     held_gpu_us: int = 0
@@ -78,7 +79,7 @@ class Sums(msgspec.Struct):
     starts: Buckets = msgspec.field(default_factory=dict)
 
     def add_hours(self, model: str, amounts: Sequence[int]) -> None:
-        """Amounts in the order of HOURS."""
+        """Add amounts in the order of HOURS."""
         asked, held, used, measured = amounts
         self.asked_gpu_us += asked
         self.held_gpu_us += held
@@ -88,7 +89,7 @@ class Sums(msgspec.Struct):
             self.held_by_model[model] = self.held_by_model.get(model, 0) + held
 
     def add_counts(self, amounts: Sequence[int]) -> None:
-        """Amounts in the order of COUNTS."""
+        """Add amounts in the order of COUNTS."""
         jobs, succeeded, failed, cancelled, evictions = amounts
         self.jobs += jobs
         self.succeeded += succeeded
@@ -98,13 +99,13 @@ class Sums(msgspec.Struct):
 
 
 class Found(NamedTuple):
-    rows: list[tuple[Key, Sums]]  # those to be shown, in order
+    rows: list[tuple[Key, Sums]]  # shown rows, in order
     total: Sums
     groups: int
 
 
 def report(database: Database, query: Query) -> Found:
-    """Sums by group. Raises StoreError."""
+    """Return sums by group. Raises StoreError."""
     return _Reading(database, query).report()
 
 
@@ -146,11 +147,11 @@ class _Reading:
     # Keys
 
     def _select(self, period: str) -> str:
-        """The columns that groups are told apart by."""
+        """Return the columns that distinguish groups."""
         return ", ".join([period if self._query.period else "0", *self._names])
 
     def _key(self, row: Row) -> Key:
-        """Of a row that begins with what ``_select`` names."""
+        """Return the key of a row that begins with the columns of ``_select``."""
         names = iter(row[1 : 1 + len(self._names)])
         query = self._query
         return tuple(
@@ -190,7 +191,7 @@ class _Reading:
         self._counts(edge)
 
     def _through(self, edge: Edge) -> None:
-        """Of what was held for the whole cell, the part that the edge is of it."""
+        """Add the edge's share of attempts that held their GPUs for the whole cell."""
         day = str(edge.cell_ms - edge.cell_ms % DAY_MS)
         sums = ", ".join(f"CAST(SUM(c.{name}) AS BIGINT)" for name in THROUGH)
         at = 1 + len(self._names)
@@ -207,7 +208,7 @@ class _Reading:
             self._sums(row).add_hours(str(row[at]), amounts)
 
     def _begun_or_ended(self, edge: Edge) -> None:
-        """Of what was not held for the whole cell: it ended in it, or began in it and went on."""
+        """Add attempts that ended in the edge's cell, or began in the cell and continued."""
         day = str(edge.cell_ms - edge.cell_ms % DAY_MS)
         group = "h.owner_group_id" if self._by_owner else "h.group_id"
         at = 1 + len(self._names)
@@ -270,7 +271,9 @@ class _Reading:
     # Waits
 
     def _take_waits(self, shown: set[Key], total: Sums) -> None:
-        """Of the groups that are shown, and of all together: those of the edges are there."""
+        """Add the waits of shown groups and of the total. The waits of the edges are already
+        there.
+        """
         for sums in self._rows.values():
             waits.add(total.waits, sums.waits)
             waits.add(total.starts, sums.starts)
@@ -297,7 +300,7 @@ class _Reading:
 
 
 def _positions(count: int) -> str:
-    """GROUP BY the first so many columns."""
+    """Return the first ``count`` column numbers for GROUP BY."""
     return ", ".join(str(number) for number in range(1, count + 1))
 
 
@@ -312,13 +315,13 @@ def _period(name: str, at_ms: int) -> str:
 
 
 class JobQuery(msgspec.Struct, frozen=True, kw_only=True):
-    """Which jobs, the last ended first."""
+    """Selection of jobs, last ended first."""
 
     since_ms: int
     until_ms: int
     filters: Mapping[str, str] = {}  # tenant, queue, owner, model, cluster, id
     limit: int = 100
-    after: tuple[int, str, str] | None = None  # ended_ms, tenant, id of the last one seen
+    after: tuple[int, str, str] | None = None  # ended_ms, tenant, id of the last job seen
 
 
 class JobRow(NamedTuple):
@@ -341,7 +344,7 @@ class JobRow(NamedTuple):
 
 
 class HoldingRow(NamedTuple):
-    """One attempt on one model."""
+    """GPUs of one model in one attempt."""
 
     attempt: int
     model: str
@@ -374,7 +377,7 @@ def _where(filters: Mapping[str, str]) -> tuple[str, list[Any]]:
 
 
 def jobs(database: Database, query: JobQuery) -> list[JobRow]:
-    """Up to one more than the limit. Raises StoreError."""
+    """Return jobs, up to one more than the limit. Raises StoreError."""
     where, values = _where(query.filters)
     until_ms = query.until_ms
     if query.after is not None:
@@ -403,7 +406,7 @@ def _holdings(database: Database, job: Row) -> tuple[HoldingRow, ...]:
 
 
 def likeness(database: Database, tenant: str, workload_id: str) -> Likeness | None:
-    """What the newest ended job of this id has in common with others. Raises StoreError."""
+    """Return the features of the newest ended job with this id. Raises StoreError."""
     found = database.fetch(
         "SELECT labels, program, shape FROM likes WHERE tenant = ? AND id = ? "
         "ORDER BY submitted_ms DESC LIMIT 1",
@@ -415,8 +418,9 @@ def likeness(database: Database, tenant: str, workload_id: str) -> Likeness | No
 def outcomes(
     database: Database, query: Query, like: tuple[str, Likeness] | None = None
 ) -> tuple[SimilarBy, list[Outcome]]:
-    """The newest jobs that ended in the period, at most one more than MOST_OUTCOMES. ``like``: only
-    those of this tenant that are like this. Raises StoreError."""
+    """Return the newest jobs that ended in the period, at most one more than MOST_OUTCOMES.
+    ``like`` selects this tenant's jobs with these features. Raises StoreError.
+    """
     if like is None:
         return "all", _outcomes(database, query, "", ())
     tenant, alike = like
@@ -450,7 +454,7 @@ def _outcomes(
 
 
 def arrivals(database: Database, query: Query) -> list[HourRow]:
-    """Ended jobs by the hour of their submission in the period. Raises StoreError."""
+    """Return ended jobs by the hour of their submission in the period. Raises StoreError."""
     where, values = _where(query.filters)
     hour = f"j.submitted_ms / {HOUR_S * 1000}"
     rows = database.fetch(
@@ -464,17 +468,17 @@ def arrivals(database: Database, query: Query) -> list[HourRow]:
 
 
 def kept_since_ms(database: Database) -> int:
-    """The end of the oldest job; 0 = there is none."""
+    """Return the end of the oldest job, or 0."""
     return int(database.fetch("SELECT MIN(ended_ms) FROM jobs")[0][0] or 0)
 
 
 # Profiles
 
-MOST_LIKES: Final = 500  # attempts that one profile of likes rests on, the newest
+MOST_LIKES: Final = 500  # newest attempts behind one profile of similar jobs
 
 
 def profiles(database: Database, tenant: str, workload_id: str) -> list[ProfileRecord]:
-    """Of each attempt of a job."""
+    """Return the profile of each attempt of a job."""
     rows = database.fetch(
         "SELECT body FROM profiles WHERE tenant = ? AND id = ? ORDER BY attempt",
         (tenant, workload_id),
@@ -483,8 +487,9 @@ def profiles(database: Database, tenant: str, workload_id: str) -> list[ProfileR
 
 
 def likes(database: Database, tenant: str, likeness: Likeness) -> tuple[str, list[ProfileRecord]]:
-    """Ended attempts of jobs with the same labels, or of the same shape where there are none, and
-    which of both."""
+    """Return ended attempts of jobs with the same labels, or else with the same shape, and the name
+    of the common feature.
+    """
     for by, value in (("labels", likeness.labels), ("shape", likeness.shape)):
         if not value:
             continue
@@ -514,7 +519,7 @@ class TrendRow(NamedTuple):
 def trends(
     database: Database, step_s: int, since_s: int, until_s: int, tenant: str
 ) -> list[TrendRow]:
-    """The points of one tenant, or of all ("")."""
+    """Return the points of one tenant, or of all with ""."""
     rows = database.fetch(
         "SELECT at_s, name, cell, n, total, low, high FROM trends WHERE step_s = ? AND tenant = ? "
         "AND at_s >= ? AND at_s < ? ORDER BY at_s",

@@ -1,7 +1,8 @@
-"""SQLite: a file in a folder of its own. A write-ahead log, so that reports do not wait for writes.
+"""SQLite: a file in its own folder. A write-ahead log, so that reports do not wait for writes.
 
-``synchronous`` is NORMAL: a killed process loses nothing; after a power cut the last transactions
-may be missing, whole, and are filled again from the log, since the cursor went with them.
+``synchronous`` is NORMAL. A killed process loses nothing. After a power cut the last whole
+transactions may be missing. They are filled again from the log, because the cursor was in the same
+transaction.
 """
 
 import sqlite3
@@ -23,12 +24,10 @@ class SqliteWords:
 
 
 class Sqlite:
-    """One connection to the file."""
-
     words = SqliteWords()
 
     def __init__(self, folder: Path) -> None:
-        """Raises StoreError."""
+        """Open the file. Raises StoreError."""
         self.path = folder / FILE
         try:
             folder.mkdir(parents=True, exist_ok=True)
@@ -75,19 +74,19 @@ class Sqlite:
             if self._conn.in_transaction:
                 self._conn.execute("ROLLBACK")
         except sqlite3.Error:
-            pass  # closing it does the same
+            pass  # a close has the same effect
 
     def interrupt(self) -> None:
         try:
             self._conn.interrupt()
         except sqlite3.Error:
-            pass  # it is closed, and nothing runs
+            pass  # closed, so nothing runs
 
     def close(self) -> None:
         try:
             self._conn.close()
         except sqlite3.Error:
-            pass  # the process lets go of it
+            pass  # the process drops the connection
 
     def bytes(self) -> int:
         pages = self.fetch("SELECT page_count * page_size FROM pragma_page_count, pragma_page_size")

@@ -1,16 +1,19 @@
-"""The tables, and the version that they are of.
+"""The tables, and their version.
 
-- ``jobs``, ``holdings``: each ended job, and what each attempt held of one model. Their keys make
-  filling them again harmless. A part of a divided job has a row of its own, of which no number
-  counts but what it held: its ``wait_bucket`` is ``OF_A_PART``.
-- ``cells``: sums by hour, day and month for each group of tenant, queue, model and cluster; with
-  the owner too by day and month. ``through``: of what held its GPUs for the whole cell, of the
-  smallest cells only: with it, half an hour is worked out from the few that began or ended in it.
-- ``likes``: what each ended job has in common with others (core/similar.py).
-- ``trends``: figures by step.
-- ``uses``: what was measured of attempts that have not ended.
-- ``profiles``: the profile of each attempt, by what its job is like (core/profiles.py).
-- ``cursors``: how far the streams were read, written together with what came of it.
+- ``jobs``, ``holdings``: each ended job, and the GPUs of one model that each attempt held. Their
+  keys
+  make a repeated insert harmless. A part of a divided job has its own row, of which only the
+  holdings
+  count. Its ``wait_bucket`` is ``OF_A_PART``.
+- ``cells``: sums by hour, day and month for each group of tenant, queue, model and cluster. Sums by
+  day and month also exist with the owner. ``through``, in the smallest cells only, is the use of
+  attempts that held their GPUs for the whole cell. Half an hour is thus computed from the few
+  attempts that began or ended in the hour.
+- ``likes``: features that each ended job shares with others (core/similar.py).
+- ``trends``: samples by step.
+- ``uses``: measured use of attempts that have not ended.
+- ``profiles``: the profile of each attempt, by its job's features (core/profiles.py).
+- ``cursors``: the positions of the streams, written together with the rows from them.
 """
 
 from collections.abc import Iterator
@@ -84,7 +87,7 @@ def _statements(database: Database) -> Iterator[str]:
 
 
 def prepare(database: Database) -> None:
-    """Make what is missing. Raises StoreError, also for a store of a newer version."""
+    """Create missing tables. Raises StoreError, also for a store of a newer version."""
     database.begin()
     for statement in _statements(database):
         database.change(statement)

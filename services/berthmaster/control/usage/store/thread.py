@@ -1,5 +1,5 @@
-"""A thread in which one connection to the store is used, so that the event loop never waits for a
-disk or a distant server.
+"""A thread for one connection to the store. The event loop never waits for a disk or a distant
+server.
 """
 
 import asyncio
@@ -11,31 +11,33 @@ from typing import Final, TypeVar
 from berthmaster.control.usage.store.database import Database, StoreError
 
 T = TypeVar("T")
-MOST_WAITING: Final = 64  # pieces of work
+MOST_WAITING: Final = 64  # number of waiting calls
 
 
 class DatabaseThread:
-    """Does one piece of work after the other on a connection of its own, which it opens when there
-    is work and drops when something went wrong."""
+    """Runs one call at a time on its own connection, which is opened on demand and dropped after an
+    error.
+    """
 
     def __init__(self, open_: Callable[[], Database], name: str) -> None:
         self._open = open_
         self._name = name
         self._work: queue.Queue[Callable[[], None] | None] = queue.Queue(MOST_WAITING)
         self._database: Database | None = None
-        # Of no pool: the process must be able to end while a database does not answer.
+        # Not from a pool: the process must be able to end while a database does not answer.
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
 
     async def call(self, work: Callable[[Database], T], *, limit_s: float) -> T:
-        """What ``work`` returns. Raises StoreError, also when it takes too long or too much waits;
-        what else it raises comes through."""
+        """Run ``work`` and return its result. Raises StoreError, also after ``limit_s`` and with
+        too many waiting calls. Other errors of ``work`` pass through.
+        """
         loop = asyncio.get_running_loop()
         done: asyncio.Future[T] = loop.create_future()
 
         def tell(result: T | None, error: BaseException | None) -> None:
             if done.done():
-                return  # nobody waits any more
+                return  # the caller no longer waits
             if error is not None:
                 done.set_exception(error)
             else:
@@ -53,7 +55,7 @@ class DatabaseThread:
             try:
                 loop.call_soon_threadsafe(tell, result, error)
             except RuntimeError:
-                pass  # the loop has ended, and with it whoever asked
+                pass  # the loop has ended, and the caller with it
 
         try:
             self._work.put_nowait(run)
@@ -67,15 +69,15 @@ class DatabaseThread:
             raise StoreError(f"it did not answer within {limit_s:g} s") from None
 
     def stop(self) -> None:
-        """Finish what is in hand and close; nothing waits for that."""
+        """Finish the current call and close the connection, without waiting."""
         try:
             self._work.put_nowait(None)
         except queue.Full:
-            pass  # the process ends all the same
+            pass  # the process ends anyway
         self._interrupt()
 
     def _interrupt(self) -> None:
-        """Without waiting: to tell a server that does not answer takes a while."""
+        """Interrupt the current statement, in a thread, because a hanging server takes a while."""
         if self._database is not None:
             threading.Thread(target=self._database.interrupt, daemon=True).start()
 

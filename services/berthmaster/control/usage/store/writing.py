@@ -1,6 +1,6 @@
-"""What is written to the store, all of it in one transaction: jobs, sums, measured use, trends, and
-how far the streams were read. A job that is there already changes nothing, so the same part of a
-stream may be told again and again.
+"""Write jobs, sums, measured use, trends and stream positions to the store, in one transaction.
+
+A job already stored changes nothing, so any part of a stream may be read again.
 """
 
 from collections import defaultdict
@@ -18,9 +18,9 @@ from berthmaster.control.usage.store.database import Database, Row
 from berthmaster.control.usage.store.tables import OF_A_PART, SUMS
 
 LOG: Final = "log"
-SEEN: Final = "log seen"  # the newest event that was ever handled
+SEEN: Final = "log seen"  # newest event ever handled
 ARCHIVE: Final = "archive"
-MANY: Final = 200  # rows of one INSERT: 19 values each, below the 32,766 that both allow
+MANY: Final = 200  # rows of one INSERT: 19 values each, below the 32,766 that both databases allow
 FORGET_AT_ONCE: Final = 2_000
 SIZES: Final[dict[int, tuple[Size, ...]]] = {0: ("hour", "day", "month"), 1: ("day", "month")}
 _JOB: Final = (
@@ -37,7 +37,7 @@ CellKey = tuple[int, int, int, int]  # by_owner, size, start, group
 
 
 class Cursor(msgspec.Struct, frozen=True):
-    """How far a stream was read: its making, and the last sequence that need not be read again."""
+    """Position in a stream: its incarnation, and the last sequence that need not be read again."""
 
     created: str = ""
     sequence: int = 0
@@ -47,9 +47,9 @@ class Batch(msgspec.Struct, frozen=True, kw_only=True):
     jobs: Sequence[EndedJob] = ()
     uses: Sequence[MeasuredUse] = ()
     samples: Sequence[Sample] = ()
-    profiles: Sequence[tuple[object, ...]] = ()  # as ``profile_row`` makes them
+    profiles: Sequence[tuple[object, ...]] = ()  # rows of ``profile_row``
     cursors: dict[str, Cursor] = {}
-    kept_since_ms: int = 0  # what ended before is not kept any more
+    kept_since_ms: int = 0  # jobs that ended before are not kept
 
 
 class _Cell:
@@ -60,15 +60,16 @@ class _Cell:
 
 
 class Writer:
-    """Writes to one store; remembers the numbers of groups, so it is made anew after an error."""
+    """Writer of one store. It caches group numbers, so an error needs a new writer."""
 
     def __init__(self, database: Database) -> None:
         self._db = database
         self._groups: dict[GroupKey, int] = {}
 
     def write(self, batch: Batch) -> int:
-        """How many of the jobs were not there yet. Raises StoreError: then nothing was written, or
-        nobody knows, and the same batch may be written again."""
+        """Write a batch, and return the number of jobs not stored before. Raises StoreError:
+        nothing was written, or the outcome is unknown. The same batch may then be written again.
+        """
         db = self._db
         db.begin()
         new = self._jobs([job for job in batch.jobs if job.ended_ms >= batch.kept_since_ms])
@@ -96,7 +97,7 @@ class Writer:
     # Jobs
 
     def _jobs(self, jobs: Sequence[EndedJob]) -> list[EndedJob]:
-        """Those that were not there."""
+        """Insert jobs, and return those not stored before."""
         by_key = {(job.tenant, job.id, job.submitted_ms): job for job in reversed(jobs)}
         new: list[EndedJob] = []
         found = list(by_key.values())
@@ -256,7 +257,9 @@ class Writer:
                 waits.add(cell.starts, {start: 1})
 
     def _merge_waits(self, cells: dict[CellKey, _Cell]) -> None:
-        """What is there already of those that get some more: the buckets are written as a whole."""
+        """Add the stored buckets to cells with new waits, because buckets are written as a
+        whole.
+        """
         by_start: dict[tuple[int, int, int], list[int]] = defaultdict(list)
         for (by_owner, size, start_ms, group), cell in cells.items():
             if cell.waits or cell.starts:
@@ -274,7 +277,7 @@ class Writer:
                     waits.add(cell.waits, waits.unpacked(waited))
                     waits.add(cell.starts, waits.unpacked(started))
 
-    # The rest
+    # Measured use and trends
 
     def _uses(self, uses: Iterable[MeasuredUse], ended: Iterable[EndedJob]) -> None:
         self._db.change_each(
@@ -327,8 +330,9 @@ def _hours(
 
 
 def part_of(one: Holding, since_ms: int, until_ms: int) -> dict[str, int]:
-    """What of it lies between these moments, both within it. What was measured is spread evenly,
-    and in such a way that parts add up to the whole."""
+    """Return the amounts between two times within the holding. Measured use is spread evenly, with
+    rounding that lets parts add up to the whole.
+    """
     length_ms = one.to_ms - one.from_ms
     begin, end = since_ms - one.from_ms, until_ms - one.from_ms
     used, measured = one.used_gpu_us, one.measured_gpu_us
@@ -341,7 +345,7 @@ def part_of(one: Holding, since_ms: int, until_ms: int) -> dict[str, int]:
 
 
 def _pieces(since_ms: int, until_ms: int, size: Size) -> Iterator[tuple[int, int, int, int]]:
-    """(begin of cell, since, until, end of cell) of each cell that a time touches."""
+    """Yield (begin of cell, since, until, end of cell) for each cell that a period touches."""
     while since_ms < until_ms:
         begin_ms, end_ms = begin_of(size, since_ms), end_of(size, since_ms)
         yield begin_ms, since_ms, min(until_ms, end_ms), end_ms
@@ -353,21 +357,21 @@ def _wait(submitted_ms: int, until_ms: int | None) -> int | None:
 
 
 def _text(text: str) -> str:
-    """Neither database keeps a zero character in a text."""
+    """Return a text without zero characters, which neither database stores."""
     return text.replace("\0", "")
 
 
-# Once, and now and then
+# Reads at the start, and cleanup
 
 
 def cursors(database: Database) -> dict[str, Cursor]:
-    """How far the streams were read."""
+    """Return the stored positions of the streams."""
     rows = database.fetch("SELECT name, created, sequence FROM cursors")
     return {str(name): Cursor(str(created), int(sequence)) for name, created, sequence in rows}
 
 
 def uses(database: Database) -> list[MeasuredUse]:
-    """What was measured of attempts that had not ended."""
+    """Return the measured use of attempts that had not ended."""
     rows = database.fetch("SELECT tenant, id, attempt, measured_ms, used_gpu_us, at_ms FROM uses")
     return [
         MeasuredUse(str(row[0]), str(row[1]), int(row[2]), Use(int(row[3]), int(row[4])), row[5])
@@ -379,7 +383,7 @@ _PROFILES: Final = msgspec.msgpack.Decoder(ProfileRecord)
 
 
 def profile_row(record: ProfileRecord) -> tuple[object, ...]:
-    """A profile as the table has it, which does not change with the profile."""
+    """Return a profile as a row of the table, independent of later changes."""
     return (
         record.tenant,
         record.id,
@@ -398,7 +402,7 @@ def profile_of(body: bytes | memoryview) -> ProfileRecord:
 
 
 def open_profiles(database: Database, most: int) -> list[ProfileRecord]:
-    """Of attempts that had not ended, the newest first."""
+    """Return the profiles of attempts that had not ended, newest first."""
     rows = database.fetch(
         "SELECT body FROM profiles WHERE ended = 0 ORDER BY at_ms DESC LIMIT ?", (most,)
     )
@@ -406,8 +410,10 @@ def open_profiles(database: Database, most: int) -> list[ProfileRecord]:
 
 
 def forget(database: Database, before_ms: int, steps: dict[int, int], uses_before_ms: int) -> int:
-    """Drop what is too old, a part at a time: how many jobs went; fewer than FORGET_AT_ONCE = that
-    was all. ``steps``: of each step of the trends, from when it is kept, in seconds."""
+    """Drop old rows in parts, and return the number of dropped jobs. Less than FORGET_AT_ONCE means
+    that no old job is left. ``steps``: for each step of the trends, the start of retention in
+    seconds.
+    """
     database.begin()
     found = database.fetch(
         "SELECT tenant, id, submitted_ms FROM jobs WHERE ended_ms < ? ORDER BY ended_ms LIMIT ?",
