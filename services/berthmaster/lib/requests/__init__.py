@@ -1,1 +1,1 @@
-"""Validation of requests, by field: the gateway and the resolver's dry run use the same rules."""
+"""Validation of requests, by field. The gateway and the resolver's dry run apply the same rules."""

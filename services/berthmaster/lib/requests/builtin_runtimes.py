@@ -1,7 +1,7 @@
-"""The runtimes that are there without anybody setting them, as templates like any other.
+"""The runtimes that exist without an operator's setting, as templates like any other.
 
-An operator may set one of the same name in its place, or remove it. What processes are told of each
-other is in the variables of every gang (lib/jobs/rendezvous.py).
+An operator may replace one by a runtime of the same name, or remove it. The processes of a gang
+find each other by environment variables (lib/jobs/rendezvous.py).
 """
 
 from collections.abc import Mapping
@@ -71,9 +71,9 @@ _JAX: Final = RuntimeSetting(
     template=PodTemplate(needs_command=True, shared_memory_mib=_SHM),
 )
 
-# Rank 0 is the launcher and works too; the others wait for it. They log in with a key that the
-# tenant has put into a Secret, as no right to make Secrets is asked for. The hosts are told as
-# "<beginning of names>:<pods>" for each pod set.
+# Rank 0 is the launcher and works too, and the other ranks wait for its login. The key for the
+# login is in a Secret of the tenant, since Berthmaster requests no right to create Secrets. The
+# script gets the hosts as "<name prefix>:<pods>" for each pod set.
 _MPI_SCRIPT: Final = r"""
 set -eu
 umask 077
@@ -165,8 +165,9 @@ _MPI: Final = RuntimeSetting(
     ),
 )
 
-# The first pod is the head and works too; the request's command runs there when all have joined.
-# The others stay for as long as the head answers, and end well: how it went is the head's to say.
+# The first pod is the head and works too. The request's command runs there when all have joined.
+# The other pods run as long as the head answers, and then succeed: only the head reports the
+# outcome.
 _RAY_SCRIPT: Final = r"""
 set -eu
 export RAY_USAGE_STATS_ENABLED=0

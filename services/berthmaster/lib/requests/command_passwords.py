@@ -1,13 +1,14 @@
 """Finds passwords that programs take by a short flag: ``mysql -phunter2``, ``redis-cli -a x``.
+Pure.
 
-Pure. The same letter means something else to most programs (``tar -p``, ``mkdir -p``,
-``ssh -p 22``), so the rule goes by the program's name. Example: the second command of
-``cd /x && sudo mysql -u root -phunter2`` has the program ``mysql``, whose flag ``-p`` holds a
-password where a value touches it.
+The same letter means something else to most programs (``tar -p``, ``mkdir -p``, ``ssh -p 22``), so
+the rule depends on the program's name. Example: the second command of ``cd /x && sudo mysql -u root
+-phunter2`` has the program ``mysql``. Its flag ``-p`` holds a password if a value follows without a
+blank.
 
-- A program stands where a shell runs one: first in a command, behind ``--``, or behind a program
-  that runs others (``sudo``, ``env``, ``bash -c``, ``kubectl exec``).
-- A value that refers to another one, such as ``-p"$DB_PASS"``, is no password.
+- A program is recognised where a shell starts one: first in a command, after ``--``, or after a
+  program that runs others (``sudo``, ``env``, ``bash -c``, ``kubectl exec``).
+- A reference to another value, such as ``-p"$DB_PASS"``, is no password.
 """
 
 import re
@@ -18,17 +19,17 @@ from typing import Final, NamedTuple
 _NO_VALUE: Final = re.compile(r"[$`{<%*]|<hidden>|\d+(?::\d+)+(?:/\w+)?\Z")  # ports, too
 _ANY: Final = re.compile(r"\S")
 _USER: Final = re.compile(r"[^\s:$]+:(?!\$)\S")  # user:password
-_PASS: Final = re.compile(r"pass:(?!\$)\S")  # as openssl names the source of a password
+_PASS: Final = re.compile(r"pass:(?!\$)\S")  # openssl's form of a password
 
 
 class _Flag(NamedTuple):
     """A flag with a password."""
 
     names: re.Pattern[str]  # of the whole flag, with its dashes
-    touching: bool = True  # the value may stand in the flag's own word: -phunter2
+    touching: bool = True  # the value may follow without a blank: -phunter2
     apart: bool = True  # the value may be the next word: -p hunter2
     value: re.Pattern[str] = _ANY
-    after: str = ""  # only behind this word: docker login -p, and not docker run -p
+    after: str = ""  # only after this word: docker login -p, not docker run -p
 
 
 def _flag(
@@ -76,7 +77,7 @@ _PROGRAMS: Final = MappingProxyType(
             ("docker", "podman", "nerdctl", "helm", "buildah", "skopeo", "oras", "crane", "az"),
             _LOGIN,
         ),
-        # Behind letters of flags that take no value: -sSu ada:hunter2.
+        # After letters of flags without a value: -sSu ada:hunter2.
         "curl": (_flag(r"-[\dfsSLkgivIGNOJRBjlnqZ#]*[uU]|--(?:proxy-)?user=?", value=_USER),),
         "smbclient": (_flag("-U|--user=?", value=re.compile(r"[^\s%$]+%(?!\$)\S")),),
         "openssl": (_flag("-pass(?:in|out)?", value=_PASS),),
@@ -91,7 +92,7 @@ _RUNS_OTHERS: Final = frozenset(
         *("if", "then", "else", "elif", "while", "until", "do", "!", "{"),
     )
 )
-# In lower case each text that holds such a program has one of these.
+# A text with one of the programs contains one of these in lower case.
 HINTS: Final = (
     *("mysql", "mariadb", "mongo", "redis-", "valkey-", "ldap", "zip", "7z", "sshpass", "sqlcmd"),
     *("bcp", "login", "creds", "curl", "openssl", "smbclient", "rabbitmq", "cypher-"),
@@ -103,7 +104,7 @@ _ASSIGNMENT: Final = re.compile(r"\w+=")
 
 
 def password_at(words: Sequence[str]) -> int | None:
-    """Return which of a command's words holds a password; None where none does."""
+    """Return the index of the word with a password; None = no password."""
     for program, arguments in _calls(words):
         for at in arguments:
             for flag in _PROGRAMS[program]:
@@ -121,7 +122,7 @@ def password_in(text: str) -> bool:
 
 
 def _calls(words: Sequence[str]) -> Iterator[tuple[str, range]]:
-    """Yield each program of the table, and where its arguments stand."""
+    """Yield each program of the table, with the range of its arguments."""
     program, first = "", 0
     starts, runs_others = True, False
     for at, word in enumerate(words):
@@ -142,7 +143,9 @@ def _calls(words: Sequence[str]) -> Iterator[tuple[str, range]]:
 
 
 def _holder(flag: _Flag, words: Sequence[str], at: int, end: int) -> int | None:
-    """Return where a flag's password stands, in its own word or in the next; None = nowhere."""
+    """Return the index of a flag's password, in the same word or in the next; None = no
+    password.
+    """
     found = flag.names.match(words[at])
     if found is None:
         return None

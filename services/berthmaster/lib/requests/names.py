@@ -1,20 +1,21 @@
-"""Which names, labels, variables and images Kubernetes accepts in a pod. Pure.
+"""Names, labels, variables and images that Kubernetes accepts in a pod. Pure.
 
-Each pattern is the API server's own rule, so that a request is refused when it is submitted and not
-by a cluster afterwards. Beside each pattern stands what would be right. Two rules are not the API
-server's but the kubelet's: the image, which the API server takes as any text, and the NUL byte,
-which no process can get in its arguments or environment.
+Each pattern is the API server's own rule, so that the gateway refuses a request at its submission,
+instead of a cluster afterwards. A text with the valid form is next to each pattern. Two rules are
+the kubelet's: the image, which the API server accepts as any text, and the NUL byte, which no
+process can get in its arguments or environment.
 
 The rule for variables is that of Kubernetes 1.32 and later (RelaxedEnvironmentVariableValidation is
-on by default since then): printable ASCII without "=". An older API server may refuse such a name;
-then the job fails at once with the API server's words.
+on by default since then): printable ASCII without "=". An older API server may refuse such a name.
+The job then fails at once with the API server's message.
 
-Requests may not set variables that say which devices a container sees, as device plugins set those.
-A pod that asked for no GPU would see all GPUs of its node, and one that asked for a part would take
-the whole. Variables of all makers count, and those that only hide devices as well: a sharing layer
-counts its limits by the devices that are left. NVIDIA_DRIVER_CAPABILITIES counts with a value that
-brings device files, such as ``display``. LD_PRELOAD does not: no runtime reads that, and a process
-that sets it reaches no device that its container does not have.
+Requests may not set variables that select a container's devices, as device plugins do. Example:
+with ``NVIDIA_VISIBLE_DEVICES=all`` a pod without a GPU would see all GPUs of its node, and a pod
+with a GPU fraction would use the whole. The rule covers all vendors, and also variables that only
+hide devices, since a sharing layer computes its limits from the visible devices.
+NVIDIA_DRIVER_CAPABILITIES is refused with a value that adds device files, such as ``display``.
+LD_PRELOAD is allowed: no runtime reads that variable, and its process reaches no device beyond
+those of its container.
 """
 
 import re
@@ -66,7 +67,7 @@ _MAX_IMAGE_NAME_CHARS: Final = 255
 
 
 def is_image(text: str) -> bool:
-    """Return whether the kubelet can read this as an image: [HOST[:PORT]/]PATH[:TAG][@DIGEST]."""
+    """Return whether the kubelet can parse an image: [HOST[:PORT]/]PATH[:TAG][@DIGEST]."""
     found = _IMAGE.match(text)
     if found is None or _DIGEST_ALONE.match(text):
         return False
@@ -74,7 +75,7 @@ def is_image(text: str) -> bool:
 
 
 def gpu_env_fault(run: RunSpec) -> Refusal | None:
-    """The first variable of that kind, if any."""
+    """Return a refusal of the first variable that selects devices, if any."""
     for field, name, value in chain(
         (("env", name, value) for name, value in run.env.items()),
         (("secret_env", name, None) for name in run.secret_env),

@@ -1,9 +1,9 @@
-"""What of a request or runtime no API server or kubelet accepts in a pod. Pure.
+"""The fields of a request or runtime that no API server or kubelet accepts in a pod. Pure.
 
-The walk follows worker/executor/core/manifest.py: each text that a request or runtime puts into a
-pod is checked here by the rule of the field that it lands in (lib/requests/names.py). Example: a
-toleration ``{"operator": "Exists", "value": "x"}`` is refused as ``tolerations[0].value``, and no
-cluster ever sees the job.
+The walk follows worker/executor/core/manifest.py. Each text that a request or runtime puts into a
+pod is checked by the rule of its field in the pod (lib/requests/names.py). Example: a toleration
+``{"operator": "Exists", "value": "x"}`` is refused as ``tolerations[0].value``, and no cluster ever
+sees the job.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -27,32 +27,32 @@ from berthmaster.lib.requests.names import (
     is_image,
 )
 
-# Whether a text has a placeholder that a request has yet to fill in: a text with one is checked
-# then. None: all are filled in.
+# Whether a text has a placeholder that requests fill in, so that the text is checked only then.
+# None: all placeholders are filled in.
 IsOpen = Callable[[str], object] | None
 
-_MAX_USER_ID: Final = (1 << 31) - 1  # the message allows one more, and cannot be narrowed
+_MAX_USER_ID: Final = (1 << 31) - 1  # the message's bound allows one more, and cannot be narrowed
 _NUL: Final = "\0"
-_WITH_NUL: Final = "(a text with a NUL byte)"  # in place of the text, which may hold a secret
+_WITH_NUL: Final = "(a text with a NUL byte)"  # replaces the text, which may hold a secret
 _NO_NUL: Final = "text without a NUL byte: no process can get one"
 
 
 def run_fault(run: RunSpec) -> Refusal | None:
-    """Return the first part of what the pods run that no cluster accepts, if any."""
+    """Return a refusal of the first field of a RunSpec that no cluster accepts, if any."""
     if not (run.image or run.env or run.secret_env or run.command or run.args):
         return None
     return next(_run_faults(run), None)
 
 
 def nodes_fault(path: list[Step], pods: PodSet) -> Refusal | None:
-    """Return the first label or toleration of a pod set that no API server accepts, if any."""
+    """Return a refusal of the first label or toleration that no API server accepts, if any."""
     if not (pods.node_labels or pods.tolerations or pods.tpu_accelerators):
         return None
     return next(_nodes_faults(path, pods), None)
 
 
 def template_faults(path: list[Step], template: PodTemplate, is_open: IsOpen) -> Iterator[Refusal]:
-    """Yield each part of a runtime's template that no cluster accepts."""
+    """Yield a refusal of each field of a runtime's template that no cluster accepts."""
     yield from _container_faults(path, template, is_open)
     yield from _image_faults([*path, "image"], template.image, is_open)
     yield from _key_faults([*path, "config_env"], template.config_env)

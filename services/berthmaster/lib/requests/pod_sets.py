@@ -1,8 +1,8 @@
-"""What pod sets ask of nodes, GPUs and other devices, and whether their job can be divided. Pure.
+"""Checks pod sets: requested GPUs and other devices, and whether the job can be divided. Pure.
 
-Checks are here where several fields must agree. A pod has accelerators of one kind. What the table
-of accelerators knows has a field of its own and is no other resource, so GPUs are counted in one
-place only. Example: a pod set with ``gpus: 1`` and ``tpus: 4`` is refused.
+Only checks of several fields together are here. A pod has accelerators of one kind. Example: a pod
+set with ``gpus: 1`` and ``tpus: 4`` is refused. A resource of the accelerator table has its own
+field and may not be an extended resource, so GPUs are counted in one place only.
 """
 
 from typing import Final
@@ -27,7 +27,7 @@ _NAME_WORDS: Final = (
 
 
 def devices_fault(path: list[Step], pods: PodSet) -> Refusal | None:
-    """The first field that does not go with the others, if any."""
+    """Return a refusal of the first field that contradicts another one, if any."""
     return (
         _tpu_fault(path, pods)
         or _resources_fault([*path, "resources"], pods)
@@ -53,7 +53,7 @@ def _tpu_fault(path: list[Step], pods: PodSet) -> Refusal | None:
 
 
 def _slice_fault(path: list[Step], pods: PodSet) -> Refusal | None:
-    """Whole slices only: a part of one never starts."""
+    """Require whole TPU slices, since a part of a slice never starts."""
     here: list[Step] = [*path, "tpu_topology"]
     topology, chips = pods.tpu_topology, tpu.chips_of(pods.tpu_topology)
     if chips is None:
@@ -115,7 +115,7 @@ def _isolation_fault(path: list[Step], pods: PodSet) -> Refusal | None:
 
 
 def pod_set_fault(path: list[Step], pods: PodSet) -> Refusal | None:
-    """The first field that does not go with the others, if any."""
+    """Return a refusal of the first field that contradicts another one, if any."""
     if pods.gpu_milli < 1000 and pods.gpus != 1:
         return invalid(
             [*path, "gpu_milli"],
@@ -208,11 +208,11 @@ def _topology_fault(path: list[Step], pods: PodSet, topology: Topology) -> Refus
     return None
 
 
-MAX_ID_CHARS: Final = 40  # of a job that may be divided: the ids of its parts are longer
+MAX_ID_CHARS: Final = 40  # of a job that may be divided: the ids of its sub-jobs are longer
 
 
 def id_fault(request: JobRequest) -> Refusal | None:
-    """Why it cannot have this id, if so."""
+    """Return a refusal of the job's id, if invalid."""
     if division_of(request.id) is not None:
         right = "an id that does not end as those of parts of divided jobs do: --<number>-<number>"
         return invalid(["id"], request.id, right)
@@ -223,7 +223,7 @@ def id_fault(request: JobRequest) -> Refusal | None:
 
 
 def divide_fault(request: JobRequest) -> Refusal | None:
-    """The first field that does not go with being divided, if any."""
+    """Return a refusal of the first field that a divided job may not have, if any."""
     how = request.divide
     if how is None:
         return None
@@ -265,7 +265,7 @@ def _address_fault(how: Divide) -> Refusal | None:
 
 
 def via_refusal(setting: QueueSetting, request: JobRequest) -> Refusal | None:
-    """Why jobs of this queue cannot be divided, if so."""
+    """Return a refusal if jobs of this queue cannot be divided."""
     if request.divide is None or setting.via == "direct":
         return None
     where = "the hub's Kueue" if setting.via == "hub" else "the Kueue of one cluster"

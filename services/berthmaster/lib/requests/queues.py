@@ -1,13 +1,13 @@
-"""What a queue may be, and whether it takes a request of this tenant. Pure.
+"""Checks a queue's setting, and whether a queue accepts a tenant's request. Pure.
 
-- The tree: whether a queue may stand where its setting puts it. The service that sets a queue asks
-  here. Several operators may set queues at once, so what is refused here may still be found set:
-  lib/engine/queueing/queues.py says what readers make of it.
-- Bounds: what requests of a queue may ask for. The gateway refuses what is beyond, and a trial of a
-  request says the same. What was taken before a bound was set runs on.
-- ``via: hub``: such a job is a plain Job on the hub, which MultiKueue copies to a worker. So it can
-  have nothing that we would make beside it in the worker. The gateway refuses that at once, and the
-  hub's reconciler asks the same function again.
+- The tree: whether a queue may have its parent and limits. The service that sets a queue checks
+  this. Several operators may set queues at once, so an invalid tree may still be stored.
+  lib/engine/queueing/queues.py describes how readers handle one.
+- Bounds of a queue's requests. The gateway refuses a request above them, and so does a dry run.
+  Jobs accepted before a bound was set continue.
+- ``via: hub``: such a job is a plain Job on the hub, which MultiKueue copies to a worker. So the
+  job can have no other objects that Berthmaster would create in the worker. The gateway refuses
+  such a request at once, and the hub's reconciler calls the same function again.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -38,7 +38,7 @@ MAX_CHILDREN_NAMED: Final = 10
 
 
 def placing_fault(queues: Mapping[str, QueueSetting], setting: QueueSetting) -> Refusal | None:
-    """What is wrong with a setting beside the others, if anything."""
+    """Return a refusal of a setting that contradicts the other queues, if any."""
     then = {name: each for name, each in queues.items() if not each.deleted}
     then[setting.queue] = setting
     below = sorted(name for name, each in then.items() if each.parent == setting.queue)
@@ -94,7 +94,9 @@ def _children_fault(setting: QueueSetting, below: list[str]) -> Refusal | None:
 
 
 def _guarantee_fault(then: Mapping[str, QueueSetting], setting: QueueSetting) -> Refusal | None:
-    """Guarantees of children beyond what their parent has, on the way to the top."""
+    """Refuse children's guarantees above their parent's amounts, for each queue on the way to the
+    root.
+    """
     if setting.deleted:
         return None
     tree = QueueTree(then)
@@ -136,7 +138,9 @@ def _told(
 
 
 def inner_refusal(queues: Mapping[str, QueueSetting], tenant: str, queue: str) -> Refusal | None:
-    """Why no request may name a queue that has others below it. Names only those open to it."""
+    """Return a refusal of a request for a queue with children, if so. The refusal names only queues
+    open to the tenant.
+    """
     below = [each for each in queues.values() if each.parent == queue and not each.deleted]
     if not below or queue not in QueueTree(queues).children:
         return None
@@ -145,18 +149,19 @@ def inner_refusal(queues: Mapping[str, QueueSetting], tenant: str, queue: str) -
     return invalid(["queue"], queue, f"a queue without others below it; below this one: {named}")
 
 
-BEGINNINGS = ("/", ":")  # what a listed image ends in if it stands for all that begin with it
+# final characters of a listed image that stands for all images with that prefix
+BEGINNINGS = ("/", ":")
 
 
 def request_refusal(setting: QueueSetting, request: JobRequest) -> Refusal | None:
-    """Why this queue does not take this request, if so."""
+    """Return a refusal if this queue's bounds exclude the request."""
     return priority_refusal(setting, request.priority) or next(
         _beyond(setting.queue, setting.allows, request), None
     )
 
 
 def priority_refusal(setting: QueueSetting, priority: int) -> Refusal | None:
-    """Why no request of this queue may have this priority, if so."""
+    """Return a refusal if the queue's maximum priority excludes this one."""
     most = setting.max_priority
     if most is None or priority <= most:
         return None
@@ -185,7 +190,9 @@ def _beyond(queue: str, allows: QueueAllows, request: JobRequest) -> Iterator[Re
 def _models_beyond(
     where: list[Step], queue: str, allows: QueueAllows, pods: PodSet
 ) -> Iterator[Refusal]:
-    """TPUs are named among the models by their kind. What a claim brings nobody can tell."""
+    """Yield refusals of accelerator models. TPU kinds are listed among the models. The devices of a
+    claim are unknown.
+    """
     yield from _resources_beyond([*where, "resources"], queue, allows, pods)
     if allows.gpu_models is None:
         return
@@ -206,8 +213,10 @@ def _models_beyond(
 def _resources_beyond(
     path: list[Step], queue: str, allows: QueueAllows, pods: PodSet
 ) -> Iterator[Refusal]:
-    """Other makers' accelerators, shares of GPUs under other names, kvm and fuse are extended
-    resources too: where models are listed and resources are not, none is allowed."""
+    """Yield refusals of extended resources. Other vendors' accelerators, GPU shares under other
+    names, kvm and fuse are extended resources too. So if models are listed and resources are not,
+    none is allowed.
+    """
     listed = allows.resources
     if listed is None and allows.gpu_models is not None:
         listed = ()
@@ -235,7 +244,7 @@ _WAY_OUT = "a queue that is direct or via worker takes it"
 
 
 def by_hub_refusal(request: JobRequest) -> Refusal | None:
-    """What of it cannot be, and the way out."""
+    """Return a refusal of a field that a job by way of the hub cannot have, with an alternative."""
     if len(request.pod_sets) != 1:
         told = f"{len(request.pod_sets)} pod sets"
         return _nothing(["pod_sets"], told, "one pod set, as a plain Job has no more")
@@ -266,7 +275,7 @@ def _nothing(path: list[Step], value: object, right: str) -> Refusal:
     return invalid(path, value, f"{right}; {_WAY_OUT}")
 
 
-NO_QUEUES: Final = {DEFAULT_QUEUE: QueueSetting(queue=DEFAULT_QUEUE)}  # while no operator set one
+NO_QUEUES: Final = {DEFAULT_QUEUE: QueueSetting(queue=DEFAULT_QUEUE)}  # before an operator sets one
 MAX_QUEUES_NAMED: Final = 20
 
 
@@ -277,10 +286,11 @@ def taken(
     request: JobRequest,
     waiting: Mapping[str, int],
 ) -> JobRequest | Refusal:
-    """The request with what its runtime brings, or why it is not taken. What a runtime brings is
-    bounded by whoever allows it, but for its image, which the queue has its say in."""
+    """Return the request with its runtime's fields, or a refusal. The operator who allows a runtime
+    is responsible for these fields. Only their image is checked against the queue's bounds.
+    """
     filled = filled_in(request, tenant, runtimes)
-    if isinstance(filled, Refusal):  # of a queue that is not this tenant's nothing is told
+    if isinstance(filled, Refusal):  # a refusal must reveal nothing about another tenant's queue
         return _not_open(queues, tenant, request.queue) or filled
     asked = replace(request, run=filled.run)
     return refusal_of(queues, tenant, asked, waiting) or filled
@@ -292,7 +302,9 @@ def refusal_of(
     request: JobRequest,
     waiting: Mapping[str, int],
 ) -> Refusal | None:
-    """Why the request's queue does not take it, if so. ``waiting``: queue -> how many wait."""
+    """Return a refusal if the request's queue does not accept the request. ``waiting``: queue ->
+    number of waiting jobs.
+    """
     refusal = _not_open(queues, tenant, request.queue) or inner_refusal(
         queues, tenant, request.queue
     )
@@ -312,8 +324,9 @@ def refusal_of(
 
 
 def with_defaults(setting: QueueSetting, request: JobRequest, body: bytes) -> JobRequest:
-    """The request with what its queue says where it says nothing itself. ``body``: as it was sent,
-    since a request that is preemptible may have said so or not."""
+    """Return the request with the queue's defaults for unset fields. ``body``: the request as
+    received, which shows whether ``preemptible`` was set.
+    """
     defaults = {
         name: default
         for name in JobDefaults.__struct_fields__
@@ -333,7 +346,9 @@ def with_defaults(setting: QueueSetting, request: JobRequest, body: bytes) -> Jo
 
 
 def _not_open(queues: Mapping[str, QueueSetting], tenant: str, queue: str) -> Refusal | None:
-    """Why this tenant cannot submit to this queue, if so. Names only queues that are open to it."""
+    """Return a refusal if this tenant cannot submit to this queue. The refusal names only queues
+    that are open to the tenant.
+    """
     setting = queues.get(queue)
     open_to_it = setting is not None and (not setting.tenants or tenant in setting.tenants)
     if setting is not None and open_to_it and not setting.deleted:
@@ -357,7 +372,9 @@ def _not_open(queues: Mapping[str, QueueSetting], tenant: str, queue: str) -> Re
 
 
 def _not_elastic(setting: QueueSetting, request: JobRequest) -> Refusal:
-    """Who starts its pods starts all of them, and changes their number by no word of ours."""
+    """Refuse an elastic job by way of the hub: Kueue starts all its pods, and Berthmaster cannot
+    change their number.
+    """
     at, pods = next((at, pods) for at, pods in enumerate(request.pod_sets) if is_set_elastic(pods))
     field = "min_count" if pods.min_count is not None else "max_count"
     why = f"the queue {setting.queue!r} goes by way of the hub's Kueue, which starts all pods"
@@ -367,9 +384,9 @@ def _not_elastic(setting: QueueSetting, request: JobRequest) -> Refusal:
 def _too_much(
     setting: QueueSetting, request: JobRequest, waiting: Mapping[str, int]
 ) -> Refusal | None:
-    """Why the queue does not take this request, if so: it is too large, or too many wait."""
+    """Return a refusal if the job is too large, or too many jobs wait."""
     most = setting.max_job_gpu_milli if setting.via == "direct" else None
-    milli = ask_of(request).gpu_milli  # nodes may charge more: the resolver decides that
+    milli = ask_of(request).gpu_milli  # nodes may charge more, which the resolver checks
     if most is not None and milli > most:
         return Refusal(
             code="invalid",

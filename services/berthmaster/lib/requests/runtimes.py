@@ -1,10 +1,11 @@
-"""What a request is after its runtime was put in. Pure.
+"""Applies a runtime to a request. Pure.
 
-Its parameters are checked and filled in, and what the template needs of nodes is made part of its
-pod sets, so that whoever places it sees all of it.
+The parameters are checked and filled in. The template's node requirements become part of the pod
+sets, so that every decider sees them all.
 
-A request is filled in once, when it is taken. What it got is kept with it (``runtime_used``), so
-that a template which is changed later changes no job, and a record says what ran.
+A request is filled in once, at its submission. The result is stored with the request
+(``runtime_used``), so that a later change of the template changes no job, and the record shows
+which version ran.
 """
 
 import re
@@ -29,7 +30,8 @@ from berthmaster.lib.messages.workload import JobRequest, PodSet
 from berthmaster.lib.requests.names import OBJECT, OBJECT_WORDS
 from berthmaster.lib.requests.pod_fields import template_faults
 
-TENANT: Final = "tenant"  # what every template may name besides its parameters
+# name of a placeholder that every template may use, besides its parameters
+TENANT: Final = "tenant"
 PLACEHOLDER: Final = re.compile(r"\{\{\s*([A-Za-z0-9_-]+)\s*\}\}")
 MAX_RUNTIMES_NAMED: Final = 20
 _TYPES: Final[Mapping[str, tuple[type, ...]]] = {
@@ -49,7 +51,7 @@ _WORDS: Final = {
 def filled_in(
     request: JobRequest, tenant: str, runtimes: Mapping[str, RuntimeSetting]
 ) -> JobRequest | Refusal:
-    """The request with all that its runtime brings; as it is if it names none."""
+    """Return the request with its runtime's fields, unchanged without a runtime, or a refusal."""
     asked = request.runtime
     if asked is None:
         return request
@@ -61,7 +63,7 @@ def filled_in(
         return values
     try:
         template = _filled(setting.template, {**values, TENANT: tenant})
-    except msgspec.ValidationError as error:  # such as a text that is too long by now
+    except msgspec.ValidationError as error:  # such as a text that is too long after filling in
         right = f"values with which the runtime {setting.runtime!r} is one ({error})"
         return invalid(["runtime", "parameters"], asked.parameters, right)
     for name in names_in(template):
@@ -78,7 +80,7 @@ def filled_in(
 
 
 def names_in(template: PodTemplate) -> Iterator[str]:
-    """Of the objects in the pods' namespace that it uses."""
+    """Yield the names of the template's objects in the pods' namespace."""
     yield from template.env_from_secrets
     yield from template.env_from_config_maps
     yield from template.image_pull_secrets
@@ -91,7 +93,7 @@ def names_in(template: PodTemplate) -> Iterator[str]:
 
 
 def value_fault(parameter: RuntimeParameter, value: ParameterValue) -> str:
-    """What would be right in place of this value; "" if it is right."""
+    """Return the valid form of a parameter's value; "" if the value is valid."""
     kind = parameter.type
     right_type = isinstance(value, _TYPES[kind])
     if not right_type or (isinstance(value, bool) and kind != "boolean"):
@@ -124,7 +126,7 @@ def _allowed(
 
 
 def is_of(setting: RuntimeSetting, queue: str) -> bool:
-    """Whether requests of a queue may name it."""
+    """Return whether requests of a queue may use the runtime."""
     return not setting.queues or queue in setting.queues
 
 
@@ -152,7 +154,9 @@ def _values(setting: RuntimeSetting, asked: Runtime) -> dict[str, ParameterValue
 
 
 def _filled(template: PodTemplate, values: Mapping[str, ParameterValue]) -> PodTemplate:
-    """The template with every placeholder replaced. Those of numbers become numbers."""
+    """Return the template with every placeholder replaced. Placeholders of numbers become
+    numbers.
+    """
 
     def text(found: re.Match[str]) -> str:
         return _spelled(values[found[1]]) if found[1] in values else found[0]
@@ -164,7 +168,9 @@ def _filled(template: PodTemplate, values: Mapping[str, ParameterValue]) -> PodT
 
 
 def map_texts(template: PodTemplate, change: Callable[[str], str]) -> PodTemplate:
-    """The template with each of its texts changed; names of its fields and variables stay."""
+    """Return the template with each of its texts changed, but not the names of fields and
+    variables.
+    """
 
     def mapped(value: object) -> object:
         match value:
@@ -205,7 +211,7 @@ def _with_template(
 
 
 def _of_nodes(pods: PodSet, template: PodTemplate) -> PodSet:
-    """What the template needs of nodes beside what the pods ask for themselves."""
+    """Return the pod set with the template's node requirements added."""
     resources = dict(pods.resources)
     if pods.gpus or pods.tpus:
         resources = {**template.resources, **resources}
@@ -220,7 +226,9 @@ def _of_nodes(pods: PodSet, template: PodTemplate) -> PodSet:
 
 
 def _bounded(request: JobRequest, runtime: str) -> JobRequest | Refusal:
-    """Both together are still a request that every reader of the log can read."""
+    """Return the request, or a refusal if the filled-in request exceeds the bounds of a readable
+    one.
+    """
     try:
         msgspec.convert(msgspec.to_builtins(request), JobRequest)
     except msgspec.ValidationError as error:

@@ -1,13 +1,14 @@
-"""Secrets do not belong in a request, which is kept for years and shown to whoever sees the job.
+"""Refuses secrets in a request, which is stored for years and visible to all users who see the job.
+Pure.
 
-Pure. A request that holds what looks like a secret is refused, with the way to name a Secret of
-Kubernetes instead, whose value only the pods get. Every text of every request is looked at, be it a
-variable, a word of the command, a label or a reason. Three rules, all meant to err rarely:
+A request with a likely secret is refused. The refusal explains how to name a Kubernetes Secret
+instead, whose value only the pods get. Every text of every request is checked: variables, words of
+the command, labels, reasons. Three rules, each with few false positives:
 
-1. a value that is known by its looks (lib/runtime/redact.py): keys, tokens, a password in a URL;
-2. a value that could be a secret under a name that says so. The name is a variable's or a label's,
-   or stands in the text: DB_PASS=hunter2, --password hunter2, {"clientSecret": "hunter2"};
-3. a value behind a short flag of a program that takes a password there: mysql -phunter2.
+1. A recognised value (lib/runtime/redact.py): keys, tokens, a password in a URL.
+2. A possible secret under the name of one. The name is a variable's or a label's, or in the text:
+   DB_PASS=hunter2, --password hunter2, {"clientSecret": "hunter2"}.
+3. A value after a short flag of a program that takes a password there: mysql -phunter2.
 """
 
 import re
@@ -22,16 +23,16 @@ from berthmaster.lib.messages.workload import JobRequest, RunSpec
 from berthmaster.lib.requests import command_passwords
 from berthmaster.lib.runtime.redact import HIDDEN, may_hold_secret, secret_in
 
-# In lower case one of these is in each name of a secret, and in each flag that has one behind it.
+# Each name of a secret, and each flag with one after it, contains one of these in lower case.
 _HINTS: Final = (
     *("pass", "pwd", "_pw", "-pw", '"pw', "ppw", "secret", "token", "key", "cred", "seed", "auth"),
     *("cookie", "session", "sig", "_pat", "-pat", '"pat', '"-u"', "user"),
     *command_passwords.HINTS,
 )
 _NO_TEXT: Final = (int, float, bool)
-_Found = tuple[tuple[Step, ...], str]  # a path, and what kind of secret stands there
+_Found = tuple[tuple[Step, ...], str]  # a path, and the kind of secret there
 _WORD: Final = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|[-.]")  # between words of a name
-# Their values are secrets, unless they are none at all or only say where or whether.
+# Values under these names are secrets, unless empty, a location or a yes or no.
 _SURE: Final = re.compile(
     r"(?:SECRETS?(?:_(?:ACCESS_)?KEY(?:_BASE)?|_TOKEN|_VALUE)?|PASSW(?:OR)?D|PASSPHRASE|PASSCODE)"
     r"(?:_?\d+)?\Z"
@@ -46,7 +47,8 @@ _NOTHING: Final = re.compile(
     r"(?i)(?:true|false|yes|no|none|null|\d{0,5}|(?:file:|\.{0,2}/).*|\$\(\w+\)|\$\{?\w+\}?|\{\{[^}]*\}\}"
     r"|\*+|<hidden>)\Z"
 )
-# A key may sort and a token end a sentence: only a value that no person would think up is one.
+# A key may be a sort key, and a token may end a sentence. So a value under these names is a secret
+# only if it looks generated.
 _PERHAPS: Final = re.compile(
     r"(?:^|_)(?:\w*SECRET\w*|\w*TOKENS?|\w*(?:ACCESS|API|ACCOUNT|SIGNING)_?KEYS?|KEYS?(?:_ID|_BASE)?"
     r"|CREDENTIALS?|CREDS?|SEED|AUTH|AUTHORIZATION|PAT|COOKIE|SESSION(?:_ID|_KEY)?|SIG|SIGNATURE)"
@@ -54,14 +56,14 @@ _PERHAPS: Final = re.compile(
 )
 _PUBLIC: Final = re.compile(r"PUBLIC")
 _MADE_UP: Final = re.compile(r"(?=\S*\d)(?=\S*[A-Za-z])[\w.~+/=:%-]{16,}\Z")
-# A name and its value within a text. The value is looked ahead at, as it may hold the next pair.
+# A name and its value within a text. The value is a lookahead, as the next pair may be inside.
 _PAIR: Final = re.compile(
     r"(?<![\w.-])(?=[\w.-]{0,64}?(?i:pass|pwd|pw|secret|token|key|cred|seed|auth|cookie|sess|sig|pat))"
     r"([\w.-]++)([\"'\\]*+)\s*+([=:])\s*+(?=([\"'\\]*+)([^\s\"'\\&,;)}\]|]{1,512})(.?))"
 )
 _FLAG: Final = re.compile(r"(?<!\S)--?([\w.-]++)\s++(?=(?!-)[\"'\\]*+([^\s\"'\\;|&]{1,512}))")
 _WHOLE: Final = re.compile(r"-{0,2}([\w.-]+)=(\S+)\Z")
-# What a program's text has behind a name, and is no value: a type, a variable, a call.
+# Texts after a name in source code that are no values: a type, a variable, a call.
 _TYPE: Final = re.compile(r"(?i)(?:str|string|bytes|any|text|optional|required|object|int|type)\b")
 _CODE: Final = re.compile(
     r"(?:os|sys|self|args|cfg|config|settings|opts?|options|env|environ|request|input|getpass)"
@@ -69,15 +71,16 @@ _CODE: Final = re.compile(
 )
 _NAME: Final = re.compile(r"[A-Za-z_]+\Z")
 _USER: Final = re.compile(r"[^\s:$]*[A-Za-z][^\s:]*:(?!\$)[^\s:/]\S*\Z")
-# Tools whose -u and --user hold a user and a group: docker run -u app:app.
+# Tools whose -u and --user take a user and a group: docker run -u app:app.
 _OWNER: Final = re.compile(r"\b(?:docker|podman|nerdctl|kubectl|chroot|sudo|systemd-run)\s")
 BY_PROGRAM: Final = "a password of a command"
 BY_USER: Final = "a user with a password"
 
 
 def secret_fault(request: msgspec.Struct) -> Refusal | None:
-    """The first secret in a request, or the first variable named twice. The value is never
-    repeated."""
+    """Return a refusal of the first secret in a request, or of the first variable set twice. The
+    refusal never contains the value.
+    """
     text = msgspec.json.encode(request).decode()
     found = _secret((), request) if _may_name(text) or may_hold_secret(text) else None
     if found is not None:
@@ -99,7 +102,7 @@ def _may_name(text: str) -> bool:
 
 
 def _secret(path: tuple[Step, ...], value: object) -> _Found | None:
-    """Where the first secret stands, and of which kind it is."""
+    """Return the path of the first secret, and its kind."""
     found = None
     if isinstance(value, str):
         kind = secret_in(value) or _named_within(value)
@@ -126,7 +129,7 @@ def _secret(path: tuple[Step, ...], value: object) -> _Found | None:
 
 
 def _in_command(path: tuple[Step, ...], run: RunSpec) -> _Found | None:
-    """The same of a word behind a flag of the program that a container runs."""
+    """Return path and kind of a password after a flag of the container's program."""
     at = command_passwords.password_at([*run.command, *run.args])
     if at is None:
         return None
@@ -135,7 +138,9 @@ def _in_command(path: tuple[Step, ...], run: RunSpec) -> _Found | None:
 
 
 def _secret_member(path: tuple[Step, ...], name: str, value: object) -> _Found | None:
-    """The same of a member of a map, whose name may be a secret or say that its value is one."""
+    """Return path and kind of a secret in a map's member. The name may be a secret or announce
+    one.
+    """
     if kind := secret_in(name):
         return path, kind
     found = _secret((*path, name), value)
@@ -145,7 +150,7 @@ def _secret_member(path: tuple[Step, ...], name: str, value: object) -> _Found |
 
 
 def _by_name(name: str, value: str) -> str:
-    """What kind of secret a value is by the name that it stands under; "" = none."""
+    """Return the kind of secret that a value is under this name; "" = none."""
     if not _may_name(f'"{name}"') or _NOTHING.match(value):
         return ""
     name = _WORD.sub("_", name.rpartition("/")[2][-128:]).upper()
@@ -157,7 +162,9 @@ def _by_name(name: str, value: str) -> str:
 
 
 def _by_flag(flag: object, value: str) -> str:
-    """The same for a word of a command behind a flag: --password hunter2, -u ada:hunter2."""
+    """Return the kind of secret that follows a flag of a command: --password hunter2, -u
+    ada:hunter2.
+    """
     if not isinstance(flag, str) or flag[:1] != "-" or "=" in flag or value[:1] == "-":
         return ""
     if flag in ("-u", "--user", "--proxy-user") and _USER.match(value):
@@ -166,7 +173,7 @@ def _by_flag(flag: object, value: str) -> str:
 
 
 def _named_within(text: str) -> str:
-    """What kind of secret stands in a text behind its name; "" = none."""
+    """Return the kind of secret after its name within a text; "" = none."""
     if not _may_name(text):
         return ""
     if (whole := _WHOLE.match(text)) and (kind := _by_name(whole[1], whole[2])):
@@ -184,7 +191,9 @@ def _named_within(text: str) -> str:
 
 
 def _is_code(name: str, sign: str, quote: str, value: str, after: str) -> bool:
-    """Whether a value in a text is a type, a variable or a call of a program: password=args.pw."""
+    """Return whether a value in a text is a type, a variable or a call in source code:
+    password=args.pw.
+    """
     if quote:
         return False
     if _CODE.match(value) or (sign == ":" and _TYPE.match(value)):

@@ -1,11 +1,10 @@
-"""What is wrong with a runtime that an operator wants to set. Pure.
+"""Checks a runtime that an operator sets. Pure.
 
-Least privilege is the schema's (lib/messages/runtimes.py): what it has no field for cannot be said.
-What people try all the same, in Kubernetes' own words, is refused by its name. Here is checked what
-the schema cannot: names, what stands for what, and that no parameter reaches what it should not.
-
-A parameter may choose a Secret, a ConfigMap, a claim or a folder of one only among choices that the
-operator wrote down, or among those that begin with the tenant's own name.
+The schema enforces least privilege (lib/messages/runtimes.py): unsafe options have no field.
+Kubernetes' own names of such options are refused with a reason. Checked here is the rest: names,
+placeholders, and the objects within reach of a parameter. A parameter may select a Secret, a
+ConfigMap, a claim or a folder of a claim only among choices that the operator listed, or among
+objects whose names begin with the tenant's name.
 """
 
 import itertools
@@ -37,12 +36,13 @@ from berthmaster.lib.requests.pod_fields import template_faults
 from berthmaster.lib.requests.runtimes import PLACEHOLDER, TENANT, value_fault
 from berthmaster.lib.requests.secrecy import secret_fault
 
-MAX_TEMPLATE_BYTES: Final = 64 * 1024  # every request of the runtime carries it through the log
+# every request of the runtime carries the template through the log
+MAX_TEMPLATE_BYTES: Final = 64 * 1024
 MAX_SET_BY_CHARS: Final = 256
-_OWN: Final = f"{{{{{TENANT}}}}}."  # how the names of a tenant's own objects begin
+_OWN: Final = f"{{{{{TENANT}}}}}."  # prefix of the names of a tenant's own objects
 _NO_MOUNT: Final = ("/proc", "/sys", "/dev", "/var/run/secrets/kubernetes.io")
 _SOURCES: Final = ("claim", "secret", "config_map", "scratch_mib")
-# In whatever spelling: what pods of requests never get, and why.
+# Options that pods of requests never get, in any spelling, and the reason.
 _NEVER: Final = {
     "privileged": "no container is privileged",
     "allowprivilegeescalation": "no container gains rights",
@@ -71,7 +71,7 @@ _NEVER: Final = {
 
 
 def runtime_setting(data: bytes) -> RuntimeSetting | Refusal:
-    """The body of ``runtime``, with its version worked out."""
+    """Return the body of ``runtime`` with its version, or a refusal."""
     setting = decoded(RuntimeSetting, RUNTIME_REQUESTS, data)
     if isinstance(setting, Refusal):
         return setting
@@ -80,19 +80,22 @@ def runtime_setting(data: bytes) -> RuntimeSetting | Refusal:
 
 
 def with_version(setting: RuntimeSetting) -> RuntimeSetting:
-    """The same, with a version that says what is in it."""
+    """Return the setting with a version derived from its content."""
     plain = replace(setting, version="", set_by="", set_at_s=0.0, deleted=False)
-    read = msgspec.json.decode(msgspec.json.encode(plain), type=RuntimeSetting)  # 1 is not 1.0
+    # decoded again, since 1 is not 1.0
+    read = msgspec.json.decode(msgspec.json.encode(plain), type=RuntimeSetting)
     return replace(setting, version=content_digest(read)[:12])
 
 
 def runtime_fault(setting: RuntimeSetting) -> Refusal | None:
-    """The first thing in it that cannot be, if any."""
+    """Return a refusal of the first invalid field, if any."""
     return next(_faults(setting), None)
 
 
 def _unknown(data: bytes) -> Refusal | None:
-    """A field that no template has. Some are well known, and refused by their names."""
+    """Return a refusal of a field that templates lack. Well-known ones are refused with a
+    reason.
+    """
     refusal = first_unknown_field(RuntimeSetting, data)
     if refusal is None:
         return None
@@ -232,7 +235,9 @@ def _key_faults(path: list[Step], setting: RuntimeSetting, key: ObjectKey) -> It
 
 
 def _object_faults(path: list[Step], setting: RuntimeSetting, name: str) -> Iterator[Refusal]:
-    """A name that a parameter fills in has to be among its choices, or the tenant's own."""
+    """Refuse a name that is invalid or filled in by a parameter without choices, unless the name
+    begins with the tenant's.
+    """
     yield from _choice_faults(path, setting, name)
     if not OBJECT.match(PLACEHOLDER.sub("x", name)):
         yield invalid(path, name, OBJECT_WORDS)
@@ -243,7 +248,7 @@ def _choice_faults(path: list[Step], setting: RuntimeSetting, text: str) -> Iter
     for name in PLACEHOLDER.findall(text):
         parameter = setting.parameters.get(name)
         if parameter is None:
-            continue  # the tenant, or told already
+            continue  # the tenant, or reported already
         if not own and not parameter.choices:
             right = (
                 f"a text without {{{{{name}}}}}, or one whose parameter has choices, or one that "

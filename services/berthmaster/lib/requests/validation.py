@@ -1,7 +1,8 @@
-"""From a stranger's bytes to a request, or to a refusal that says which field and why. Pure.
+"""Decodes an untrusted client's bytes to a request, or to a refusal with the field and the reason.
+Pure.
 
-The types in messages/ hold the bounds of single values; what spans several of them is checked here.
-Nothing here knows what exists: whether a queue is there is for those who keep the queues.
+The types in messages/ have the bounds of single values. Checks of several values together are here.
+This module does not know which objects exist: the owner of the queues checks whether a queue does.
 """
 
 import itertools
@@ -67,7 +68,7 @@ from berthmaster.lib.runtime.redact import secret_in
 
 T = TypeVar("T", bound=msgspec.Struct)
 
-MOST_DRAIN_S: Final = 31_536_000.0  # to the deadline of a drain
+MOST_DRAIN_S: Final = 31_536_000.0  # maximum time until the deadline of a drain
 MAX_TENANTS_OF_A_QUEUE: Final = 1000
 MAX_SET_BY_CHARS: Final = 256
 MAX_PLACES_OF_A_QUEUE: Final = 1000
@@ -87,13 +88,13 @@ JobVerbRequest = (
 
 
 def _read(kind: type[T], reader: Reader[T], data: bytes) -> T | Refusal:
-    """A request out of what somebody sent, if it holds no secret."""
+    """Return the decoded request, or a refusal if invalid or with a secret."""
     request = decoded(kind, reader, data)
     return request if isinstance(request, Refusal) else secret_fault(request) or request
 
 
 def is_name(text: str) -> bool:
-    """Whether this is a name as messages have them, such as a tenant's."""
+    """Return whether a text is a valid name of messages, such as a tenant's."""
     try:
         msgspec.convert(text, Name)
     except msgspec.ValidationError:
@@ -102,7 +103,7 @@ def is_name(text: str) -> bool:
 
 
 def tenant_refusal(tenant: str) -> Refusal | None:
-    """Why nobody can be this tenant, if so. It comes from the subject alone."""
+    """Return a refusal of an invalid tenant name. The name comes only from the subject."""
     if is_name(tenant):
         return None
     return Refusal(
@@ -114,7 +115,7 @@ def tenant_refusal(tenant: str) -> Refusal | None:
 
 
 def job_request(data: bytes) -> JobRequest | Refusal:
-    """The body of ``submit``."""
+    """Return the body of ``submit``, or a refusal."""
     request = decoded(JobRequest, JOB_REQUESTS, data)
     if isinstance(request, Refusal):
         return request
@@ -122,7 +123,9 @@ def job_request(data: bytes) -> JobRequest | Refusal:
 
 
 def request_fault(request: JobRequest) -> Refusal | None:
-    """What is wrong with a request whose single values are right, if anything."""
+    """Return a refusal of a request whose single values are valid, if several contradict each
+    other.
+    """
     seen: dict[str, int] = {}
     pods = 0
     for at, pod_set in enumerate(request.pod_sets):
@@ -157,28 +160,30 @@ def request_fault(request: JobRequest) -> Refusal | None:
 
 
 def ranking_fault(request: JobRequest | QueueSetting) -> Refusal | None:
-    """Why clusters cannot be ranked as this says, if so."""
+    """Return a refusal if the scoring profile or weights are invalid."""
     found = fault(request.profile, request.weights)
     return invalid(found.path, found.value, found.expected) if found is not None else None
 
 
 def hello_request(data: bytes) -> HelloRequest | Refusal:
-    """The verb hello."""
+    """Return the body of ``hello``, or a refusal."""
     return _read(HelloRequest, HELLO_REQUESTS, data)
 
 
 def cancel_request(data: bytes) -> CancelRequest | Refusal:
-    """The body of ``cancel``."""
+    """Return the body of ``cancel``, or a refusal."""
     return _read(CancelRequest, CANCEL_REQUESTS, data)
 
 
 def reprioritize_request(data: bytes) -> ReprioritizeRequest | Refusal:
-    """The body of ``reprioritize``."""
+    """Return the body of ``reprioritize``, or a refusal."""
     return _read(ReprioritizeRequest, REPRIORITIZE_REQUESTS, data)
 
 
 def job_verb_request(verb: str, data: bytes) -> JobVerbRequest | Refusal:
-    """The body of ``hold``, ``release``, ``evict``, ``move``, ``checkpointed``, ``progressed``."""
+    """Return the body of ``hold``, ``release``, ``evict``, ``move``, ``checkpointed``,
+    ``progressed``, or a refusal.
+    """
     match verb:
         case "hold":
             return _read(HoldRequest, HOLD_REQUESTS, data)
@@ -196,7 +201,9 @@ def job_verb_request(verb: str, data: bytes) -> JobVerbRequest | Refusal:
 
 
 def uri_fault(uri: str) -> Refusal | None:
-    """Everybody who sees the workload sees where its checkpoint is: without a password in it."""
+    """Return a refusal of a checkpoint URI with a password, since all users of the workload see the
+    URI.
+    """
     if secret_in(uri) or not uri.isprintable():
         right = "one line without user and password: s3://bucket/run/100, a path, a name"
         return invalid(["uri"], "***", right)
@@ -204,7 +211,7 @@ def uri_fault(uri: str) -> Refusal | None:
 
 
 def job_order_request(data: bytes) -> JobOrderRequest | Refusal:
-    """The body of operators' verbs about one job."""
+    """Return the body of an operator's verb about one job, or a refusal."""
     request = _read(JobOrderRequest, JOB_ORDERS, data)
     if isinstance(request, Refusal):
         return request
@@ -214,7 +221,7 @@ def job_order_request(data: bytes) -> JobOrderRequest | Refusal:
 
 
 def drain_request(data: bytes, now_s: float) -> DrainRequest | Refusal:
-    """The body of ``drain``."""
+    """Return the body of ``drain``, or a refusal."""
     request = _read(DrainRequest, DRAIN_REQUESTS, data)
     if isinstance(request, Refusal):
         return request
@@ -229,27 +236,27 @@ def drain_request(data: bytes, now_s: float) -> DrainRequest | Refusal:
 
 
 def get_request(data: bytes) -> GetRequest | Refusal:
-    """The body of ``get``."""
+    """Return the body of ``get``, or a refusal."""
     return _read(GetRequest, GET_REQUESTS, data)
 
 
 def events_request(data: bytes) -> EventsRequest | Refusal:
-    """The body of ``events``."""
+    """Return the body of ``events``, or a refusal."""
     return _read(EventsRequest, EVENTS_REQUESTS, data or b"{}")
 
 
 def list_request(data: bytes) -> ListRequest | Refusal:
-    """The body of ``list``; nothing at all asks for everything."""
+    """Return the body of ``list``, or a refusal. An empty body requests everything."""
     return _read(ListRequest, LIST_REQUESTS, data or b"{}")
 
 
 def logs_request(data: bytes) -> LogsRequest | Refusal:
-    """The body of ``logs``."""
+    """Return the body of ``logs``, or a refusal."""
     return _read(LogsRequest, LOGS_REQUESTS, data)
 
 
 def cordon_request(data: bytes) -> CordonRequest | Refusal:
-    """The body of ``cordon`` and ``uncordon``."""
+    """Return the body of ``cordon`` or ``uncordon``, or a refusal."""
     request = _read(CordonRequest, CORDON_REQUESTS, data)
     if isinstance(request, Refusal):
         return request
@@ -262,7 +269,7 @@ def cordon_request(data: bytes) -> CordonRequest | Refusal:
 
 
 def lost_request(data: bytes) -> LostRequest | Refusal:
-    """The body of ``lost`` and ``found``."""
+    """Return the body of ``lost`` or ``found``, or a refusal."""
     request = _read(LostRequest, LOST_REQUESTS, data)
     if isinstance(request, Refusal):
         return request
@@ -270,7 +277,9 @@ def lost_request(data: bytes) -> LostRequest | Refusal:
 
 
 def queue_setting(data: bytes) -> QueueSetting | Refusal:
-    """The body of ``queue``. As a message it tolerates unknown fields, as a request it does not."""
+    """Return the body of ``queue``, or a refusal. As a message it tolerates unknown fields, as a
+    request it does not.
+    """
     setting = _read(QueueSetting, QUEUE_REQUESTS, data)
     if isinstance(setting, Refusal):
         return setting
@@ -305,7 +314,7 @@ def _queue_fault(setting: QueueSetting) -> Refusal | None:
 
 
 def _places_fault(setting: QueueSetting) -> Refusal | None:
-    """Names that Kubernetes would refuse are refused here, where a person still hears of it."""
+    """Refuse names that Kubernetes would refuse, while the operator still gets the error."""
     if len(setting.places) > MAX_PLACES_OF_A_QUEUE:
         most = f'at most {MAX_PLACES_OF_A_QUEUE} clusters; "*" stands for every other one'
         return invalid(["places"], f"{len(setting.places)} places", most)
@@ -326,7 +335,7 @@ def _amounts_fault(setting: QueueSetting) -> Refusal | None:
 
 
 def _order_fault(path: list[Step], amounts: list[tuple[str, int | None]]) -> Refusal | None:
-    """A guarantee above what is deserved, or either above the limit, cannot be kept."""
+    """Refuse a guarantee above the deserved amount, and either above the limit."""
     given = [(name, amount) for name, amount in amounts if amount is not None]
     for (low, amount), (high, limit) in itertools.pairwise(given):
         if amount > limit:

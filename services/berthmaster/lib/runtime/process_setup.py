@@ -47,9 +47,8 @@ def live_on_alone() -> None:
         _LIBC.prctl(_PR_SET_PDEATHSIG, 0, 0, 0, 0)
 
 
-MAX_OPEN_FILES: Final = (
-    1_048_576  # a hard limit may be infinite, and closing all descriptors must end
-)
+# A hard limit may be infinite, and closing all descriptors must end.
+MAX_OPEN_FILES: Final = 1_048_576
 
 
 def raise_open_files() -> int:
