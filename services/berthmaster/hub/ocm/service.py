@@ -5,12 +5,12 @@
     berth serve ocm                                     in a pod of the hub
     berth serve ocm --kubeconfig F --context C
 
-An AddOnPlacementScore in each managed cluster's namespace, and properties on the ClusterProfiles
-that we manage. Rights: deploy/chart/templates/hub-rights.yaml. Guide:
+The service writes an AddOnPlacementScore in each managed cluster's namespace, and properties on the
+ClusterProfiles that Berthmaster manages. Rights: deploy/chart/templates/hub-rights.yaml. Guide:
 docs/integrations/ocm.md.
 
-What stands on the hub must not run out while the bus is away, since what has run out counts as 0
-there: so each replica then writes what is surely so, that nothing is known.
+Scores must not expire while the bus is unreachable, because OCM counts an expired score as 0. So
+each replica then writes the only certain state: nothing is known.
 """
 
 from contextlib import suppress
@@ -76,14 +76,17 @@ class OcmController(ScoreController[Write]):
 
 
 def controller_of(ctx: Context[OcmSettings], client: Client) -> OcmController:
-    """Of one hub. None of its kinds is needed: a hub without Open Cluster Management stays quiet,
-    and is looked at again now and then; one where we may not look is complained about."""
+    """Return the controller of one hub.
+
+    None of the kinds is required. On a hub without Open Cluster Management, the service stays quiet
+    and checks again from time to time. A denied watch is reported.
+    """
     settings = ctx.settings
     hub = Hub(settings.policy)
     home = settings.create_profiles_in
     bindings = Watched(MANAGED_CLUSTER_SET_BINDINGS, SetBinding, optional=True, namespace=home)
     if not home:
-        hub.on_absent(bindings.name)  # none are made, so it does not matter where OCM makes some
+        hub.on_absent(bindings.name)  # no profiles are created, so OCM's namespaces do not matter
     return OcmController(
         ctx,
         client,
@@ -91,7 +94,7 @@ def controller_of(ctx: Context[OcmSettings], client: Client) -> OcmController:
         watched=(
             *((bindings,) if home else ()),
             Watched(MANAGED_CLUSTERS, ManagedCluster, optional=True),
-            # A list of one name is still a list, and a Role may name it.
+            # A list with one name is still a list, so a Role may name the object.
             Watched(
                 ADD_ON_PLACEMENT_SCORES,
                 PlacementScore,
@@ -109,8 +112,10 @@ def controller_of(ctx: Context[OcmSettings], client: Client) -> OcmController:
 
 
 async def _refuse_bound(client: Client, home: str) -> None:
-    """Profiles of ours are refused where Open Cluster Management makes its own. Whether it does is
-    not known while the API server is away: then the watch tells."""
+    """Refuse to create profiles where Open Cluster Management creates its own.
+
+    If the API server is unreachable, the watch decides later.
+    """
     found: list[str] = []
     with suppress(KubernetesError):
         async for page in client.list_pages(
@@ -124,7 +129,8 @@ async def _refuse_bound(client: Client, home: str) -> None:
 
 
 async def main(ctx: Context[OcmSettings]) -> None:
-    """Watch the API server at once: scores run out without the bus too. Then join the bus."""
+    """Watch the API server at once, because scores expire without the bus too. Then join the
+    bus."""
     async with service_client(ctx, NAME) as client:
         if home := ctx.settings.create_profiles_in:
             await _refuse_bound(client, home)

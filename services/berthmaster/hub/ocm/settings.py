@@ -1,4 +1,4 @@
-"""What the service ocm can be told."""
+"""Settings of the ocm service."""
 
 from dataclasses import dataclass
 
@@ -19,7 +19,7 @@ def _namespace(text: str) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class OcmSettings(ProfileSettings):
-    """Each with its unit and the reason of its default."""
+    """Settings with unit and reason of the default."""
 
     score_name: str = setting(
         DEFAULT_NAME,
@@ -47,5 +47,5 @@ class OcmSettings(ProfileSettings):
 
     @property
     def policy(self) -> OcmPolicy:
-        """What the cores go by."""
+        """Return the settings that the cores use."""
         return policy_from(OcmPolicy, self)

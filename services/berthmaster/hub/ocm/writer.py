@@ -1,4 +1,4 @@
-"""Carries out the writes of scores and profiles."""
+"""Performs the writes of scores and profiles."""
 
 from typing import Any, assert_never
 
@@ -53,7 +53,7 @@ class OcmWriter(ObjectWriter[Write]):
 
 
 def changed(write: WriteScore | WriteProperties) -> dict[str, Any]:
-    """The fields that a patch changes."""
+    """Return the fields that a patch changes."""
     match write:
         case WriteScore():
             fresh = {

@@ -1,8 +1,8 @@
-"""Conditions of the ClusterProfiles that we manage: Joined and ControlPlaneHealthy. Pure.
+"""Conditions of managed ClusterProfiles: Joined and ControlPlaneHealthy. Pure.
 
-Example: the agent of a cluster falls silent. ControlPlaneHealthy becomes Unknown, since nothing is
-known of the API server, and Joined stays True. While nothing can be told, conditions stay as they
-are. Conditions of other types are kept.
+Example: the agent of a cluster falls silent. ControlPlaneHealthy becomes Unknown, because nothing
+is known of the API server, and Joined stays True. While the reporting service is silent, conditions
+stay. Conditions of other types stay too.
 """
 
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ NO_REPORT: Final = "NoReport"
 def merged(
     standing: Sequence[Condition], view: View, at: str
 ) -> tuple[list[dict[str, str | int]], bool]:
-    """Return the whole list with ours in it, and whether a status of ours changes."""
+    """Return the whole list with the merged conditions, and whether a status changes."""
     kept = [_plain(one) for one in standing if one.type not in (HEALTHY, JOINED)]
     before = {one.type: one for one in standing if one.type in (HEALTHY, JOINED)}
     if view.silence:

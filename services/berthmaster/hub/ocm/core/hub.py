@@ -1,17 +1,18 @@
-"""Which scores and properties stand on the hub, and what is to be written. Pure.
+"""The scores and properties on the hub, and the writes. Pure.
 
-Facts and objects come in, what became of writes too; ``act`` says what to write now, ``wake_at_s``
-when to ask again. Nothing is written on a change as such: an object is compared with what it should
-be, so that whoever takes over, or starts anew, writes nothing that stands there already.
+Inputs are facts, objects and results of writes. ``act`` returns the writes for now, and
+``wake_at_s`` the time of the next call. A change alone triggers no write: each object is compared
+with its wanted state. So a new leader, or a restarted service, writes nothing that is already
+there.
 
-A cluster of Open Cluster Management gets an AddOnPlacementScore, reported or not: one without
-counts as 0 there, which beats healthy clusters. A ClusterProfile gets properties only if it names
-us as its manager, in its spec and in its label; one that we have made goes as soon as Open Cluster
-Management would make it. Only a cluster's own silence makes its scores the
-worst; while whoever tells them is silent, what stands stays (telling.py).
+Every cluster of Open Cluster Management gets an AddOnPlacementScore, even without a report. OCM
+counts a missing score as 0, which beats healthy clusters. A ClusterProfile gets properties only if
+both its spec and its label name this manager. A profile by Berthmaster is deleted as soon as OCM
+would create one. Only a cluster's own silence makes its scores the worst. While the reporting
+service is silent, the scores stay (telling.py).
 
-How long a score counts is judged by the hub's clock, and ours may be wrong by more than a score's
-validity. What the API server says of when it stored our own write tells the difference.
+The hub's clock decides how long a score is valid, and the local clock may differ by more than that
+validity. The API server's time of a stored write shows the difference.
 """
 
 from enum import Enum
@@ -46,51 +47,51 @@ from berthmaster.lib.ocm.core.ownership import warning
 from berthmaster.lib.ocm.core.telling import Tellers, Telling
 from berthmaster.lib.ocm.core.view import View
 
-CLOCKS_AGREE_S: Final = 5.0  # the server's times are whole seconds, and answers take a while
-TOLD_AFTER: Final = 2  # failures in a row: the first may be a cluster that is just being imported
+CLOCKS_AGREE_S: Final = 5.0  # the server's times are whole seconds, and responses take time
+TOLD_AFTER: Final = 2  # failures in a row: the first may be a cluster during import
 Ours = PlacementScore | ClusterProfile
 
 
 class OcmKind(Enum):
-    """What is watched on the hub."""
+    """The kinds watched on the hub."""
 
     MANAGED = "managedclusters"
     SCORES = "addonplacementscores"
     PROFILES = "clusterprofiles"
-    BINDINGS = "managedclustersetbindings"  # in the namespace in which profiles are made
+    BINDINGS = "managedclustersetbindings"  # in the namespace for new profiles
 
 
 class Hub:
     def __init__(self, policy: OcmPolicy) -> None:
         self.policy = policy
         self.targets: KeptObjects[Ours, Write] = KeptObjects(policy.rules, KINDS)
-        self.since_s = inf  # since when scores are listened to
-        self.blind = False  # the bus is away
-        self.ahead_s = 0.0  # the hub's clock before ours
+        self.since_s = inf  # time since which scores are received
+        self.blind = False  # True while the bus is unreachable
+        self.ahead_s = 0.0  # hub's clock minus local clock
         self.managed: dict[str, ManagedCluster] = {}
-        self.models: tuple[str, ...] = ()  # the fleet's; once known, never forgotten
-        self.problems: dict[str, str] = {}  # cluster -> why it gets no profile
+        self.models: tuple[str, ...] = ()  # models of the fleet, never forgotten
+        self.problems: dict[str, str] = {}  # cluster -> reason for a missing profile
         self._told: dict[str, Telling] = {}
         self._versions: dict[str, str] = {}
         self._tellers = Tellers(policy.silent_after_s)
         self._placed: dict[Key, PlacementScore] = {}
-        self._profiles: dict[str, set[str]] = {}  # cluster -> namespaces with a profile of it
+        self._profiles: dict[str, set[str]] = {}  # cluster -> namespaces with its profile
         self._bound: dict[str, set[str]] = {}  # namespace -> bindings of sets
         self._listed: set[OcmKind] = set()
         self._absent: set[OcmKind] = set()
 
     @property
     def aside(self) -> SetAside:
-        """What it could not handle."""
+        """Return the objects that were skipped with an error."""
         return self.targets.aside
 
     def begin(self) -> None:
-        """This replica writes from now on; what it knows is what the hub and the bus show."""
+        """Start writing. The hub and the bus are the only state."""
 
-    # ---- what comes in
+    # ---- inputs
 
     def listen(self, now_s: float, *, blind: bool) -> None:
-        """Scores that are told from now on are heard; or the bus is away, and none will be."""
+        """Note whether scores arrive from now on, or the bus is unreachable."""
         if self.blind != blind or now_s < self.since_s:
             self.blind = blind
             self.since_s = min(self.since_s, now_s)
@@ -111,19 +112,19 @@ class Hub:
         self._touch(cluster)
 
     def on_version(self, cluster: str, version: str) -> None:
-        """The version of Kubernetes that the cluster's agent reports; "" = not reported."""
+        """Apply the Kubernetes version that the cluster's agent reports; "" = not reported."""
         if version and self._versions.get(cluster) != version:
             self._versions[cluster] = version
             self._touch(cluster)
 
     def on_gone(self, cluster: str) -> None:
-        """The bus has no score of the cluster any more."""
+        """Apply the removal of a cluster's score from the bus."""
         if (told := self._told.get(cluster)) is not None:
             told.on_gone()
         self._touch(cluster)
 
     def on_object(self, thing: Object, *, gone: bool) -> None:
-        """What the hub's watches show."""
+        """Apply an object from the hub's watches."""
         match thing:
             case ManagedCluster():
                 self._on_managed(thing, gone)
@@ -145,7 +146,7 @@ class Hub:
             self.managed[name] = cluster
         leaves = gone or cluster.metadata.deletion_timestamp is not None
         if leaves or not cluster.spec.hub_accepts_client:
-            self.targets.drop(key)  # its namespace is not there, or not for long
+            self.targets.drop(key)  # its namespace is missing, or soon deleted
         elif key not in self.targets.all:
             self.targets.target(key).saw(self._placed.get(key))
         self._forget_wish(name)
@@ -200,7 +201,7 @@ class Hub:
             self._look_at_all()
 
     def on_absent(self, plural: str) -> None:
-        """The hub serves no such kind (any more): what was known of it is void."""
+        """Drop all objects of a kind that the hub does not serve."""
         kind = OcmKind(plural)
         if kind in self._absent:
             return
@@ -223,7 +224,7 @@ class Hub:
         self._look_at_all()
 
     def on_answer(self, write: Write, answer: Answer, now_s: float) -> list[Instruction]:
-        """What became of a write, and what people are told of it."""
+        """Apply the result of a write, and return events."""
         target = self.targets.answered(write, answer, now_s)
         if target is None:
             return []
@@ -256,18 +257,19 @@ class Hub:
             self.ahead_s = at_s - now_s if abs(at_s - now_s) > CLOCKS_AGREE_S else 0.0
             self.targets.touch(list(self.targets.all))
 
-    # ---- what goes out
+    # ---- outputs
 
     def wake_at_s(self) -> float:
-        """When to ask ``act`` again, unless something comes in before."""
+        """Return the time of the next call of ``act`` without an input."""
         return self.targets.next_due_s()
 
     def act(self, now_s: float) -> list[Instruction]:
-        """What to write and to tell now."""
+        """Return the writes and events for now."""
         return self.targets.act(self._look, now_s)
 
     def _look(self, target: KeptObject[Ours], now_s: float) -> tuple[Look[Write] | None, float]:
-        """(the object beside what it should be, None for nothing to do; until when that holds)."""
+        """Return (the comparison of an object or None for nothing to do, time limit of that
+        result)."""
         kind, home, name = target.key
         policy = self.policy
         needed = {OcmKind.MANAGED, OcmKind.SCORES} if kind == SCORE else {OcmKind.PROFILES}
@@ -309,7 +311,7 @@ class Hub:
         return found._replace(renew_at_s=found.renew_at_s - self.ahead_s), until_s
 
     def view(self, cluster: str, now_s: float) -> tuple[View | None, float]:
-        """(what to say of a cluster, or None while there is still time; until when that holds)."""
+        """Return (view of a cluster or None while waiting, time limit of that result)."""
         told = self._told.get(cluster)
         if told is not None and told.score is not None:
             return told.view(now_s)
@@ -320,17 +322,17 @@ class Hub:
         return self._tellers.unheard(now_s, blind=self.blind)
 
     def _heard_s(self, cluster: str) -> float:
-        """When its score was told last; the past, if never."""
+        """Return the time of the last score; negative infinity = never."""
         told = self._told.get(cluster)
         return told.heard_s if told is not None else -inf
 
     def score_key(self, cluster: str) -> Key:
         return (SCORE, cluster, self.policy.score_name)
 
-    # ---- profiles that nobody has made
+    # ---- profiles for unmanaged clusters
 
     def _wish_for_profile(self, cluster: str) -> None:
-        """A cluster that reports and that nobody manages gets a profile, where that is set."""
+        """Request a profile for a reporting, unmanaged cluster, if the setting allows."""
         home = self.policy.create_profiles_in
         told = self._told.get(cluster)
         score = told.score if told is not None else None
@@ -348,7 +350,7 @@ class Hub:
         return known and cluster not in self._profiles and not self._ocm_makes(home, cluster)
 
     def _ocm_makes(self, home: str, cluster: str) -> str:
-        """Why Open Cluster Management makes a profile of the cluster there, or ""."""
+        """Return why Open Cluster Management creates a profile of the cluster there, or ""."""
         if cluster in self.managed:
             return f"Open Cluster Management has a ManagedCluster {cluster}"
         if bound := self._bound.get(home):
@@ -361,7 +363,7 @@ class Hub:
         if target is not None and target.thing is None and not self._is_nobodys(cluster):
             self.targets.drop(key)
 
-    # ---- all of them
+    # ---- all objects
 
     def _touch(self, cluster: str) -> None:
         homes = {*self._profiles.get(cluster, ()), self.policy.create_profiles_in}

@@ -1,4 +1,4 @@
-"""What a core of this service asks for. Pure."""
+"""Instructions of the core to the writer. Pure."""
 
 from collections.abc import Mapping, Sequence
 from typing import Final, Literal
@@ -19,11 +19,11 @@ KINDS: Final[Mapping[str, Kind]] = {
 
 
 class CreateScore(Create, frozen=True):
-    """Make a cluster's AddOnPlacementScore, still without a status."""
+    """Create a cluster's AddOnPlacementScore without a status."""
 
 
 class WriteScore(msgspec.Struct, frozen=True, kw_only=True):
-    """Write the status of one that is as it was read."""
+    """Write the status of a score, if unchanged since the read."""
 
     key: Key
     resource_version: str
@@ -32,19 +32,19 @@ class WriteScore(msgspec.Struct, frozen=True, kw_only=True):
     status: Literal["True", "False"]  # of the condition Fresh
     reason: str
     message: str
-    since: str  # when the condition became so
-    others: tuple[object, ...] = ()  # conditions that are not ours
-    told_at_s: float | None = None  # when the score behind it came; None = a renewal
+    since: str  # time of the condition's last change
+    others: tuple[object, ...] = ()  # conditions of other clients
+    told_at_s: float | None = None  # time of the score; None = a renewal
 
 
 class CreateProfile(Create, frozen=True):
-    """Make a ClusterProfile that we manage."""
+    """Create a ClusterProfile with this manager."""
 
     manager: str
 
 
 class DeleteProfile(msgspec.Struct, frozen=True, kw_only=True):
-    """Delete one that we have made and that is as it was read."""
+    """Delete a profile by Berthmaster, if unchanged since the read."""
 
     key: Key
     uid: str
@@ -53,7 +53,7 @@ class DeleteProfile(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class WriteProperties(msgspec.Struct, frozen=True, kw_only=True):
-    """Write the status of a ClusterProfile that is as it was read."""
+    """Write the status of a ClusterProfile, if unchanged since the read."""
 
     key: Key
     resource_version: str

@@ -1,11 +1,11 @@
-"""The parts of objects that are read before they are written. Pure."""
+"""The fields of objects that the service reads before a write. Pure."""
 
 from typing import Final
 
 from berthmaster.lib.kube.objects import Condition, Metadata, Object, Struct, seconds
 from berthmaster.lib.ocm.core.ownership import FIELD_MANAGER
 
-FRESH: Final = "Fresh"  # the condition of our scores
+FRESH: Final = "Fresh"  # condition of Berthmaster's scores
 
 
 class ManagedClusterSpec(Struct, frozen=True):
@@ -13,13 +13,13 @@ class ManagedClusterSpec(Struct, frozen=True):
 
 
 class ManagedCluster(Object, frozen=True):
-    """A cluster as Open Cluster Management knows it; its namespace on the hub has its name."""
+    """A cluster of Open Cluster Management. Its namespace on the hub has the same name."""
 
     spec: ManagedClusterSpec = ManagedClusterSpec()
 
 
 class SetBinding(Object, frozen=True):
-    """Where there is one, Open Cluster Management makes the ClusterProfiles of that namespace."""
+    """A binding of a set: OCM creates ClusterProfiles in a namespace with a binding."""
 
 
 class Item(Struct, frozen=True):
@@ -28,7 +28,7 @@ class Item(Struct, frozen=True):
 
 
 class PlacementScoreStatus(Struct, frozen=True):
-    """The scores of a cluster, and until when they count."""
+    """The scores of a cluster, and the end of their validity."""
 
     conditions: tuple[Condition, ...] = ()
     scores: tuple[Item, ...] = ()
@@ -36,14 +36,14 @@ class PlacementScoreStatus(Struct, frozen=True):
 
 
 class Written(Struct, frozen=True):
-    """When somebody last wrote an object, by the API server's clock."""
+    """The time of a client's last write, by the API server's clock."""
 
     manager: str = ""
     time: str | None = None
 
 
 class DatedMetadata(Metadata, frozen=True):
-    """Metadata with who wrote when."""
+    """Metadata with each client's last write."""
 
     managed_fields: tuple[Written, ...] = ()
 
@@ -54,13 +54,13 @@ class PlacementScore(Object, frozen=True):
 
 
 class Manager(Struct, frozen=True):
-    """Who looks after a ClusterProfile."""
+    """The manager of a ClusterProfile."""
 
     name: str = ""
 
 
 class ClusterProfileSpec(Struct, frozen=True):
-    """Whose it is; cannot be changed."""
+    """The immutable spec with the manager."""
 
     cluster_manager: Manager = Manager()
 
@@ -82,14 +82,14 @@ class ClusterProfileStatus(Struct, frozen=True):
 
 
 class ClusterProfile(Object, frozen=True):
-    """A cluster as sig-multicluster's inventory shows it."""
+    """A cluster in the inventory of sig-multicluster."""
 
     spec: ClusterProfileSpec = ClusterProfileSpec()
     status: ClusterProfileStatus = ClusterProfileStatus()
 
 
 def written_at_s(thing: PlacementScore) -> float:
-    """When we wrote it last, by the API server's clock; 0 = it does not say."""
+    """Return the time of Berthmaster's last write by the API server's clock; 0 = unknown."""
     times = [one.time for one in thing.metadata.managed_fields if one.manager == FIELD_MANAGER]
     try:
         return max((seconds(time) for time in times), default=0.0)

@@ -1,4 +1,4 @@
-"""One cluster's AddOnPlacementScore: what it should be, and whether that is worth a write. Pure."""
+"""One cluster's AddOnPlacementScore: the wanted values, and whether a write is worth it. Pure."""
 
 from collections.abc import Mapping
 from math import inf
@@ -25,7 +25,7 @@ def look(
     told_at_s: float | None,
     now_s: float,
 ) -> Look[Write]:
-    """``told_at_s``: when the score behind the view came."""
+    """Compare the score with the wanted one. ``told_at_s`` is the time of the score in the view."""
     if not isinstance(thing, PlacementScore):
         return Look(LARGE, inf, CreateScore(key))
     if why := foreign(thing):
@@ -62,25 +62,24 @@ def _gap(
 
 
 def _renew_at_s(valid_until: str | None, rules: Rules, now_s: float) -> tuple[float, float]:
-    """(when to renew, points of how odd the present validity is)."""
+    """Return (time of renewal, points by which the present validity is wrong)."""
     try:
         until_s = seconds(valid_until)
     except ValueError:
         until_s = 0.0
     if not until_s:
-        return now_s, LARGE  # without one it counts for ever
+        return now_s, LARGE  # a score without a time is valid for ever
     left_too_long = until_s - now_s > 1.5 * rules.validity_s
     return until_s - rules.validity_s + rules.renew_after_s, SMALL if left_too_long else 0.0
 
 
 def news(thing: PlacementScore, told: str) -> tuple[str, list[Instruction]]:
-    """(what people know from now on, what they are told): when the scores cease to be live, and
-    when they are again."""
+    """Return (last reported reason, events): events report when scores become stale or fresh."""
     now = condition(thing.status.conditions, FRESH)
     if now is None or now.reason == told:
         return told, []
     if now.true and not told:
-        return now.reason, []  # all is well from the beginning
+        return now.reason, []  # fresh from the beginning, so no event
     note = "the scores are live again"
     if not now.true:
         worst = all(one.value == scores.WORST for one in thing.status.scores)

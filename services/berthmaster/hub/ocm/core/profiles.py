@@ -1,4 +1,4 @@
-"""One cluster's ClusterProfile: our properties of it, and whether they are worth a write. Pure."""
+"""One cluster's ClusterProfile: Berthmaster's properties, and whether a write is worth it. Pure."""
 
 import re
 from math import inf
@@ -25,31 +25,32 @@ _NAME: Final = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[
 
 
 def nameable(cluster: str) -> bool:
-    """Whether an object can have a cluster's name."""
+    """Return whether an object can have a cluster's name."""
     return len(cluster) <= MAX_NAME_CHARS and _NAME.match(cluster) is not None
 
 
 def names_us(profile: ClusterProfile, manager: str) -> bool:
-    """Whether it names us as its manager, in one place at least."""
+    """Return whether the profile names this manager, in its spec or its label."""
     return manager in (_spec(profile), _label(profile))
 
 
 def made_by_us(profile: Object | None, manager: str) -> TypeGuard[ClusterProfile]:
-    """Whether it is one of those that we make where nobody manages a cluster."""
+    """Return whether Berthmaster created the profile for an unmanaged cluster."""
     if not isinstance(profile, ClusterProfile):
         return False
     return _spec(profile) == _label(profile) == manager and not foreign(profile)
 
 
 def leaving(key: Key, thing: ClusterProfile, why: str) -> Look[Write]:
-    """One that Open Cluster Management will want to make itself: it fails on ours for ever."""
+    """Delete a profile that Open Cluster Management wants to create, because OCM would fail for
+    ever."""
     meta = thing.metadata
     write = DeleteProfile(key=key, uid=meta.uid, resource_version=meta.resource_version, why=why)
     return Look(LARGE, inf, write)
 
 
 def left(thing: ClusterProfile, why: str) -> KubeEvent:
-    """What people are told of one that is gone."""
+    """Return the event of a deleted profile."""
     return KubeEvent(CLUSTER_PROFILES, thing.metadata, False, "Deleted", why)
 
 
@@ -63,7 +64,7 @@ def look(
     version: str,
     now_s: float,
 ) -> Look[Write]:
-    """As it should be, beside as it is. ``version``: of Kubernetes; "" = not known."""
+    """Compare the profile with the wanted one. ``version`` is of Kubernetes; "" = not known."""
     if not isinstance(thing, ClusterProfile):
         return Look(LARGE, inf, CreateProfile(key, manager))
     if not _spec(thing) == _label(thing) == manager:

@@ -1,8 +1,8 @@
 """A cluster's score as properties of its ClusterProfile. Pure.
 
-Amounts, for people and for selectors that compute, and beside them the very points of the
-AddOnPlacementScore. Only names under our own prefix are ever touched; the list is written as a
-whole, since in the API's schema it is one, with what others have put there as it was.
+The properties have quantities, for users and for selectors that compute, and the points of the
+AddOnPlacementScore. Only names under Berthmaster's prefix change. The API's schema treats the list
+as one value, so the whole list is written, with other clients' entries unchanged.
 """
 
 from collections.abc import Mapping, Sequence
@@ -22,18 +22,19 @@ IDLE: Final = f"{PREFIX}gpu-idle-percent"
 FRAGMENTATION: Final = f"{PREFIX}gpu-fragmentation-percent"
 NODES: Final = f"{PREFIX}nodes"
 UNKNOWN: Final = "unknown"
-TINY: Final = 0.01  # points of a difference that nobody would miss
+TINY: Final = 0.01  # negligible difference in points
 MAX_MODELS: Final = 32
-MAX_BYTES: Final = 256 * 1024  # of all properties together; the API server's store takes 1.5 MiB
+# limit of all properties together; the API server's store takes 1.5 MiB
+MAX_BYTES: Final = 256 * 1024
 
 
 def number(amount: float) -> str:
-    """An amount with at most two places."""
+    """Return a number as text with at most two decimal places."""
     return f"{amount:.2f}".rstrip("0").rstrip(".") if abs(amount) < 1e15 else UNKNOWN
 
 
 def wanted(view: View) -> dict[str, str]:
-    """Our properties of one cluster. What is not known is nothing, or "unknown"."""
+    """Return Berthmaster's properties of one cluster. Unknown values are 0 or "unknown"."""
     points = values(view, ())
     told = {f"{SCORE}{name}": str(points[name]) for name in FIXED_NAMES}
     told[FRESHNESS] = "fresh" if view.fresh else view.reason.lower()
@@ -55,7 +56,10 @@ def wanted(view: View) -> dict[str, str]:
 
 
 def kept(view: View, standing: Mapping[str, str]) -> dict[str, str]:
-    """Our properties while nobody tells: as they stand, with that; else of what was told last."""
+    """Return Berthmaster's properties while no score arrives.
+
+    The present properties stay, with that freshness. Without them, the last reported score counts.
+    """
     if standing.get(FRESHNESS) in ("fresh", NOT_TOLD.lower()):
         return {**standing, FRESHNESS: NOT_TOLD.lower()}
     if view.last is not None:
@@ -64,7 +68,7 @@ def kept(view: View, standing: Mapping[str, str]) -> dict[str, str]:
 
 
 def gap(written: Mapping[str, str], wanted: Mapping[str, str], view: View) -> float:
-    """How much what is written differs, in points of a score."""
+    """Return the difference from the written properties, in points of a score."""
     if written.get(FRESHNESS) != wanted[FRESHNESS]:
         return LARGE
     largest = SMALL if written.keys() != wanted.keys() else 0.0
@@ -81,7 +85,7 @@ def _moved(before: str, after: str) -> float | None:
     try:
         return abs(float(after) - float(before))
     except ValueError:
-        return None  # it appeared or vanished: worth telling, not worth haste
+        return None  # a new or vanished value is worth a write, but not urgent
 
 
 def _points_per_unit(name: str, view: View) -> float:
@@ -98,12 +102,12 @@ def _points_per_unit(name: str, view: View) -> float:
 
 
 def ours(properties: Sequence[Property]) -> dict[str, str]:
-    """What of a profile's properties we have written."""
+    """Return the properties that Berthmaster has written."""
     return {one.name: one.value for one in properties if one.name.startswith(PREFIX)}
 
 
 def observed_at(properties: Sequence[Property]) -> str | None:
-    """When we last said something; the earliest, if they differ."""
+    """Return the earliest time of Berthmaster's properties."""
     times = [one.last_observed_time or "" for one in properties if one.name.startswith(PREFIX)]
     return min(times, default=None) or None
 
@@ -111,9 +115,12 @@ def observed_at(properties: Sequence[Property]) -> str | None:
 def merged(
     properties: Sequence[Property], wanted: Mapping[str, str], at: str, *, observed: bool = True
 ) -> tuple[list[dict[str, str]], str]:
-    """(the whole list with ours in it, what is wrong). Of others nothing is changed, not even the
-    order; if what they have put there is absurdly much, nothing is written at all. ``observed``:
-    False = what stays was not seen again, and keeps its time."""
+    """Return (the whole list with Berthmaster's properties, the error).
+
+    Other clients' entries keep content and order. If those entries exceed the size limit, nothing
+    is written. ``observed`` False: unchanged values keep their time, because nothing observed them
+    again.
+    """
     kept = [_plain(one) for one in properties if not one.name.startswith(PREFIX)]
     seen = {(one.name, one.value): one.last_observed_time for one in properties if not observed}
     told = [

@@ -1,20 +1,20 @@
 """A cluster's score as the values of an AddOnPlacementScore. Pure.
 
-Open Cluster Management counts a value that is missing or expired as 0, which beats a healthy
-cluster with few free GPUs. So every cluster has every name, of every GPU model of the fleet too,
-and whatever is not known is the worst there is. Higher is better in each of them, -100 to 100.
-What is not known because nobody tells it, though the cluster may, stays as it stands: our own
-silence must move nobody.
+Open Cluster Management counts a missing or expired value as 0, which beats a healthy cluster with
+few free GPUs. So every cluster has every name, including every GPU model of the fleet, and an
+unknown value is the worst. All values range from -100 to 100, and higher is better. If the
+reporting service is silent, although the cluster may not be, the values stay: Berthmaster's own
+silence must move no job.
 
-The eight of Open Cluster Management's own addon keep their names and their formula (the scorer's
-score.py, with its vectors). Ours::
+The eight values of Open Cluster Management's own addon keep their names and their formula (the
+scorer's score.py, with its vectors). Berthmaster's values::
 
     gpuIdle          measured idle share of the healthy GPUs
     gpuCalm          share of the shared GPUs that are not busy
     gpuUnfragmented  share of the free GPU capacity that the usual jobs can use
     gpuLargestGang   pods of one GPU each that fit now, of the model that has most
     gpuGang-MODEL    the same of each model of the fleet
-    freshness        100 while all of this is live, else -100 like everything else
+    freshness        100 while all values are fresh, else -100 like all values
 """
 
 from collections.abc import Iterable, Mapping
@@ -38,20 +38,22 @@ CALM: Final = "gpuCalm"
 UNFRAGMENTED: Final = "gpuUnfragmented"
 LARGEST_GANG: Final = "gpuLargestGang"
 FRESHNESS: Final = "freshness"
-MEASURED: Final = (IDLE, CALM, UNFRAGMENTED)  # by telemetry, or worked out in pieces
+MEASURED: Final = (IDLE, CALM, UNFRAGMENTED)  # from telemetry, or computed in chunks
 FIXED_NAMES: Final = (*OCM_NAMES, IDLE, CALM, UNFRAGMENTED, LARGEST_GANG, FRESHNESS)
-GPU_SCALE: Final = "gpuClusterAvailable"  # whose full scale gangs are measured by
+GPU_SCALE: Final = "gpuClusterAvailable"  # full scale of the gang scores
 MAX_MODELS: Final = 32
-# Telemetry alone moves these, every second: five times as much of it makes a difference.
+# Telemetry alone moves these, every second, so a write needs a change five times as large.
 WEIGHTS: Final[Mapping[str, float]] = {IDLE: 0.2, CALM: 0.2, UNFRAGMENTED: 0.2}
 
 
 def wanted(
     view: View, fleet_models: Iterable[str], standing: Mapping[str, int]
 ) -> tuple[View, dict[str, int]]:
-    """(what is to be said, what the scores shall be), beside the scores as they are. While nobody
-    tells, what stands stays. Where nothing stands that was ever measured, it is what was told last,
-    or else the worst with the view's own reason."""
+    """Return (view to report, wanted scores), given the present scores.
+
+    While no score arrives, the present scores stay. If the present scores were never measured, the
+    last reported score counts. Without one, the scores are the worst, with the view's reason.
+    """
     models = tuple(fleet_models)
     if not view.silence:
         return view, values(view, models, standing)
@@ -68,7 +70,7 @@ def model_name(model: str) -> str:
 
 
 def models(scores: Iterable[ClusterScore]) -> tuple[str, ...]:
-    """The names of the models of a fleet, in order; of absurdly many, the first."""
+    """Return the sorted names of a fleet's models, up to the limit."""
     found = {model_name(model) for score in scores for model in score.largest_gang}
     return tuple(sorted(found))[:MAX_MODELS]
 
@@ -76,7 +78,8 @@ def models(scores: Iterable[ClusterScore]) -> tuple[str, ...]:
 def values(
     view: View, fleet_models: Iterable[str], standing: Mapping[str, int] = MappingProxyType({})
 ) -> dict[str, int]:
-    """What the scores shall be. ``standing``: as they are, for what is being measured anew."""
+    """Return the wanted scores. ``standing`` are the present ones, for values still in
+    measurement."""
     wanted = dict.fromkeys((*FIXED_NAMES, *fleet_models), WORST)
     score = view.score
     if score is None:
@@ -104,18 +107,21 @@ def values(
 
 
 def of_percent(percent: float) -> int:
-    """0 to 100 percent as -100 to 100, truncated toward zero as Open Cluster Management does."""
+    """Return 0 to 100 percent as -100 to 100, truncated toward zero as Open Cluster Management
+    does."""
     return int(max(WORST, min(BEST, 2 * percent - 100))) if isfinite(percent) else WORST
 
 
 def clamped(points: int) -> int:
-    """Within the bounds of a score."""
+    """Return the points within the bounds of a score."""
     return max(WORST, min(BEST, points))
 
 
 def gap(written: Mapping[str, int], wanted: Mapping[str, int]) -> float:
-    """How much what is written differs, in points. A name that is missing counts as 0 to who reads
-    it, so it is a difference of kind; one too many misleads nobody."""
+    """Return the difference from the written scores, in points.
+
+    A missing name reads as 0, so the difference is large. A surplus name misleads no reader.
+    """
     if wanted.keys() - written.keys():
         return LARGE
     largest = SMALL if written.keys() - wanted.keys() else 0.0
