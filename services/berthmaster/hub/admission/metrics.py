@@ -1,4 +1,4 @@
-"""The controller's own figures: who passed, who waits and who drains."""
+"""Metrics of the controller: passed and waiting Workloads, draining clusters."""
 
 from berthmaster.hub.admission.core.admission import Admission
 from berthmaster.hub.admission.core.selection import Reason

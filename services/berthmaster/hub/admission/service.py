@@ -6,10 +6,10 @@
     berth serve admission --kubeconfig F --context C
 
 An AdmissionCheck with ``controllerName: berthmaster.io/placement`` names a Placement of Open
-Cluster Management. The clusters that it selects become a MultiKueueConfig of the check's name, for
-a check of MultiKueue to name. Rights: deploy/chart/templates/hub-rights.yaml. Several replicas may
-run: one holds the lease and acts, the others watch the same. While the bus is away each acts, but
-takes nothing away: see the core's ``whole``.
+Cluster Management. The Placement's clusters become a MultiKueueConfig of the check's name, for use
+by a MultiKueue check. Rights: deploy/chart/templates/hub-rights.yaml. Of several replicas, one
+holds the lease and acts, and the others watch the same objects. While the bus is unreachable, every
+replica acts, but removes nothing: see ``whole`` in the core.
 """
 
 import asyncio
@@ -41,9 +41,11 @@ from berthmaster.lib.nats.streams import FLEET
 from berthmaster.lib.runtime.service import Context, Service
 
 NAME: Final = "admission"
-BUS_SILENT_S: Final = 3.0  # no heartbeat of it for so long: the bus is away
-SETTLE_S: Final = 3.0  # no Workload passes for so long before a drained cluster is taken out
-GATHER_S: Final = 0.02  # a look at all checks is dear, and Workloads change by the hundred
+BUS_SILENT_S: Final = 3.0  # seconds without a heartbeat after which the bus counts as unreachable
+SETTLE_S: Final = 3.0  # seconds without a passing Workload before a drained cluster is removed
+# seconds to batch changes, because a pass over all checks is costly and Workloads change by the
+# hundred
+GATHER_S: Final = 0.02
 
 
 class AdmissionController(Controller[Write]):
@@ -67,13 +69,13 @@ class AdmissionController(Controller[Write]):
         )
 
     async def run(self, conn: Connection) -> None:
-        """With the bus, until the service is asked to stop."""
+        """Run with the bus until the service stops."""
         copies = [subjects.fleet_facts("copy.*.*")]
         self._fleet.join(conn, partial(FactMirror, conn, NAME, copies))
         self.lead_by(StreamLease(conn, NAME, instance_of(NAME), on_gained=lambda _: self.wake()))
         await self.finish()
 
-    # What comes in
+    # Inputs
 
     def on_object(self, one: Watched, thing: Any, gone: bool) -> None:
         self._admission.on_object(thing, gone=gone)
@@ -90,14 +92,14 @@ class AdmissionController(Controller[Write]):
             cluster, *at = copy
             self._admission.on_copy(cluster, (at[0], at[1]), there=False)
 
-    # Acting
+    # Actions
 
     def now(self) -> float:
-        """A clock that nobody sets: breaths and pauses are counted by it."""
+        """Return monotonic time, for settle periods and pauses."""
         return asyncio.get_running_loop().time()
 
     def may_act(self) -> bool:
-        """By the lease; or, while the bus is away, each replica."""
+        """Return whether to act: the leader always, every replica while the bus is unreachable."""
         if not self.watch.complete:
             return False
         return not self._bus_is_there or (self.lease is not None and self.lease.held)
@@ -108,7 +110,7 @@ class AdmissionController(Controller[Write]):
         return not self._fleet.silent and (conn is None or conn.connected)
 
     def before_act(self) -> None:
-        """What is lacking, and whether enough is known to take something away."""
+        """Update the core: missing kinds, and whether enough is known to remove anything."""
         core, watch = self._admission, self.watch
         core.on_absent(watch.absent)
         core.on_unreadable(
@@ -131,7 +133,7 @@ class AdmissionController(Controller[Write]):
 
 
 async def main(ctx: Context[AdmissionSettings]) -> None:
-    """Watch the hub at once, so that a bus that is away holds nobody up; then join the bus."""
+    """Watch the hub at once, so that a missing bus delays no Workload. Then join the bus."""
     async with service_client(ctx, NAME) as client:
         controller = AdmissionController(ctx, client)
         controller.start()

@@ -1,4 +1,4 @@
-"""What the admission check controller of a hub can be told."""
+"""Settings of the admission check controller of a hub."""
 
 from dataclasses import dataclass
 
@@ -8,8 +8,6 @@ from berthmaster.lib.runtime.settings import setting
 
 @dataclass(frozen=True, kw_only=True)
 class AdmissionSettings(KueueSettings):
-    """Settings of the admission check controller of a hub."""
-
     placement_namespace: str = setting(
         "", help="namespace of the Placements named by AdmissionChecks; empty = Kueue's namespace"
     )

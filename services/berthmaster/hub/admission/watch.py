@@ -1,4 +1,4 @@
-"""What is watched of the hub, and when enough of it is known."""
+"""The watches on the hub, and when enough is known."""
 
 from typing import Final
 
@@ -16,12 +16,12 @@ from berthmaster.lib.kube.resources import (
 from berthmaster.lib.kueue.multikueue import AdmissionCheck, MultiKueueCluster, MultiKueueConfig
 from berthmaster.lib.kueue.workloads import Workload
 
-ABSENT_S: Final = 5.0  # between two looks for a kind that is not there
-SURE_S: Final = 5.0  # a server that starts does not know all kinds and rights at once
+ABSENT_S: Final = 5.0  # seconds between two checks for a missing kind
+SURE_S: Final = 5.0  # seconds until a starting server knows all kinds and rights
 
 
 def watched(placement_namespace: str) -> tuple[Watched, ...]:
-    """``placement_namespace``: where Placements are looked for."""
+    """Return the watches. ``placement_namespace`` is the namespace of Placements."""
     where = placement_namespace
     return (
         Watched(ADMISSION_CHECKS, AdmissionCheck),
@@ -34,23 +34,25 @@ def watched(placement_namespace: str) -> tuple[Watched, ...]:
 
 
 class HubWatch(Watch):
-    """A hub without Open Cluster Management, or one where we may not look at it, is none to be
-    silent about: each check that names a Placement says so. What was listed once is acted on."""
+    """A watch that reports a hub without readable Open Cluster Management objects.
+
+    Each check that names a Placement then reports the reason. Objects once listed stay in use.
+    """
 
     def lacks(self, name: str) -> bool:
-        """Whether the server surely has no such kind, or never let us look at it, and need not."""
+        """Return whether the server lacks an optional kind, or always denied access."""
         denied_s = self.reflectors[name].faults.denied_for_s(self.now())
         refused = denied_s >= SURE_S and not self._listed_once(name)
         return super().lacks(name) or (refused and self.watched[name].optional)
 
     @property
     def complete(self) -> bool:
-        """Whether every kind was listed once, or is known not to be there."""
+        """Return whether every kind was listed once or is known to be missing."""
         return all(self._listed_once(name) or self.lacks(name) for name in self.reflectors)
 
     @property
     def absent(self) -> str:
-        """Why there can be no Placements, or ""."""
+        """Return why no Placements are readable, or ""."""
         for name in self.lacking:
             reflector = self.reflectors[name]
             return (

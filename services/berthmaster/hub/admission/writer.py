@@ -1,8 +1,9 @@
-"""Carries out the core's writes to the hub's API server.
+"""Performs the core's writes on the hub's API server.
 
-Each is guarded: a configuration by the resource version that it was decided on, a Workload's check
-by the contract (gate.py), asked again on what the server has after a conflict. Of a Workload only
-our own item of the list of checks is applied; the rest is other people's.
+Each write is guarded: a configuration by its resource version, a Workload's check by the contract
+(gate.py). After a conflict, the contract is checked again on the server's object. Only
+Berthmaster's own item in a Workload's list of checks is applied. Other items belong to other
+controllers.
 """
 
 import time
@@ -38,7 +39,7 @@ from berthmaster.lib.kueue.names import DRAINING_ANNOTATION
 from berthmaster.lib.kueue.workloads import Workload
 
 ATTEMPTS: Final = 6
-SECRET_PREFIX: Final = "multikueue-"  # as Open Cluster Management's addon names them
+SECRET_PREFIX: Final = "multikueue-"  # prefix of Open Cluster Management's addon
 MAX_MANAGER_CHARS: Final = 128
 
 
@@ -95,7 +96,7 @@ class AdmissionWriter(Writer[Write]):
     async def _connect(self, write: Connect) -> Answer:
         secret = f"{SECRET_PREFIX}{write.cluster}"
         try:
-            # Only that it is there: the struct has no field for what is in it.
+            # Only its existence matters: the struct has no field for the content.
             await self.client.get(SECRETS.path(namespace=self._namespace, name=secret), Object)
         except NotFound:
             return Answer(
@@ -111,7 +112,7 @@ class AdmissionWriter(Writer[Write]):
                 MULTIKUEUE_CLUSTERS.path(), body, MultiKueueCluster, field_manager=MANAGER
             )
         except AlreadyExists:
-            pass  # somebody else's is as good
+            pass  # another client's object is equally good
         return Answer()
 
     async def _tell_check(self, write: WriteConditions) -> Answer:
@@ -150,7 +151,7 @@ class AdmissionWriter(Writer[Write]):
 
         def change(workload: Workload) -> gate.NewState | None:
             if workload.metadata.uid != meta.uid:
-                return None  # another one of this name
+                return None  # another Workload of the same name
             return gate.new_state(workload, write.check, CheckVerdict(write.passes, write.message))
 
         async def apply(workload: Workload, said: object) -> Workload:
@@ -160,8 +161,8 @@ class AdmissionWriter(Writer[Write]):
         try:
             written = await on_conflict(read, change, apply, attempts=ATTEMPTS)
         except NotFound:
-            return Answer()  # it is gone
-        return Answer(found=written)  # None: nothing was left to say
+            return Answer()  # the Workload is gone
+        return Answer(found=written)  # None: nothing was left to write
 
     async def _apply_state(self, workload: Workload, check: str, said: gate.NewState) -> Workload:
         meta = workload.metadata
@@ -185,7 +186,7 @@ class AdmissionWriter(Writer[Write]):
             "status": {"admissionChecks": [item]},
         }
         path = KUEUE_WORKLOADS.path(namespace=meta.namespace, name=meta.name, subresource="status")
-        # A manager a check: an apply for another one would take this item away.
+        # One field manager per check: an apply for another check would remove this item.
         manager = f"{MANAGER}-{check}"[:MAX_MANAGER_CHARS]
         return await self.client.apply(path, body, Workload, field_manager=manager, force=True)
 

@@ -1,14 +1,14 @@
-"""What is to be written on a hub so that its checks of ours are as they should be. Pure.
+"""The writes that bring a hub's checks to the wanted state. Pure.
 
-Level-triggered: ``act`` compares what is there with what should be, and asks for what differs. One
-write an object is under way at most. Everything follows from the hub's objects, so that a new life
-of the process goes on where the last one was killed; only a breath (leaving.py) begins anew. A
-check, a configuration or a Workload that makes it raise is set aside, and nobody passes such a
-check meanwhile.
+The core is level-triggered: ``act`` compares the present state with the wanted state, and returns
+the differences. Each object has at most one write in flight. All state follows from the hub's
+objects, so a restarted process continues. Only a settle period (leaving.py) starts again. A check,
+configuration or Workload that raises is skipped with an error, and no Workload passes such a check
+meanwhile.
 
-``whole``: this replica holds the lease and hears the workers' reports. Without (the bus is away)
-Workloads pass and clusters are added, but none is taken out and nothing is deleted: each replica
-does the same, and every write is guarded by what it was decided on.
+``whole``: this replica holds the lease and receives the workers' reports. Otherwise (the bus is
+unreachable) Workloads pass and clusters are added, but nothing is removed or deleted. Every replica
+does the same, and every write is guarded by the version of its decision.
 """
 
 from typing import Final, NamedTuple, assert_never
@@ -36,13 +36,13 @@ from berthmaster.lib.kube.resources import ADMISSION_CHECKS, KUEUE_WORKLOADS, MU
 from berthmaster.lib.kueue.multikueue import AdmissionCheck, MultiKueueConfig
 from berthmaster.lib.kueue.workloads import Workload
 
-AGAIN_S: Final = 10.0  # after a write that failed
-SOON_S: Final = 0.5  # after one that somebody else came before, or that is not mirrored yet
-MIRRORED_S: Final = 5.0  # so long a write of ours may take to come back
-WRITTEN_S: Final = 2.0  # so long a scheduler may take from its decisions to its status
-MOST_CONNECTS: Final = 20  # at once
-MOST_STATES: Final = 200  # of Workloads, under way at once
-MOST_REMEMBERED: Final = 10_000  # pauses of writes, before those that are over are forgotten
+AGAIN_S: Final = 10.0  # seconds after a failed write
+SOON_S: Final = 0.5  # seconds after a write with a conflict, or one not mirrored yet
+MIRRORED_S: Final = 5.0  # seconds for a write to return through the mirror
+WRITTEN_S: Final = 2.0  # seconds for a scheduler from its decisions to its status
+MOST_CONNECTS: Final = 20  # maximum in one pass
+MOST_STATES: Final = 200  # maximum number of Workload writes in flight
+MOST_REMEMBERED: Final = 10_000  # limit of remembered pauses, before expired ones are dropped
 FOREVER_S: Final = float("inf")
 
 
@@ -54,7 +54,7 @@ class _Flight(NamedTuple):
 
 class Admission:
     def __init__(self, namespace: str, *, settle_s: float) -> None:
-        """``namespace``: of Placements. ``settle_s``: see leaving.py."""
+        """``namespace`` is of Placements. ``settle_s``: see leaving.py."""
         self.aside = SetAside()
         self.index = HubIndex(namespace)
         self.reviews: dict[str, Review] = {}
@@ -67,16 +67,18 @@ class Admission:
         self._dirty: set[ObjectKey] = set()
         self._flying: set[_Flight] = set()
         self._not_before_s: dict[_Flight, float] = {}
-        self._expected: dict[str, tuple[str, float]] = {}  # config -> (resource version, limit)
-        self._trouble: dict[str, str] = {}  # config -> why its last write failed
-        self._written: dict[str, tuple[object, float]] = {}  # check -> what was told last, and when
-        self._half_written_s: dict[str, float] = {}  # check -> since when its decisions are
-        self._kept: set[str] = set()  # configurations of which was told that they cannot go
+        # config -> (resource version, time limit)
+        self._expected: dict[str, tuple[str, float]] = {}
+        self._trouble: dict[str, str] = {}  # config -> error of its last write
+        self._written: dict[str, tuple[object, float]] = {}  # check -> (last conditions, time)
+        # check -> time since which its decisions are half-written
+        self._half_written_s: dict[str, float] = {}
+        self._kept: set[str] = set()  # configurations whose blocked deletion was reported
 
-    # What comes in
+    # Inputs
 
     def on_object(self, thing: Object, *, gone: bool) -> None:
-        """An object of the hub as it is now, or as it last was."""
+        """Apply an object's current or last state."""
         (self.index.drop if gone else self.index.put)(thing)
         if not isinstance(thing, Workload):
             self._moved = True
@@ -86,13 +88,13 @@ class Admission:
         self._moved = self._moved or self._drains
 
     def on_absent(self, why: str) -> None:
-        """Why the hub has no Placements, or "" where it may have them."""
+        """Set why the hub has no Placements, or ""."""
         if why != self.index.absent:
             self.index.absent = why
             self._moved = True
 
     def on_unreadable(self, placements: dict[str, str], pages: dict[str, str]) -> None:
-        """Placements and PlacementDecisions that cannot be read now."""
+        """Set the Placements and PlacementDecisions that are unreadable now."""
         self._moved |= self.index.set_unreadable(placements, pages)
 
     def on_copy(self, cluster: str, at: ObjectKey, *, there: bool) -> None:
@@ -135,17 +137,17 @@ class Admission:
     def _drains(self) -> bool:
         return any(found.members.draining for found in self.reviews.values())
 
-    # What is to be done
+    # Actions
 
     def begin(self) -> None:
-        """This replica acts from now on."""
+        """Start acting."""
         self._leaving.forget()
         self._moved = True
         self._dirty.update(at for waiting in self.index.waiting.values() for at in waiting)
 
     def on_whole(self, whole: bool, *, at_s: float) -> None:
-        """Whether all is known that is needed to take something away; ``at_s``: seconds since 1970,
-        for what people read."""
+        """Set whether enough is known to remove anything. ``at_s``: seconds since 1970, for
+        status times."""
         self._at_s = at_s
         if whole != self._whole:
             self._whole = whole
@@ -153,12 +155,14 @@ class Admission:
             self._leaving.forget()
 
     def wake_at_s(self) -> float:
-        """When something is due by itself."""
+        """Return the time of the next change without an input."""
         return self._due_s
 
     def act(self, now_s: float) -> list[Instruction]:
-        """All that differs from what should be, as far as it may be written now. ``now_s``: a
-        clock that nobody sets."""
+        """Return the allowed writes that change the present state to the wanted one.
+
+        ``now_s`` is monotonic time.
+        """
         out: list[Instruction] = []
         if len(self._not_before_s) > MOST_REMEMBERED:
             self._not_before_s = {f: s for f, s in self._not_before_s.items() if s > now_s}
@@ -172,7 +176,7 @@ class Admission:
                 with self.aside.trying(Phase.ACTING, ADMISSION_CHECKS, check.metadata):
                     out += self._asked(self._check(name, check, now_s))
                 if self.aside.holds(Phase.ACTING, ADMISSION_CHECKS, ("", name)):
-                    self.standings.pop(name, None)  # nobody passes, and nobody is told
+                    self.standings.pop(name, None)  # no Workload passes or gets a message
             for name in [n for n in self.reviews if not self._is_ours(n)]:
                 del self.reviews[name]
                 self.standings.pop(name, None)
@@ -190,7 +194,7 @@ class Admission:
         self._due_s = min(self._due_s, at_s)
 
     def _may(self, flight: _Flight, now_s: float) -> bool:
-        """Whether a write may begin; if only time is in the way, it is looked at again."""
+        """Return whether a write may begin. If only time prevents it, schedule another check."""
         if flight in self._flying:
             return False
         not_before_s = self._not_before_s.get(flight, 0.0)
@@ -201,7 +205,7 @@ class Admission:
         return True
 
     def _asked(self, out: list[Instruction]) -> list[Instruction]:
-        """These writes are under way from now on."""
+        """Mark these writes as in flight."""
         self._flying.update(_flight_of(one) for one in out if not isinstance(one, KubeEvent))
         return out
 
@@ -232,8 +236,10 @@ class Admission:
         return out + self._tell(name, check, found, now_s)
 
     def _is_half_written(self, name: str, check: AdmissionCheck, now_s: float) -> bool:
-        """Whether its Placement's decisions are being written; not for ever: a scheduler may have
-        died over it."""
+        """Return whether the decisions of the check's Placement are half-written.
+
+        The wait is limited, because a scheduler may have crashed between the writes.
+        """
         if not half_written(check, self.index.ocm):
             self._half_written_s.pop(name, None)
             return False
@@ -254,7 +260,7 @@ class Admission:
         return [write, *self._changes(check, found.config, found.members)]
 
     def _awaited(self, name: str, config: MultiKueueConfig | None, now_s: float) -> bool:
-        """Whether what we wrote has not come back yet: what is mirrored is history."""
+        """Return whether a write has not returned yet, so that the mirror is stale."""
         version, until_s = self._expected.get(name, ("", 0.0))
         if not version:
             return False
@@ -268,7 +274,7 @@ class Admission:
     def _changes(
         self, check: AdmissionCheck, before: MultiKueueConfig | None, after: Members
     ) -> list[Instruction]:
-        """For people: who comes, who drains, who leaves."""
+        """Return events for added, draining and removed clusters."""
         had = before.clusters if before is not None else ()
         drained = before.draining if before is not None else ()
         told = (
@@ -288,7 +294,7 @@ class Admission:
         for cluster in found.members.unknown:
             flight = _Flight("cluster", cluster)
             if len(out) < MOST_CONNECTS and self._may(flight, now_s):
-                # Tried again later if it failed; if not, the cluster is known soon.
+                # Retry later after a failure. After success, the cluster is soon known.
                 self._not_before_s[flight] = now_s + AGAIN_S
                 out.append(Connect(cluster))
         if out:
@@ -299,14 +305,14 @@ class Admission:
         self, name: str, check: AdmissionCheck, found: Review, now_s: float
     ) -> list[Instruction]:
         if found.being_made and name not in self._trouble:
-            return []  # said when it is there, or cannot be
+            return []  # reported after the write, or after its failure
         wanted = conditions(found, check, self._at_s)
         if same(wanted, check):
             return []
         meaning = [(one.type, one.status, one.reason, one.message) for one in wanted]
         told, told_s = self._written.get(name, (None, 0.0))
         if told == meaning and now_s < told_s + AGAIN_S:
-            self._due(told_s + AGAIN_S)  # not back yet, or somebody writes over it
+            self._due(told_s + AGAIN_S)  # not mirrored yet, or another client overwrites the status
             return []
         flight = _Flight("check", name)
         if not self._may(flight, now_s):
@@ -323,7 +329,7 @@ class Admission:
                 )
         return out
 
-    # Configurations whose check is gone
+    # Configurations of deleted checks
 
     def _orphans(self, now_s: float) -> list[Instruction]:
         out: list[Instruction] = []
@@ -370,7 +376,7 @@ class Admission:
     def _state(
         self, at: ObjectKey, workload: Workload, room: int, now_s: float
     ) -> tuple[list[Instruction], bool]:
-        """(what to write of one Workload's checks, whether that is all)."""
+        """Return (writes of one Workload's checks, whether they are complete)."""
         out: list[Instruction] = []
         whole = True
         for state in workload.checks:
@@ -386,7 +392,7 @@ class Admission:
 
 
 def _flight_of(write: Write) -> _Flight:
-    """One of each is under way at most."""
+    """Return the key of a write. Each key has at most one write in flight."""
     match write:
         case WriteConfig():
             return _Flight("config", write.name)

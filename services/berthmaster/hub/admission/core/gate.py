@@ -1,8 +1,8 @@
-"""Whether a Workload may pass a check of ours, and what is said of it. Pure.
+"""Whether a Workload may pass a check, and the check's message. Pure.
 
-Each attempt must pass anew: with every eviction Kueue sets the check back to Pending. Who was let
-through is never called back: that would move a job. The contract is asked twice, of the mirror and
-of what the API server has when it is written.
+Each attempt must pass again: with every eviction, Kueue resets the check to Pending. A passed
+Workload is never called back, because that would move a job. The contract is checked twice: on the
+mirror, and on the API server's object at the write.
 """
 
 from typing import NamedTuple
@@ -15,22 +15,22 @@ MOST_NAMED = 20
 
 
 class CheckVerdict(NamedTuple):
-    """What a check says to all who wait at it."""
+    """The result of a check for all waiting Workloads."""
 
     passes: bool
-    message: str  # why not, or where they may go
-    held: bool = False  # for a moment: nobody passes, and nobody is told
+    message: str  # reason for waiting, or the possible clusters
+    held: bool = False  # True during a settle period: no Workload passes or gets a message
 
 
 class NewState(NamedTuple):
-    """What to write: the state of one check of one Workload."""
+    """The state to write for one check of one Workload."""
 
     state: str
     message: str
 
 
 def new_state(workload: Workload, check: str, standing: CheckVerdict) -> NewState | None:
-    """What to write now; None = nothing."""
+    """Return the state to write now; None = nothing."""
     found = waiting(workload, check)
     if found is None or standing.held:
         return None
@@ -41,7 +41,7 @@ def new_state(workload: Workload, check: str, standing: CheckVerdict) -> NewStat
 
 
 def waiting(workload: Workload, check: str) -> CheckState | None:
-    """The check's state, if the Workload waits for nobody else before it."""
+    """Return the check's state, if the Workload waits for nothing else before the check."""
     if workload.metadata.deletion_timestamp or not workload.holds("QuotaReserved"):
         return None
     if workload.holds("Finished") or workload.holds("Evicted"):
@@ -51,6 +51,6 @@ def waiting(workload: Workload, check: str) -> CheckState | None:
 
 
 def listed(names: tuple[str, ...]) -> str:
-    """Names for people, not all of too many."""
+    """Return the names for a message, cut after the first ones."""
     more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
     return ", ".join(names[:MOST_NAMED]) + more

@@ -1,7 +1,7 @@
-"""The hub's objects as they come in, and who is where. Pure.
+"""The hub's objects as they arrive, and the number of Workloads per cluster. Pure.
 
-Counts are kept as objects change, so that a look costs nothing for the thousands of Workloads that
-have not changed: who waits at which check, and how many have which cluster.
+The index counts on every change: the Workloads waiting at each check, and those in each cluster. So
+a pass costs nothing for thousands of unchanged Workloads.
 """
 
 from collections import Counter
@@ -26,17 +26,18 @@ class HubIndex:
         self.configs: dict[str, MultiKueueConfig] = {}
         self.clusters: dict[str, MultiKueueCluster] = {}
         self.workloads: dict[ObjectKey, Workload] = {}
-        self.waiting: dict[str, set[ObjectKey]] = {}  # check -> Workloads that are Pending there
-        self.absent = ""  # why there can be no Placements
+        self.waiting: dict[str, set[ObjectKey]] = {}  # check -> Workloads Pending there
+        self.absent = ""  # why no Placements are readable, or ""
         self._placements: dict[str, Placement] = {}
         self._pages: dict[str, dict[str, PlacementDecision]] = {}
         self._page_of: dict[str, str] = {}  # page -> Placement
         self._bad_placements: dict[str, str] = {}
         self._bad_pages: dict[str, str] = {}
-        self._places: Counter[tuple[str, str]] = Counter()  # (check, MultiKueueCluster)
+        # (check, MultiKueueCluster) -> number of Workloads
+        self._places: Counter[tuple[str, str]] = Counter()
         self._copies: dict[str, set[ObjectKey]] = {}  # by fleet name
 
-    # What comes in
+    # Inputs
 
     def put(self, thing: Object) -> None:
         name = thing.metadata.name
@@ -83,14 +84,14 @@ class HubIndex:
                 self._turn_out(name)
 
     def set_unreadable(self, placements: Mapping[str, str], pages: Mapping[str, str]) -> bool:
-        """Placements and pages of a form that cannot be read, all of them: name -> why. Whether
-        that is news."""
+        """Set all unreadable Placements and pages (name -> reason), and return whether they
+        changed."""
         before = (self._bad_placements, self._bad_pages)
         self._bad_placements, self._bad_pages = dict(placements), dict(pages)
         return before != (self._bad_placements, self._bad_pages)
 
     def set_copy(self, cluster: str, at: ObjectKey, there: bool) -> None:
-        """Whether a worker (its fleet name) has a copy of a Workload that is not finished."""
+        """Set whether a worker (by fleet name) has a copy of an unfinished Workload."""
         if there:
             self._copies.setdefault(cluster, set()).add(at)
         else:
@@ -116,7 +117,7 @@ class HubIndex:
             for cluster in workload.clusters:
                 self._places[state.name, cluster] += by
 
-    # What is asked
+    # Queries
 
     @property
     def ocm(self) -> Ocm:
@@ -130,11 +131,11 @@ class HubIndex:
         )
 
     def users(self, config: str) -> tuple[str, ...]:
-        """The checks of MultiKueue that name a configuration."""
+        """Return the MultiKueue checks that name a configuration."""
         return tuple(sorted(n for n, check in self.checks.items() if check.config == config))
 
     def left_behind(self, config: str, cluster: str) -> str:
-        """What a configuration's Workloads still have in a cluster, or ""."""
+        """Return what a configuration's Workloads still have in a cluster, or ""."""
         users = self.users(config)
         placed = sum(self._places[check, cluster] for check in users)
         if placed:
@@ -147,13 +148,13 @@ class HubIndex:
         return ""
 
     def _copies_of(self, fleet_name: str, users: Iterable[str]) -> set[ObjectKey]:
-        """Copies there of Workloads that are open and use one of these checks."""
+        """Return copies there of open Workloads that use one of these checks."""
         wanted = set(users)
         found: set[ObjectKey] = set()
         for at in self._copies.get(fleet_name, ()):
             workload = self.workloads.get(at)
             if workload is None or workload.holds("Finished"):
-                continue  # Kueue collects what is left of it, whatever the configuration says
+                continue  # Kueue deletes the copy, whatever the configuration lists
             if any(state.name in wanted for state in workload.checks):
                 found.add(at)
         return found

@@ -1,4 +1,4 @@
-"""The writes that the core asks for. Pure."""
+"""The writes of the core. Pure."""
 
 from typing import NamedTuple, assert_never
 
@@ -9,7 +9,7 @@ from berthmaster.lib.kueue.workloads import Workload
 
 
 class WriteConfig(NamedTuple):
-    """Make a MultiKueueConfig (``base`` None), or change it if it is still as it was."""
+    """Create a MultiKueueConfig (``base`` None), or change an unchanged one."""
 
     name: str
     clusters: tuple[str, ...]
@@ -18,26 +18,26 @@ class WriteConfig(NamedTuple):
 
 
 class DeleteConfig(NamedTuple):
-    """Delete a configuration of ours that nobody uses, if it is still as it was."""
+    """Delete an unused, unchanged configuration of Berthmaster."""
 
     base: MultiKueueConfig
 
 
 class Connect(NamedTuple):
-    """Make the MultiKueueCluster of a cluster whose kubeconfig Secret is there."""
+    """Create the MultiKueueCluster of a cluster with a kubeconfig Secret."""
 
     cluster: str
 
 
 class WriteConditions(NamedTuple):
-    """The conditions of a check of ours; those that are left out go."""
+    """Write the conditions of a check, and remove missing ones."""
 
     check: str
     conditions: tuple[Condition, ...]
 
 
 class WriteState(NamedTuple):
-    """One check of one Workload, if the contract still allows it."""
+    """Write the state of one check of one Workload, if the contract still allows."""
 
     base: Workload
     check: str
@@ -50,7 +50,7 @@ Instruction = Write | KubeEvent
 
 
 def name_of(write: Write) -> str:
-    """The object that a write is about, for the log."""
+    """Return the name of a write's object, for the log."""
     match write:
         case WriteConfig():
             return write.name

@@ -1,14 +1,17 @@
-"""How a cluster leaves a MultiKueueConfig: marked, left by all, then out within one held breath.
+"""Removal of a cluster from a MultiKueueConfig: mark, drain, settle, remove.
 
-1. It is marked as draining on the hub: our dispatcher nominates it no more.
-2. Nothing of this configuration is there: no Workload has it or is nominated to it, and no worker
-   reports a copy.
-3. For ``settle_s`` nobody passes the check, so that whatever somebody just decided has had the time
-   to show (Kueue's own dispatchers do not know of the mark). What shows up ends the breath, and 2
-   begins anew.
-4. It is taken out.
+1. The hub marks the cluster as draining, and Berthmaster's dispatcher stops nominating it.
 
-A breath that ended in vain is followed by a pause, so that a busy queue is not held for ever.
+2. The configuration leaves nothing there: no Workload is placed or nominated there, and no worker
+reports a copy.
+
+3. For a settle period of ``settle_s``, no Workload passes the check, so that recent decisions
+become visible (Kueue's own dispatchers ignore the mark). New Workloads in the cluster end the
+period, and step 2 begins again.
+
+4. The cluster is removed.
+
+After a failed settle period comes a pause, so that a busy queue is not blocked for ever.
 """
 
 from collections.abc import Collection
@@ -18,14 +21,14 @@ PAUSE_IN_BREATHS: Final = 4.0
 
 
 class Breath(NamedTuple):
-    """While nobody passes."""
+    """A settle period, during which no Workload passes."""
 
     clusters: frozenset[str]
     until_s: float
 
 
 class Leaving:
-    """Who is about to leave which configuration."""
+    """The clusters that are about to leave each configuration."""
 
     def __init__(self, settle_s: float) -> None:
         self._settle_s = settle_s
@@ -33,11 +36,11 @@ class Leaving:
         self._not_before_s: dict[str, float] = {}
 
     def holds(self, config: str) -> bool:
-        """Whether nobody may pass now."""
+        """Return whether a settle period blocks the check."""
         return config in self._breaths
 
     def look(self, config: str, empty: Collection[str], now_s: float) -> frozenset[str]:
-        """``empty``: those that are marked and have nothing left. Who may be taken out now."""
+        """Return the clusters to remove now. ``empty`` are marked clusters without leftovers."""
         breath = self._breaths.get(config)
         if breath is None:
             if empty and now_s >= self._not_before_s.get(config, 0.0):
@@ -51,16 +54,16 @@ class Leaving:
         return left if now_s >= breath.until_s else frozenset()
 
     def end(self, config: str, now_s: float, *, in_vain: bool) -> None:
-        """They are out, or something came between."""
+        """End a settle period, successful or ``in_vain``."""
         if self._breaths.pop(config, None) is not None and in_vain:
             self._not_before_s[config] = now_s + PAUSE_IN_BREATHS * self._settle_s
 
     def forget(self) -> None:
-        """Nobody leaves now: not all is known."""
+        """End all settle periods, because not everything is known."""
         self._breaths.clear()
 
     def next_due_s(self, now_s: float) -> float:
-        """When something ends by itself; infinite if nothing does."""
+        """Return the next end of a period or pause; infinite = none."""
         due = [breath.until_s for breath in self._breaths.values()]
         due += [at_s for at_s in self._not_before_s.values() if at_s > now_s]
         return min(due, default=float("inf"))

@@ -1,15 +1,15 @@
-"""Which clusters a MultiKueueConfig lists. Pure.
+"""The clusters that a MultiKueueConfig lists. Pure.
 
 Rules of this file:
 
-- Who is listed keeps the place, whatever order it has now; new ones are appended in the order of
-  the decisions. Nothing is ever reordered.
-- Nobody is listed whom Kueue does not know: there must be a MultiKueueCluster.
-- Who is no longer wanted *drains*: stays listed and takes nothing new. It leaves only when it is
-  said to have left nothing behind (``free``). Kueue would retry at once what runs there, while the
-  job there goes on: it would run twice.
-- Kueue takes twenty clusters, and not none: while nobody is wanted all stay, draining.
-- While it is not known who is wanted, nothing changes.
+- A listed cluster keeps its position, whatever the new order. New clusters are appended in the
+  order of the decisions. Nothing is ever reordered.
+- A cluster without a MultiKueueCluster is never listed, because Kueue does not know it.
+- A cluster that is no longer selected *drains*: the cluster stays listed and gets nothing new. The
+  cluster is removed only when reported free of leftovers (``free``). Kueue would immediately retry
+  its running jobs while they still run there: each would run twice.
+- Kueue accepts one to twenty clusters. While no cluster is selected, all stay and drain.
+- While the selection is unknown, nothing changes.
 """
 
 from collections.abc import Collection, Mapping
@@ -17,18 +17,18 @@ from typing import Final, NamedTuple
 
 from berthmaster.lib.kueue.multikueue import MultiKueueCluster
 
-MOST: Final = 20  # what the API takes
+MOST: Final = 20  # limit of the API
 
 
 class Members(NamedTuple):
-    clusters: tuple[str, ...]  # by MultiKueueCluster; () = there can be none
-    draining: tuple[str, ...]  # of those
-    left_out: tuple[str, ...]  # wanted, and beyond the twentieth
-    unknown: tuple[str, ...]  # wanted, and no MultiKueueCluster, by the decisions' names
+    clusters: tuple[str, ...]  # by MultiKueueCluster; () = none possible
+    draining: tuple[str, ...]  # subset of ``clusters``
+    left_out: tuple[str, ...]  # selected, but beyond the twentieth
+    unknown: tuple[str, ...]  # selected without a MultiKueueCluster, by the decisions' names
 
     @property
     def open(self) -> tuple[str, ...]:
-        """Who takes new Workloads."""
+        """Return the clusters that accept new Workloads."""
         return tuple(name for name in self.clusters if name not in self.draining)
 
 
@@ -40,8 +40,11 @@ def members(
     marked: Collection[str] = (),
     free: Collection[str] = (),
 ) -> Members:
-    """``current``: as listed now; ``marked``: who of them drains; ``free``: who may leave now.
-    ``known``: MultiKueueClusters by the names that decisions use."""
+    """Return the members of a configuration.
+
+    ``current`` is the present list, ``marked`` its draining clusters, and ``free`` the clusters
+    that may leave now. ``known`` maps the decisions' names to MultiKueueClusters.
+    """
     listed = tuple(dict.fromkeys(current))
     if wanted is None:
         return Members(listed, tuple(n for n in listed if n in marked), (), ())
@@ -58,8 +61,8 @@ def members(
 
 
 def names_of(clusters: Mapping[str, MultiKueueCluster]) -> dict[str, str]:
-    """MultiKueueClusters by what decisions may call them: their own name first, then that of the
-    fleet."""
+    """Return MultiKueueClusters by the names in decisions: own name first, then the fleet's
+    name."""
     found: dict[str, str] = {}
     for name, cluster in sorted(clusters.items()):
         found.setdefault(cluster.fleet_name, name)

@@ -1,5 +1,7 @@
-"""One check of ours, seen against all that is known: what its configuration should be, what its
-conditions say, and what those who wait are told. Pure, and without memory.
+"""One check, evaluated against the known state. Pure and stateless.
+
+The result has the wanted configuration, the check's conditions and the message to waiting
+Workloads.
 """
 
 import re
@@ -14,7 +16,7 @@ from berthmaster.hub.admission.core.selection import Reason, Selection, select
 from berthmaster.lib.kube.objects import Condition, timestamp
 from berthmaster.lib.kueue.multikueue import AdmissionCheck, MultiKueueConfig
 
-MAX_NAME_CHARS: Final = 63  # as the name in another check's parameters
+MAX_NAME_CHARS: Final = 63  # limit as a name in another check's parameters
 _NAME: Final = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?\Z")
 MAX_MESSAGE_CHARS: Final = 4000
 MAX_NOTE_CHARS: Final = 300
@@ -23,18 +25,18 @@ TRUNCATED: Final = "Truncated"
 
 
 class Review(NamedTuple):
-    """What follows for one check."""
+    """The result for one check."""
 
     selection: Selection
     members: Members
-    config: MultiKueueConfig | None  # ours, as it is now
-    obstacle: str  # why there can be no configuration of ours, or ""
-    verdict: Selection  # reason and words of the condition Active
+    config: MultiKueueConfig | None  # Berthmaster's, in the present state
+    obstacle: str  # why Berthmaster can write no configuration, or ""
+    verdict: Selection  # reason and message of the condition Active
     standing: CheckVerdict
 
     @property
     def writes(self) -> bool:
-        """Whether the configuration differs from what it should be."""
+        """Return whether the configuration differs from the wanted one."""
         if self.obstacle or not self.members.clusters:
             return False
         have = self.config
@@ -42,12 +44,12 @@ class Review(NamedTuple):
 
     @property
     def being_made(self) -> bool:
-        """Whether all that is missing is the first write of the configuration."""
+        """Return whether only the first write of the configuration is missing."""
         return self.config is None and not self.obstacle and bool(self.members.open)
 
     @property
     def marked(self) -> tuple[str, ...]:
-        """Clusters that the hub knows to be draining, and that may leave once they are empty."""
+        """Return the known draining clusters that may leave once empty."""
         sure = self.selection.reason is Reason.ACTIVE
         somebody_stays = self.members.open or self.members.left_out
         if self.config is None or not somebody_stays or not sure:
@@ -58,8 +60,11 @@ class Review(NamedTuple):
 def review(
     check: AdmissionCheck, index: HubIndex, *, free: Collection[str] = (), trouble: str = ""
 ) -> Review:
-    """``free``: members that may leave now. ``trouble``: why the last write of its configuration
-    failed."""
+    """Return the review of a check.
+
+    ``free`` are members that may leave now. ``trouble`` is the reason why the last write of the
+    configuration failed.
+    """
     name = check.metadata.name
     selection = select(check, index.ocm)
     config = index.configs.get(name)
@@ -97,7 +102,7 @@ def _verdict(
     trouble: str,
     index: HubIndex,
 ) -> Selection:
-    """Active means: a Workload that passes can go somewhere."""
+    """Return the verdict. Active means that a passing Workload has a cluster to go to."""
     if selection.reason is not Reason.ACTIVE:
         kept = f"; MultiKueueConfig {name} stays as it is" if planned.clusters else ""
         if selection.reason is Reason.NO_CLUSTERS and planned.draining:
@@ -137,7 +142,7 @@ def _standing(
     verdict: Selection,
     index: HubIndex,
 ) -> CheckVerdict:
-    """Who waits passes when the configuration, as the hub has it, leads to somebody reachable."""
+    """Return whether Workloads pass: the hub's configuration must have a reachable cluster."""
     if verdict.reason is not Reason.ACTIVE or config is None:
         return CheckVerdict(False, f"{verdict.reason}: {verdict.message}")
     there = [name for name in config.clusters if name in planned.open]
@@ -158,7 +163,7 @@ def _unreached(there: list[str], index: HubIndex) -> str:
 
 
 def conditions(found: Review, check: AdmissionCheck, now_s: float) -> tuple[Condition, ...]:
-    """What the check's status should say of it. A time changes with its status only."""
+    """Return the wanted conditions of the check. A time changes only with its status."""
     verdict, left_out = found.verdict, found.members.left_out
     good = verdict.reason is Reason.ACTIVE
     told = [_condition(check, ACTIVE, good, verdict.reason.value, verdict.message, now_s)]
@@ -188,7 +193,7 @@ def _condition(
 
 
 def same(wanted: tuple[Condition, ...], check: AdmissionCheck) -> bool:
-    """Whether the check's status says so already."""
+    """Return whether the check's status is current."""
     for kind in (ACTIVE, TRUNCATED):
         want = next((one for one in wanted if one.type == kind), None)
         have = check.condition(kind)

@@ -1,22 +1,22 @@
-"""What a check's Placement selects, or why that is not known. Pure.
+"""The clusters that a check's Placement selects, or why they are unknown. Pure.
 
-Rules of this file, in the order in which they are asked; the first that holds gives the reason, in
-the words that Open Cluster Management's own controller uses:
+The first row that holds gives the reason, in the terms of Open Cluster Management's own controller:
 
 ==========================================================  =====================  ============
 the check's parameters are missing or name another kind     PlacementError         not known
-Placements are not served, or it cannot be read             PlacementError         not known
-there is no such Placement in the namespace                 PlacementNotFound      not known
-its scheduler calls it misconfigured, and has stopped       PlacementError         not known
-a PlacementDecision of it cannot be read                    PlacementDecisionError not known
-it has no PlacementDecision                                 PlacementDecisionError not known
-its decisions name nobody                                   NoClustersAvailable    nobody
+Placements are not served, or the Placement is unreadable   PlacementError         not known
+the namespace has no such Placement                         PlacementNotFound      not known
+its scheduler reports a misconfiguration, and has stopped   PlacementError         not known
+one of its PlacementDecisions is unreadable                 PlacementDecisionError not known
+no PlacementDecision exists                                 PlacementDecisionError not known
+its decisions are empty                                     NoClustersAvailable    none
 else                                                        Active                 its clusters
 ==========================================================  =====================  ============
 
-*Not known* is not "nobody": whoever is a member stays one, and nothing new is let through. A
-misconfigured edit empties the decisions; that must not take the clusters from what runs. Our own
-evaluator does not stop then: it goes on by the request before the edit, and so do its readers.
+*Not known* differs from "none": members stay members, and no new Workload passes. A misconfigured
+edit empties the decisions, and must not remove the clusters of running jobs. Berthmaster's own
+evaluator does not stop then: the evaluator continues by the request before the edit, and so do the
+readers of its decisions.
 """
 
 import re
@@ -34,12 +34,12 @@ from berthmaster.hub.admission.core.objects import (
 from berthmaster.lib.kueue.multikueue import AdmissionCheck
 
 KIND: Final = "Placement"
-MAX_WORDS: Final = 500  # of somebody else, in a message of ours
+MAX_WORDS: Final = 500  # limit of another service's message
 _NUMBER: Final = re.compile(r"-decision-(\d{1,9})\Z")
 
 
 class Reason(StrEnum):
-    """Why a check is active or not: Open Cluster Management's reasons."""
+    """Open Cluster Management's reasons for an active or inactive check."""
 
     ACTIVE = "Active"
     PLACEMENT_NOT_FOUND = "PlacementNotFound"
@@ -51,7 +51,7 @@ class Reason(StrEnum):
 
 
 class Selection(NamedTuple):
-    """The clusters that are wanted, in order; None = not known."""
+    """The selected clusters, in order; None = not known."""
 
     reason: Reason
     message: str
@@ -59,18 +59,18 @@ class Selection(NamedTuple):
 
 
 class Ocm(NamedTuple):
-    """What is known of Placements in the namespace where they are looked for."""
+    """The known Placements in the namespace of the setting."""
 
     namespace: str
     placements: Mapping[str, Placement]
     decisions: Mapping[str, Mapping[str, PlacementDecision]]  # by Placement, then by name
-    unreadable_placements: Mapping[str, str]  # name -> why
+    unreadable_placements: Mapping[str, str]  # name -> reason
     unreadable_decisions: Mapping[str, str]
-    absent: str = ""  # why there can be none: the kind is not served
+    absent: str = ""  # reason for missing Placements: the kind is not served
 
 
 def named(check: AdmissionCheck) -> tuple[str, str]:
-    """(the Placement that a check names, what is wrong with its parameters)."""
+    """Return (the Placement of a check, the error in the check's parameters)."""
     parameters = check.spec.parameters
     right = f"{{apiGroup: {OCM_GROUP}, kind: {KIND}, name: …}}"
     if parameters is None or not parameters.name:
@@ -132,9 +132,11 @@ def _decided(name: str, where: str, placement: Placement, ocm: Ocm) -> Selection
 
 
 def half_written(check: AdmissionCheck, ocm: Ocm) -> bool:
-    """Whether the pages name fewer clusters than their Placement's status. The status is written
-    last: until then nobody can say whether the others were taken out, or a misconfigured edit has
-    emptied the pages."""
+    """Return whether the pages name fewer clusters than their Placement's status.
+
+    The status is written last. Until then two causes are possible: the clusters were removed, or a
+    misconfigured edit has emptied the pages.
+    """
     name, _ = named(check)
     placement = ocm.placements.get(name)
     if placement is None or placement.status is None:
@@ -148,7 +150,7 @@ def placement_of(page: PlacementDecision) -> str:
 
 
 def in_order(pages: Iterable[PlacementDecision]) -> list[PlacementDecision]:
-    """As they were written: by group, then by number, of which the tenth comes after the second."""
+    """Return the pages as written: by group, then by number, so that 10 follows 9."""
     key: Callable[[PlacementDecision], tuple[int, int, str]] = _place
     return sorted(pages, key=key)
 
@@ -162,5 +164,5 @@ def _place(page: PlacementDecision) -> tuple[int, int, str]:
 
 
 def _page_of(page: str) -> str:
-    """Of a page whose labels cannot be read, its name says whose it is."""
+    """Return the Placement of a page with unreadable labels, from the page's name."""
     return _NUMBER.sub("", page) if _NUMBER.search(page) else ""
