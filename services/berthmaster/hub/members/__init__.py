@@ -1,5 +1,5 @@
-"""Reports what a hub knows of its clusters as facts.
+"""Reports a hub's cluster inventories as facts.
 
-May live here: the meaning of objects of cluster inventories for the fleet.
-Must not: decide anything, change an object, or know workloads on the bus.
+Belongs here: the meaning of inventory objects for the fleet. Does not belong here: decisions,
+changes of objects, workloads of the bus.
 """

@@ -5,7 +5,7 @@
     berth serve members                                 in a pod of the hub
     berth serve members --kubeconfig F --context C
 
-Needs to get, list and watch, and nothing else (deploy/chart/templates/hub-rights.yaml).
+The service needs only the verbs get, list and watch (deploy/chart/templates/hub-rights.yaml).
 """
 
 from functools import partial
@@ -59,7 +59,7 @@ class Members:
         self._clusters = ctx.metrics.gauge("clusters", "Clusters known to the hub")
 
     async def run(self) -> None:
-        """Until the service is asked to stop; the lease is given back at the end."""
+        """Run until the service stops, then release the lease."""
         self._watch.start()
         self._ctx.spawn(self._keep_house(), name="keep house")
         await self._publisher.run(lambda: self._watch.ready)

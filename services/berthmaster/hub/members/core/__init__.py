@@ -1,1 +1,1 @@
-"""The decisions of the service, pure: the time is passed in, instructions come out."""
+"""The decisions of the service. Pure: the caller passes the time and gets instructions."""

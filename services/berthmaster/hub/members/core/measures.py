@@ -1,12 +1,12 @@
-"""What KubeFleet's MemberCluster measures of its cluster: properties, and room. Pure.
+"""Measurements in KubeFleet's MemberCluster: properties and free capacity. Pure.
 
 Rules of this file:
 
-- Each property has the time at which it was observed. One that lags behind the newest of its
-  object by more than three heartbeats is no longer told of: its provider has stopped.
-- Amounts that are none leave out the whole: half of them would look like a cluster that has no
-  more.
-- How old all of it is by now is judged by who scores it, as what stands here has no clock.
+- Each property has an observation time. A property more than three heartbeats older than the newest
+  of its object is dropped, because its provider has stopped.
+- One invalid quantity drops the whole object's capacity: a partial list would look like a full
+  cluster.
+- The scorer judges the age of the measurements, because this module has no clock.
 """
 
 from collections.abc import Mapping, Sequence
@@ -19,8 +19,8 @@ from berthmaster.lib.kube.quantity import QuantityError, milli, whole
 from berthmaster.lib.messages.fleet import Amounts, HubRoom
 
 HEARTBEAT_S: Final = 60.0  # KubeFleet's own default
-MAX_HEARTBEAT_S: Final = 600.0  # the most that its API allows
-LAGS: Final = 3  # heartbeats
+MAX_HEARTBEAT_S: Final = 600.0  # maximum of its API
+LAGS: Final = 3  # number of heartbeats
 _GPUS: Final = (NVIDIA, AMD)
 _MIB: Final = 1024 * 1024
 
@@ -57,7 +57,7 @@ def _time_s(text: str | None) -> float:
     try:
         return seconds(text)
     except ValueError:
-        return 0.0  # a time that is none is older than all
+        return 0.0  # an invalid time counts as oldest
 
 
 def _room(usage: ResourceUsage | None, interval_s: float, problems: list[str]) -> HubRoom | None:

@@ -1,15 +1,16 @@
-"""What a hub knows of its clusters: ClusterProfile, ManagedCluster and KubeFleet's MemberCluster of
-one name, as one. Pure.
+"""A hub's clusters: ClusterProfile, ManagedCluster and MemberCluster of one name, merged. Pure.
 
-All tell labels, properties and health; where they differ in a label or property the
-ManagedCluster's counts, which a ClusterProfile is mostly copied from, and over it the
-MemberCluster's. That one alone tells of room too (measures.py). Open Cluster Management's taints
-become ours: NoSelect and NoSelectIfNew keep new workloads away (what runs is never moved by a
-taint), PreferNoSelect keeps nobody away. Health is False as soon as one of them says so, and None
-where they say that they do not know: a cluster's own sign of life is better than a guess.
+All three report labels, properties and health. For a label or property, the MemberCluster overrides
+the ManagedCluster, and both override the ClusterProfile, mostly a copy of the ManagedCluster. Only
+the MemberCluster reports free capacity (measures.py).
 
-Absurd properties are cut, and a property says how. What we have written there ourselves, as scores
-in properties and claims, is no news of a hub: told again, each score would stir the fleet twice.
+Open Cluster Management's taints become Berthmaster's. NoSelect and NoSelectIfNew keep new workloads
+away (no taint moves a running workload), and PreferNoSelect excludes none. Health is False as soon
+as one object says so, and None if they say unknown: a cluster's own heartbeat is better than a
+guess.
+
+Oversized properties are cut, and a property reports the cut. Properties and claims by Berthmaster
+itself, such as scores, are ignored. Reported again, each score would update the fleet twice.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -33,12 +34,12 @@ from berthmaster.lib.ocm.core.ownership import CLUSTER_MANAGER
 from berthmaster.lib.ocm.core.ownership import OURS as OUR_MANAGER
 
 MAX_PROPERTIES: Final = 200
-MAX_VALUE_CHARS: Final = 1024  # as the API's own schema has it
-MAX_PROPERTY_CHARS: Final = 64 * 1024  # all of a cluster's together
+MAX_VALUE_CHARS: Final = 1024  # limit of the API's own schema
+MAX_PROPERTY_CHARS: Final = 64 * 1024  # limit of all properties of a cluster
 MAX_REASON_CHARS: Final = 1024
 KEEP_GONE_S: Final = 7 * 86_400.0
 OURS: Final = "berthmaster.io"  # before a slash in properties, at the end of claims
-CUT: Final = f"{OURS}/cut"  # the property that says what was left out
+CUT: Final = f"{OURS}/cut"  # the property that reports the cut
 VERSION: Final = "kubernetes-version"
 _EFFECTS: Final[Mapping[str, Literal["NoSchedule", "PreferNoSchedule"]]] = {
     "NoSelect": "NoSchedule",
@@ -66,10 +67,10 @@ class ClusterRecord(NamedTuple):
 
 
 class HubMembership:
-    """The clusters of one hub. Satisfies the bus's ``Source`` of facts."""
+    """The clusters of one hub. Implements the bus's ``Source`` of facts."""
 
     def __init__(self) -> None:
-        self._profiles: dict[str, dict[Key, ClusterProfile]] = {}  # by the cluster's name
+        self._profiles: dict[str, dict[Key, ClusterProfile]] = {}  # by cluster name
         self._managed: dict[str, ManagedCluster] = {}
         self._members: dict[str, MemberCluster] = {}
         self._known: dict[str, ClusterRecord] = {}
@@ -81,7 +82,7 @@ class HubMembership:
     def __len__(self) -> int:
         return len(self._known)
 
-    # ---- what comes in
+    # ---- inputs
 
     def take(self, kind: HubKind, change: Change[Any]) -> None:
         match change:
@@ -97,11 +98,11 @@ class HubMembership:
                 self.listed(kind)
 
     def unreadable(self, kind: HubKind, keys: Iterable[Key]) -> None:
-        """What of a kind cannot be read at present."""
+        """Set the unreadable objects of a kind."""
         self.problems.doubted(kind.value, keys)
 
     def listed(self, kind: HubKind) -> None:
-        """All of a kind is known, or it is known that the hub has no such kind."""
+        """Mark a kind as fully listed, or as missing on the hub."""
         self._listed.add(kind)
         self._compare_with_earlier()
 
@@ -151,19 +152,19 @@ class HubMembership:
             self._known[cluster] = now
         self._dirty[subjects.membership(cluster)] = True
 
-    # ---- what goes out
+    # ---- outputs
 
     def changes(self) -> Mapping[str, bool]:
-        """Subjects that changed since the last call."""
+        """Return the subjects that changed since the last call."""
         changed, self._dirty = self._dirty, {}
         return changed
 
     def everything(self) -> Iterable[str]:
-        """Every subject with a fact."""
+        """Return every subject with a fact."""
         return [subjects.membership(cluster) for cluster in self._known]
 
     def earlier(self, facts: Sequence[FleetFact]) -> None:
-        """What earlier lives left on the bus."""
+        """Take the facts that earlier process runs left on the bus."""
         self._earlier = {
             fact.cluster for fact in facts if isinstance(fact, Membership) and not fact.gone
         }
@@ -176,7 +177,7 @@ class HubMembership:
             self._earlier = set()
 
     def fact(self, subject: str, stamp: Stamp, now_s: float) -> Told | None:
-        """What the hub says of a cluster, or that it says nothing any more."""
+        """Return the fact of a cluster, or its tombstone."""
         cluster, _, _ = subjects.parse_fact(subject)
         known = self._known.get(cluster)
         if known is None:
@@ -251,7 +252,7 @@ def _version(text: str) -> list[Property]:
 
 
 def _bounded(properties: Sequence[Property]) -> tuple[dict[str, str], str]:
-    """(what is kept, what was cut). Those that come later count where a name comes twice."""
+    """Return (kept properties, description of the cut). A later duplicate wins."""
     wanted = {one.name: one.value for one in properties if one.name and not _ours(one.name)}
     kept: dict[str, str] = {}
     long = size = 0
@@ -313,7 +314,7 @@ def _health_of_member(member: MemberCluster) -> list[tuple[bool | None, str]]:
 
 def _health_of_profile(profile: ClusterProfile) -> list[tuple[bool | None, str]]:
     if profile.metadata.labels.get(CLUSTER_MANAGER) == OUR_MANAGER:
-        return []  # written by our service ocm from the fleet's own facts: no second witness
+        return []  # ignore conditions by the ocm service, which come from the fleet's own facts
     conditions = profile.status.conditions
     return [
         *_verdict(conditions, "ControlPlaneHealthy"),

@@ -1,7 +1,7 @@
-"""The parts of objects that a hub's members are read from. Pure.
+"""The fields of objects that describe a hub's member clusters. Pure.
 
-Everything has a default, as the API omits what is empty. Quantities stay text until measures.py
-reads them.
+Every field has a default, because the API omits empty fields. Quantities stay text until
+measures.py parses them.
 """
 
 from berthmaster.lib.kube.objects import Condition, Object, Struct
@@ -33,7 +33,7 @@ class ClusterProfileStatus(Struct, frozen=True):
 
 
 class ClusterProfile(Object, frozen=True):
-    """A cluster as sig-multicluster's inventory shows it."""
+    """A cluster in the inventory of sig-multicluster."""
 
     status: ClusterProfileStatus = ClusterProfileStatus()
 
@@ -55,14 +55,14 @@ class ManagedCluster(Object, frozen=True):
 
 
 class MemberClusterSpec(Struct, frozen=True):
-    """What people have decided about a cluster of KubeFleet's."""
+    """The operators' settings of a KubeFleet cluster."""
 
     taints: tuple[ClusterTaint, ...] | None = ()
     heartbeat_period_seconds: int | None = None
 
 
 class MeasuredProperty(Struct, frozen=True):
-    """A property with the time at which it was so."""
+    """A property with its observation time."""
 
     value: str = ""
     observation_time: str | None = None
@@ -75,7 +75,7 @@ class ResourceUsage(Struct, frozen=True):
 
 
 class MemberClusterStatus(Struct, frozen=True):
-    """What KubeFleet's agent says of its cluster."""
+    """The status by KubeFleet's agent."""
 
     conditions: tuple[Condition, ...] | None = ()
     properties: dict[str, MeasuredProperty] | None = None
@@ -83,7 +83,7 @@ class MemberClusterStatus(Struct, frozen=True):
 
 
 class MemberCluster(Object, frozen=True):
-    """A cluster as KubeFleet knows it."""
+    """A cluster of KubeFleet."""
 
     spec: MemberClusterSpec = MemberClusterSpec()
     status: MemberClusterStatus = MemberClusterStatus()
