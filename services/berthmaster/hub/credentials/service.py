@@ -5,9 +5,10 @@
     berth serve credentials                                    in a pod of the hub
     berth serve credentials --kubeconfig F --context C --namespace berth-credentials
 
-For each ClusterProfile and ManagedCluster that the selector takes: a Secret ``multikueue-CLUSTER``
-in Kueue's namespace and a MultiKueueCluster. It needs no bus: nothing that it knows may travel over
-one. Replicas stand by on a Lease. Rights: deploy/chart/templates/pods-rights.yaml.
+For each ClusterProfile and ManagedCluster that the selector matches, the service creates a Secret
+``multikueue-CLUSTER`` in Kueue's namespace and a MultiKueueCluster. The service uses no bus,
+because none of its data may travel over one. Replicas stand by on a Lease. Rights:
+deploy/chart/templates/pods-rights.yaml.
 """
 
 from collections.abc import Iterable

@@ -4,10 +4,10 @@
 
     berth serve karmada --kubeconfig F --context karmada-apiserver
 
-Ours are those whose policy says ``schedulerName: berthmaster``. Rights:
-deploy/policies/karmada.yaml, on the Karmada API server. One replica holds the lease and
-acts; the others mirror the same. While the bus is away nothing changes: what is held stays held,
-and what was let go runs on.
+The service schedules the bindings whose policy has ``schedulerName: berthmaster``. Rights:
+deploy/policies/karmada.yaml, on the Karmada API server. One replica holds the lease and acts. The
+others mirror the same objects. Without the bus nothing changes: suspended bindings stay suspended,
+and released bindings continue.
 """
 
 from dataclasses import dataclass

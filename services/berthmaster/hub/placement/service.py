@@ -5,10 +5,10 @@
     berth serve placement                      in a pod of the hub
     berth serve placement --kubeconfig F --context C --namespace berth-system
 
-Ours are those annotated ``cluster.open-cluster-management.io/experimental-scheduling-disable:
-"true"``; all others are left alone. It needs no bus; replicas stand by on a Lease. While the API
-server is away all decisions stay as they are. Rights:
-deploy/chart/templates/pods-rights.yaml.
+The service decides Placements with the annotation
+``cluster.open-cluster-management.io/experimental-scheduling-disable: "true"``, and no others. The
+service needs no bus. Replicas stand by on a Lease. While the API server is unreachable, all
+decisions stay. Rights: deploy/chart/templates/pods-rights.yaml.
 """
 
 import asyncio
