@@ -1,17 +1,17 @@
-"""All pods of an attempt at once, on the nodes too: by whatever gang scheduling the cluster serves.
+"""Gang scheduling: all pods of an attempt start together, by the scheduler that the cluster serves.
 
-Rules of this file:
+Pure. Rules:
 
-- Pods name a group by the name of their Job. The group itself is made after the Job and belongs to
-  it; its scheduler lets pods wait for the group, so nobody has to hurry.
-- What the group is stands in an annotation of the Job: whoever finds the Job without it makes it.
-- KAI's scheduler groups the pods of a Job by itself, and is told how many there must be.
-- Volcano's groups are of a queue of Volcano's; where it starts the gangs it schedules all pods,
-  those that are alone too, as two schedulers of one node would each count on the same room.
-- Where nothing is served pods start one by one: the executor has one of two half-started gangs
-  give way.
-
-Pure.
+- Pods name a group by the name of their Job. The executor creates the group after the Job, as the
+  Job's dependent. The scheduler lets pods wait for their group, so the order is safe.
+- An annotation of the Job describes the group. An executor that finds a Job without its group
+  creates the group.
+- KAI's scheduler groups a Job's pods by itself, and only needs their number.
+- Volcano's groups belong to a queue of Volcano. A cluster whose gangs start by Volcano schedules
+  all pods by Volcano, single pods included. Otherwise two schedulers would allocate the same free
+  capacity of a node.
+- Without gang scheduling pods start one by one, and the executor lets one of two half-started gangs
+  yield.
 """
 
 from collections.abc import Mapping
@@ -30,22 +30,22 @@ from berthmaster.lib.kube.resources import (
 GROUP: Final = "berthmaster.io/pod-group"  # annotation: "<way>:<pods>" or "<way>:<pods>:<queue>"
 KAI_MEMBERS: Final = "kai.scheduler/batch-min-member"  # annotation of a Job or JobSet
 COSCHEDULING_LABEL: Final = "scheduling.x-k8s.io/pod-group"
-VOLCANO_PREEMPTABLE: Final = "volcano.sh/preemptable"  # annotation of a pod, also of one alone
-VOLCANO_ANNOTATION: Final = "scheduling.k8s.io/group-name"  # of a pod, as Volcano reads it
-_POD_GROUP: Final = "gang"  # what a Workload of Kubernetes 1.35 calls its only group
+VOLCANO_PREEMPTABLE: Final = "volcano.sh/preemptable"  # annotation of a pod, also without a gang
+VOLCANO_ANNOTATION: Final = "scheduling.k8s.io/group-name"  # of a pod, as Volcano reads the group
+_POD_GROUP: Final = "gang"  # only group in a Workload of Kubernetes 1.35
 
 
 class Gangs(StrEnum):
-    """What starts all pods of a gang or none."""
+    """The scheduler feature that starts all pods of a gang or none."""
 
     NONE = "none"
-    KUBERNETES = "kubernetes"  # its own PodGroup, from 1.36
-    WORKLOAD = "workload"  # its own Workload, of 1.35
-    COSCHEDULING = "coscheduling"  # the PodGroup of scheduler-plugins
-    VOLCANO = "volcano"  # the PodGroup of Volcano, in one of its queues
+    KUBERNETES = "kubernetes"  # PodGroup of Kubernetes, from 1.36
+    WORKLOAD = "workload"  # Workload of Kubernetes 1.35
+    COSCHEDULING = "coscheduling"  # PodGroup of scheduler-plugins
+    VOLCANO = "volcano"  # PodGroup of Volcano, in one of Volcano's queues
 
 
-# The first that is served counts.
+# The first one served by the cluster is used.
 SERVED_BY: Final[Mapping[Gangs, Resource]] = {
     Gangs.KUBERNETES: POD_GROUPS,
     Gangs.WORKLOAD: SCHEDULING_WORKLOADS,
@@ -57,7 +57,7 @@ SERVED_BY: Final[Mapping[Gangs, Resource]] = {
 class Group(NamedTuple):
     gangs: Gangs
     pods: int
-    queue: str = ""  # Volcano's, by its name
+    queue: str = ""  # name of Volcano's queue
 
     @property
     def text(self) -> str:
@@ -66,7 +66,7 @@ class Group(NamedTuple):
 
 
 def join(group: Group, name: str, template: Document) -> None:
-    """Have the pods of a template name their group."""
+    """Add the group's name to a template of pods."""
     match group.gangs:
         case Gangs.KUBERNETES:
             template["spec"]["schedulingGroup"] = {"podGroupName": name}
@@ -81,7 +81,7 @@ def join(group: Group, name: str, template: Document) -> None:
 
 
 def read(text: str) -> Group | None:
-    """What an annotation says; None if it says nonsense, as somebody else's words may."""
+    """Parse the annotation ``GROUP``. Return None for malformed text."""
     way, _, rest = text.partition(":")
     count, _, queue = rest.partition(":")
     if way not in SERVED_BY or not (count.isascii() and count.isdecimal() and len(count) < 6):
@@ -96,8 +96,11 @@ def document(
     owner: Document,
     told: Mapping[str, str] = {},
 ) -> Document:
-    """The group's object. ``known``, ``told``: labels and annotations that say whose it is;
-    ``owner``: with whose end it ends."""
+    """Return the group's object.
+
+    ``known`` and ``told``: labels and annotations with the workload's identity. ``owner``: owner
+    reference, so that the group is deleted with its owner.
+    """
     resource = SERVED_BY[group.gangs]
     spec: Document
     match group.gangs:

@@ -1,12 +1,13 @@
-"""Lines of a pod's log and the cursor behind them. Pure.
+"""Lines of a pod's log, and the cursor after them. Pure.
 
-A kubelet gives each line with the time when it was written: ``2026-11-24T10:00:00.5Z text``. It
-knows no offsets, and begins again at a second. So a cursor is the time of the last line and how
-many lines of that very time were read: whoever goes on from one asks for that second anew, and
-leaves out what it has had. A cursor therefore outlives every process on the way.
+A kubelet prefixes each line with its time: ``2026-11-24T10:00:00.5Z text``. The kubelet knows no
+offsets, and can only start again at a full second. A cursor therefore holds the time of the last
+line, and the number of lines read with exactly this time. A reader resumes by reading that second
+again and skipping the lines already read. So a cursor stays valid across restarts of every process
+on the path.
 
-Lines are bytes: what a job writes need not be UTF-8. One without a time belongs to the line before
-it. One that is too long is cut, and says so: it would be more than an answer may hold.
+Lines are bytes, because a job's output need not be UTF-8. A line without a time belongs to the line
+before. A too long line would exceed the limit of an answer, so the line is cut and marked as cut.
 """
 
 from collections.abc import Sequence
@@ -20,14 +21,14 @@ _NS: Final = 1_000_000_000
 
 
 class CursorError(ValueError):
-    """The text is no cursor."""
+    """The text is not a cursor."""
 
 
 class Cursor(NamedTuple):
-    """How far a log was read."""
+    """The position of a reader in a log."""
 
-    at_ns: int = 0  # when the last line was written
-    lines: int = 0  # so many of that time were read
+    at_ns: int = 0  # time of the last line, in nanoseconds since 1970
+    lines: int = 0  # lines read with this time
 
     def __str__(self) -> str:
         return f"{self.at_ns}.{self.lines}" if self.lines else ""
@@ -42,7 +43,7 @@ START: Final = Cursor()
 
 
 def parse_cursor(text: str) -> Cursor:
-    """The reverse of ``str``. Raises CursorError."""
+    """Parse the text of ``str(cursor)``. Raise CursorError."""
     if not text:
         return START
     at, dot, lines = text.partition(".")
@@ -57,7 +58,7 @@ def _seconds(text: str) -> int:
 
 
 def written_ns(line: bytes) -> int | None:
-    """When a line was written; None: it does not say."""
+    """Return the time of a line in nanoseconds since 1970, or None without a time."""
     stamp, blank, _ = line[:_STAMP_CHARS].partition(b" ")
     if (not blank and len(line) > len(stamp)) or stamp[4:5] != b"-" or stamp[10:11] != b"T":
         return None
@@ -73,7 +74,7 @@ def written_ns(line: bytes) -> int | None:
 
 
 def text_of(line: bytes) -> tuple[str, bytes]:
-    """(time, what was written) of a line; without a time "" and all of it."""
+    """Return (time, text) of a line, with "" as the time of a line without one."""
     line = line.removesuffix(b"\n")
     if written_ns(line) is None:
         return "", line
@@ -82,18 +83,18 @@ def text_of(line: bytes) -> tuple[str, bytes]:
 
 
 class Lines:
-    """Takes bytes of a log, gives whole lines that were not had before."""
+    """Turns chunks of a log into whole lines, without the lines before a cursor."""
 
     def __init__(self, after: Cursor = START) -> None:
         self.cursor = after
         self._had = after
-        self._seen_ns = 0  # of the last line that was seen, left out or not
-        self._passed = 0  # lines of the cursor's own time that were left out so far
+        self._seen_ns = 0  # time of the last line seen, skipped or not
+        self._passed = 0  # lines skipped so far with the cursor's time
         self._rest = b""
-        self._lost = 0  # bytes of a line that is too long, beyond what is kept of it
+        self._lost = 0  # bytes cut from a too long line
 
     def feed(self, data: bytes) -> list[bytes]:
-        """Lines that are whole now, each with its end."""
+        """Return the lines completed by a chunk, each with its line end."""
         *whole, last = data.split(b"\n")
         found: list[bytes] = []
         for part in whole:
@@ -103,7 +104,7 @@ class Lines:
         return found
 
     def end(self) -> list[bytes]:
-        """The log is over: what is left is a line, too."""
+        """Return the rest of an ended log as a line."""
         return self._finish() if self._rest else []
 
     def _add(self, part: bytes) -> None:
@@ -128,7 +129,7 @@ class Lines:
 
 
 def advanced(cursor: Cursor, lines: Sequence[bytes]) -> Cursor:
-    """The cursor behind these lines, which were not had before."""
+    """Return the cursor after these new lines."""
     for line in lines:
         at_ns = written_ns(line)
         same = at_ns is None or at_ns <= cursor.at_ns
@@ -137,6 +138,6 @@ def advanced(cursor: Cursor, lines: Sequence[bytes]) -> Cursor:
 
 
 def beyond(data: bytes, after: Cursor) -> bytes:
-    """Of whole lines, those behind a cursor."""
+    """Return the lines after a cursor, out of whole lines."""
     lines = Lines(after)
     return b"".join([*lines.feed(data), *lines.end()])

@@ -1,7 +1,7 @@
-"""What is read of a job object, whatever its kind: what it shall be, and how it stands. Pure.
+"""The fields of a job object that services read, for all kinds: specification and status. Pure.
 
-A Job and a JobSet report how they stand by conditions. Kinds that report phases instead extend
-`JobObject` and read their phases as the conditions of a Job (lib/jobs/kinds).
+A Job and a JobSet report their status by conditions. Kinds with phases extend `JobObject` and map
+their phases to the conditions of a Job (lib/jobs/kinds).
 """
 
 from berthmaster.lib.kube.objects import Condition, Object, Struct
@@ -9,7 +9,7 @@ from berthmaster.lib.kueue.names import ELASTIC_GATE, ELASTIC_JOB
 
 
 class Gate(Struct, frozen=True):
-    """A scheduling gate: it holds a pod back from the scheduler."""
+    """A scheduling gate, which keeps the scheduler from placing a pod."""
 
     name: str = ""
 
@@ -22,7 +22,7 @@ class PodSpec(Struct, frozen=True):
 
     @property
     def waits_for_kueue(self) -> bool:
-        """Whether it may not start before Kueue lets so many pods of its Job in."""
+        """Whether the pod has Kueue's gate of elastic jobs, and so waits for quota."""
         return any(gate.name == ELASTIC_GATE for gate in self.scheduling_gates or ())
 
 
@@ -38,38 +38,41 @@ class JobSpec(Struct, frozen=True):
 
 
 class JobStatus(Struct, frozen=True):
-    """The status of a Job; a JobSet has only the conditions."""
+    """The status of a Job. A JobSet has only the conditions."""
 
-    active: int | None = None  # pods that are pending or running and not on their way out
-    terminating: int | None = None  # pods on their way out
+    active: int | None = None  # pending or running pods, without terminating ones
+    terminating: int | None = None  # terminating pods
     failed: int | None = None
     conditions: tuple[Condition, ...] | None = ()
 
 
 class JobObject(Object, frozen=True):
-    """A Job or a JobSet; other kinds have types of their own that extend it."""
+    """A Job or a JobSet. Other kinds extend this type."""
 
     spec: JobSpec = JobSpec()
     status: JobStatus = JobStatus()
 
     @property
     def is_elastic_to_kueue(self) -> bool:
-        """Whether Kueue lets its number of pods change while they run: it is asked to, and has put
-        its gate before them, which one does not that is too old or has that switched off."""
+        """Whether Kueue supports a change of the number of running pods.
+
+        The job must request elasticity, and Kueue must have added its gate to the pods. Kueue adds
+        none when too old, or with the feature disabled.
+        """
         asked = self.metadata.annotations.get(ELASTIC_JOB) == "true"
         return asked and self.spec.template.spec.waits_for_kueue
 
     @property
     def conditions(self) -> tuple[Condition, ...]:
-        """How it stands, in the form that Jobs have it; empty while it is not over."""
+        """The conditions, in a Job's form. Empty while the job has not ended."""
         return self.status.conditions or ()
 
     @property
     def suspended(self) -> bool:
-        """Whether no pod of it runs until its `suspend` is taken back."""
+        """Whether all pods are stopped until the job is resumed."""
         return bool(self.spec.suspend)
 
     @property
     def waits_in_queue(self) -> bool:
-        """Whether it waits in a queue of its own kind's scheduler, before pods are made."""
+        """Whether the job waits in a queue of its own scheduler, before pods are created."""
         return False

@@ -1,8 +1,8 @@
-"""So many bytes a second, counted after the fact: who has read too much waits. Pure."""
+"""A limit of bytes per second, applied after reading: a fast reader waits. Pure."""
 
 
 class Pace:
-    """Of one who reads, or of all together."""
+    """The limit of one reader, or of all readers together."""
 
     def __init__(self, bytes_per_s: float, burst_s: float = 1.0) -> None:
         self._rate = bytes_per_s
@@ -10,7 +10,7 @@ class Pace:
         self._free_at_s = 0.0
 
     def wait_s(self, now_s: float) -> float:
-        """How long to wait before reading on."""
+        """Return the seconds to wait before reading on."""
         return max(0.0, self._free_at_s - now_s - self._burst_s)
 
     def read(self, size: int, now_s: float) -> None:

@@ -1,10 +1,9 @@
-"""The pods that we make, whoever makes them: one fixed schema. Pure.
+"""The fixed schema of Berthmaster's pods. Pure.
 
-What people ask for fills in image, command, arguments, environment, amounts, tolerations and labels
-of nodes, and the runtime that they name puts in what its operator allows (templates.py). Beyond
-that nothing: nothing privileged, nothing of the host, no Secret but the tenant's own and those of
-the runtime, no rights in the cluster but those of an account that the queue names, no GPU but those
-that were asked for.
+A request sets image, command, arguments, environment, resources, tolerations and node labels. The
+named runtime adds what its operator allows (templates.py). Everything else is excluded: privileges,
+host access, Secrets except the tenant's and the runtime's, rights in the cluster except those of
+the queue's service account, and GPUs beyond the request.
 """
 
 import re
@@ -16,14 +15,14 @@ from berthmaster.lib.engine.fleet.pieces import tolerations_of
 from berthmaster.lib.messages.workload import PodSet, RunSpec, Toleration
 
 CONTAINER: Final = "main"
-# Container runtimes hand in the devices that some variables name, whatever the device plugin gave.
-# Others say to a driver or to a sharing layer which of a pod's devices, or how much of one, a
-# process may take: HAMi-core's limit 0 is that of the first device that CUDA_VISIBLE_DEVICES names.
-# Device plugins, operators and the executor set them. The rule goes by the words in a name, so that
-# it holds for makers whose devices nobody here has seen.
+# Some variables make a container runtime add the named devices, whatever the device plugin
+# allocated. Others tell a driver or a sharing layer which of a pod's devices, or how much of one, a
+# process may use. Example: HAMi-core's limit 0 applies to the first device in CUDA_VISIBLE_DEVICES.
+# Only device plugins, operators and the executor may set these variables. The rule matches words in
+# a name, so that the rule covers makers whose devices were never tested here.
 OPENS_GPUS: Final = "NVIDIA_VISIBLE_DEVICES"
 FOR_DEVICE_PLUGINS: Final = re.compile(
-    # Any maker's: CUDA_, ROCR_, HIP_, HABANA_, ASCEND_RT_, MLU_, NEURON_RT_VISIBLE_CORES, …
+    # Of all makers: CUDA_, ROCR_, HIP_, HABANA_, ASCEND_RT_, MLU_, NEURON_RT_VISIBLE_CORES, …
     r"(?:\w+_)?VISIBLE_(?:\w+_)?(?:DEVICE|CORE|CHIP|MODULE|GPU|NPU|XPU|TPU|CARD|DIE|ACCELERATOR)S?\Z"
     r"|(?:\w+_)?(?:DEVICE_ORDINAL|AFFINITY_MASK|DEVICE_SELECTOR|DEVICE_FILTER|DEVICE_ALLOWLIST)\Z"
     r"|\w+_(?:VNPU_SPECS|DEVICE_IDS?|DEVICE_LIST|MODULE_IDS?|PHYSICAL_DEVICES?)\Z"
@@ -34,24 +33,24 @@ FOR_DEVICE_PLUGINS: Final = re.compile(
     r"|CUDA_(?:DISABLE_CONTROL|OVERSUBSCRIBE|DEVICE_(?:MEMORY|SM)_LIMIT(?:_\d+)?)\Z"
     r"|CUDA_(?:DEVICE_MEMORY_SHARED_CACHE|TASK_PRIORITY)\Z|GPU_CORE_UTILIZATION_POLICY\Z"
     r"|CUDA_MPS_\w+\Z|(?:VGPU|HAMI|LIBCUDA_LOG)_\w+\Z"
-    # AMD's share of compute units, and Intel's view of tiles and of SR-IOV functions.
+    # AMD's compute unit masks, and Intel's view of tiles and of SR-IOV functions.
     r"|(?:HSA|ROC)_(?:CU_MASK\w*|GLOBAL_CU_MASK)\Z|ZE_\w*DEVICE_HIERARCHY\Z|ZEX_NUMBER_OF_CCS\Z"
-    # TPUs: which chips, and where they are in the slice.
+    # TPUs: the chips, and their position in the slice.
     r"|(?:CLOUD_)?TPU_(?:VISIBLE_\w+|CHIPS?_\w+|PROCESS_\w+|HOST_BOUNDS|ACCELERATOR_TYPE|TOPOLOGY\w*"
     r"|WORKER_\w+|TASK_ID|SKIP_MDS_QUERY)\Z"
     # Huawei's, Habana's and AWS's.
     r"|ASCEND_(?:RUNTIME_OPTIONS|ALLOW_LINK)\Z|HABANA_RUNTIME_\w+\Z|NEURON_RT_(?:NUM|VIRTUAL)_\w+\Z"
     r"|(?:RBLN|FURIOSA|QAIC|TT)_DEVICES?\Z"
 )
-# What of a driver a container gets. Some bring device files beside those of its GPUs: graphics and
-# display bring /dev/dri and /dev/nvidia-modeset, and "all" is both. These bring libraries only.
+# The driver capabilities of a container. Some add device files beyond the GPUs: graphics and
+# display add /dev/dri and /dev/nvidia-modeset, and "all" includes both. These add libraries only.
 _CAPABILITIES: Final = re.compile(r"\w+_DRIVER_CAPABILITIES\Z")
 LIBRARIES_ONLY: Final = ("compute", "utility", "video", "compat32", "ngx")
 Document = dict[str, Any]
-GPU_CLAIM: Final = "gpu"  # what pods call the claim of their GPUs
-# Of what a request names: a template, of which each pod gets its own, or a claim that all share.
+GPU_CLAIM: Final = "gpu"  # name of a pod's claim for its GPUs
+# An existing ResourceClaimTemplate, with one claim for each pod, or a ResourceClaim shared by all.
 Existing = Literal["template", "claim"]
-HARDENED: Final[Document] = {  # every container that we make
+HARDENED: Final[Document] = {  # security context of every container
     "allowPrivilegeEscalation": False,
     "privileged": False,
     "capabilities": {"drop": ["ALL"]},
@@ -67,19 +66,23 @@ def pod_spec(
     devices: Mapping[str, str],
     env: Mapping[str, str] = {},
 ) -> Document:
-    """The specification of one pod. ``tenant``: whose Secrets it may read. ``account``: a service
-    account, "" = the namespace's own, whose token is not handed in then. ``devices``: extended
-    resources and how many of each. ``env``: variables that are ours to set."""
+    """Return the specification of one pod.
+
+    - ``tenant``: owner of the readable Secrets.
+    - ``account``: a service account. "" = the namespace's default, without a mounted token.
+    - ``devices``: number of each extended resource.
+    - ``env``: variables set by the executor.
+    """
     amounts = {"cpu": f"{pods.cpu_milli}m", "memory": f"{pods.memory_mib}Mi"}
     limits = dict(devices)
-    if pods.memory_mib:  # beyond it the pod is ended, and none beside it
+    if pods.memory_mib:  # above the limit this pod is killed, and no other pod
         limits["memory"] = amounts["memory"]
     spec: Document = {
         "restartPolicy": "Never",
         "containers": [_container(run, pods, tenant, amounts | dict(devices), limits, env)],
         "securityContext": {"seccompProfile": {"type": "RuntimeDefault"}},
         "enableServiceLinks": False,
-        # Whoever needs the cluster's API says so by naming an account in the queue.
+        # A job that needs the cluster's API has a queue with a service account.
         "automountServiceAccountToken": bool(account),
     }
     if account:
@@ -92,7 +95,7 @@ def pod_spec(
 
 
 def tpu_nodes(pods: PodSet) -> list[Document]:
-    """Which TPUs will do, as expressions over the labels of their nodes."""
+    """Return the node label requirements for the pod's TPUs."""
     if not pods.tpus:
         return []
     kinds = (tpu.ACCELERATOR_LABEL, list(pods.tpu_accelerators))
@@ -101,18 +104,17 @@ def tpu_nodes(pods: PodSet) -> list[Document]:
 
 
 def one_of(key: str, values: list[str]) -> Document:
-    """A label has one of some values."""
+    """Return the requirement that a label has one of some values."""
     return {"key": key, "operator": "In", "values": values}
 
 
 def from_annotation(name: str) -> Document:
-    """The value of a variable that is an annotation of its pod."""
+    """Return the source of a variable with the value of the pod's annotation."""
     return {"fieldRef": {"fieldPath": f"metadata.annotations['{name}']"}}
 
 
 def use_claims(spec: Document, existing: Mapping[str, Existing], gpus: str = "") -> None:
-    """Have a pod use claims: those that the request names, and one of its GPUs from the template
-    ``gpus``, "" = none."""
+    """Add the request's claims to a pod, and one for GPUs from the template ``gpus``, if any."""
     named = [{"name": GPU_CLAIM, "resourceClaimTemplateName": gpus}] if gpus else []
     for number, (name, kind) in enumerate(existing.items()):
         key = "resourceClaimTemplateName" if kind == "template" else "resourceClaimName"
@@ -124,8 +126,10 @@ def use_claims(spec: Document, existing: Mapping[str, Existing], gpus: str = "")
 
 
 def is_for_device_plugins(name: str, value: str | None) -> bool:
-    """Whether a variable says which devices a container sees, or how much of them; ``value``: None
-    = not known here."""
+    """Return whether a variable selects devices of a container, or an amount of them.
+
+    ``value``: None = unknown here.
+    """
     if _CAPABILITIES.match(name):
         wanted = [each.strip() for each in (value or "").split(",")]
         return value is None or not set(wanted) <= {"", *LIBRARIES_ONLY}
@@ -155,7 +159,7 @@ def _container(
         for name, value in sorted(run.env.items())
         if not is_for_device_plugins(name, value)
     }
-    if not pods.gpus:  # else images that say "all", as CUDA's do, see every GPU of the node
+    if not pods.gpus:  # else images with the value "all", such as CUDA's, see every GPU
         plain[OPENS_GPUS] = "void"
     plain |= ours
     env: list[Document] = [{"name": name, "value": value} for name, value in plain.items()]

@@ -1,14 +1,13 @@
-"""What a job says of itself on its standard output: how far it is, and where its checkpoints are.
+"""A job's reports on its standard output: its progress and its checkpoints.
 
-A line for it begins with the word ``BERTH``, a blank and an object of JSON::
+A report is a line with the word ``BERTH``, a blank and a JSON object::
 
     BERTH {"step": 400, "loss": 0.71, "eta_s": 5400}
     BERTH {"checkpoint": {"step": 400, "uri": "s3://runs/train-1/400"}}
 
-One line may say both. Launchers write whose line it is before it (``[rank0]:``,
-``[1,0]<stdout>:``): what begins with a bracket and is short is passed over. Other fields are the
-job's own and are left alone; a loss that is no number (``NaN``) counts as none. What cannot be read
-is counted, and ends nothing.
+One line may report both. Launchers prefix a line with its rank (``[rank0]:``, ``[1,0]<stdout>:``),
+so a short prefix in brackets is skipped. Other fields belong to the job and are ignored. A loss
+that is no number (``NaN``) counts as missing. Unreadable lines are counted, and cause no error.
 """
 
 import re
@@ -38,16 +37,16 @@ _DECODER: Final = msgspec.json.Decoder(_Said)
 
 
 class Heard(NamedTuple):
-    """The newest of each that some lines say."""
+    """The newest progress and checkpoint in some lines."""
 
     progress: Progress | None = None
     checkpoint: Checkpoint | None = None
-    said_ns: int = 0  # when that progress was written; 0 = nobody knows
-    unreadable: int = 0  # lines that begin as they should, and say nothing that can be understood
+    said_ns: int = 0  # time of this progress in nanoseconds since 1970; 0 = unknown
+    unreadable: int = 0  # malformed lines with the prefix
 
 
 def heard_in(lines: Iterable[bytes]) -> Heard:
-    """Lines of a log as the kubelet gives them, or without its times, in their order."""
+    """Return the reports in lines of a log, with or without the kubelet's times, in order."""
     progress: Progress | None = None
     checkpoint: Checkpoint | None = None
     said_ns = unreadable = 0
@@ -71,7 +70,7 @@ def heard_in(lines: Iterable[bytes]) -> Heard:
 
 
 def _decoded(body: bytes) -> _Said | None:
-    """None: it cannot be understood."""
+    """Decode a report, or return None for a malformed one."""
     if len(body) > MAX_SAID_BYTES:
         return None
     try:

@@ -1,17 +1,17 @@
-"""How the pods of a gang find each other: a Service that gives them names, and variables. Pure.
+"""Rendezvous of a gang's pods: a Service for their host names, and variables. Pure.
 
-The Service has no address (headless) and belongs to the job object, so it goes with it. With it a
-pod is ``<host>.<service>``, from before it is ready: whoever waits for the others must find them.
+The Service is headless and owned by the job object, so Kubernetes deletes both together. A pod's
+host name is ``<host>.<service>``, published before the pod is ready, because peers wait for each
+other at their start.
 
 Pods are numbered over all pod sets, in the order of the request. The number within a pod set is the
-Job's index, which the API hands in. What has to be added to it for later pod sets only a shell can
-add, so requests of several pod sets that name a runtime and a command are started by ``/bin/sh``;
-others of several pod sets are told both numbers and no rank.
+Job's index, set by the API. For later pod sets only a shell can add the offset. Requests with
+several pod sets, a runtime and a command therefore start by ``/bin/sh``. Other requests with
+several pod sets get both numbers and no rank.
 
-A part of a job that is divided over clusters is a world of its own: no cluster knows the names of
-another. Where the job says at which address its first pod is reachable, all parts are one world,
-and the pods of later parts are numbered on from those of the parts before, as those of later pod
-sets are.
+Each part of a job divided over clusters is a world of its own, because no cluster resolves names of
+another. If the job states an address of its first pod, all parts form one world. The pods of later
+parts are then numbered after those of earlier parts.
 """
 
 from collections.abc import Iterator, Sequence
@@ -23,11 +23,11 @@ from berthmaster.lib.jobs.pods import Document, from_annotation
 from berthmaster.lib.lifecycle.pods import is_elastic, least, most
 from berthmaster.lib.messages.workload import JobRequest, PodSet
 
-SERVICE: Final = "berthmaster.io/service"  # annotation: the Service that its pods are named by
-PORT: Final = 29500  # torchrun's own
+SERVICE: Final = "berthmaster.io/service"  # annotation: Service of the pods' host names
+PORT: Final = 29500  # torchrun's default
 JAX_PORT: Final = 8476
 MEGASCALE_PORT: Final = 8080
-MAX_HOSTS_CHARS: Final = 32 * 1024  # an object has a size, and so has a variable
+MAX_HOSTS_CHARS: Final = 32 * 1024  # limit, as objects and variables are limited in size
 _RANKS: Final = ("RANK", "NODE_RANK", "PET_NODE_RANK", "JAX_PROCESS_ID")
 _SHELL: Final = "; ".join(
     (
@@ -39,39 +39,39 @@ _SHELL: Final = "; ".join(
 
 
 class Peers(NamedTuple):
-    """Who is in a gang."""
+    """The members of a gang."""
 
-    service: str  # "" = nobody else is
-    hosts: tuple[str, ...]  # of each pod set: what the names of its pods begin with
+    service: str  # "" = no other members
+    hosts: tuple[str, ...]  # of each pod set: prefix of its pods' host names
     counts: tuple[int, ...]
-    before: int = 0  # pods of the same world in other clusters, which are numbered before these
-    beyond: int = 0  # and after these
-    address: str = ""  # of the first pod of the world; "" = it is here
-    kind: JobKind = JOB  # of their job object
+    before: int = 0  # pods in other clusters with lower ranks in this world
+    beyond: int = 0  # pods in other clusters with higher ranks
+    address: str = ""  # of the world's first pod; "" = in this cluster
+    kind: JobKind = JOB  # of the gang's job object
 
     @property
     def pods(self) -> int:
-        """How many there are in this world."""
+        """The number of pods in this world."""
         return self.before + sum(self.counts) + self.beyond
 
     @property
     def number_source(self) -> Document:
-        """A pod's number within its set, as the API hands it to its containers."""
+        """The source of a pod's number within its set, for a variable."""
         return from_annotation(self.kind.index_annotation)
 
     @property
     def is_offset(self) -> bool:
-        """Whether some pods have another rank than their index."""
+        """Whether the rank of some pod differs from its index."""
         return len(self.counts) > 1 or self.before > 0
 
     def host(self, set_number: int, index: int) -> str:
-        """Where a pod is found."""
+        """Return the host name of a pod."""
         if not self.service:
             return "localhost"
         return f"{self.hosts[set_number]}{index}.{self.service}"
 
     def offset(self, set_number: int) -> int:
-        """How many pods come before those of a set."""
+        """Return the number of pods before a pod set."""
         return self.before + sum(self.counts[:set_number])
 
 
@@ -79,13 +79,15 @@ NOBODY: Final = Peers("", (), ())
 
 
 def peers_of(request: JobRequest, name: str, kind: JobKind = JOB) -> Peers:
-    """Return the peers of a gang, ``NOBODY`` where their controller has them find each other.
-    ``name``, ``kind``: of the job object."""
+    """Return the peers of a gang, or ``NOBODY`` if the kind's controller joins its pods.
+
+    ``name`` and ``kind`` belong to the job object.
+    """
     if not kind.joins_peers:
         return NOBODY
     counts = tuple(pods.count for pods in request.pod_sets)
     hosts = tuple(kind.host_prefix(name, number) for number in range(len(counts)))
-    # Services may have to begin with a letter, and ids need not.
+    # Some clusters require a Service name to begin with a letter, but an id may begin with a digit.
     some = sum(map(most, request.pod_sets)) > 1
     peers = Peers(f"g-{name}" if some else "", hosts, counts, kind=kind)
     if (part := request.part) is not None and part.address:
@@ -95,14 +97,15 @@ def peers_of(request: JobRequest, name: str, kind: JobKind = JOB) -> Peers:
 
 
 def is_told(request: JobRequest, peers: Peers) -> bool:
-    """Whether pods are told of each other. One alone is if it names a runtime, which counts on
-    it."""
+    """Return whether pods get the variables. A single pod does if its runtime needs them."""
     return peers.pods > 1 or (peers.pods == 1 and request.runtime is not None)
 
 
 def join(spec: Document, request: JobRequest, peers: Peers, set_number: int) -> None:
-    """Tell the pods of a set who they are and where the others are. What the request itself sets
-    stays. The variables come first, since others may be made of them."""
+    """Add rank and peers to the pods of a set. Variables of the request are kept.
+
+    The new variables come first, because others may refer to them.
+    """
     pods = request.pod_sets[set_number]
     [main] = spec["containers"]
     own = {each["name"] for each in main.get("env", [])}
@@ -116,7 +119,7 @@ def join(spec: Document, request: JobRequest, peers: Peers, set_number: int) -> 
 
 
 def service(name: str, whose: Document, owner: Document) -> Document:
-    """The Service, owned by the job object. ``whose``: labels that all pods of the attempt have."""
+    """Return the Service, owned by the job object. ``whose``: labels of all pods of the attempt."""
     return {
         "apiVersion": "v1",
         "kind": "Service",
@@ -158,14 +161,14 @@ def _env(request: JobRequest, peers: Peers, set_number: int, pods: PodSet) -> It
 
 
 def _nodes(request: JobRequest, peers: Peers) -> str:
-    """As torchrun's ``--nnodes`` has it: with the least and the most, if their number varies."""
+    """Return torchrun's ``--nnodes``: minimum and maximum if the number of pods varies."""
     if not is_elastic(request):
         return str(peers.pods)
     return f"{sum(map(least, request.pod_sets))}:{sum(map(most, request.pod_sets))}"
 
 
 def _of_tpus(sets: Sequence[PodSet], peers: Peers, set_number: int) -> Iterator[Document]:
-    """Each pod set of TPUs is a slice of its own, or several of one pod each."""
+    """Yield the TPU variables. A pod set with TPUs is one slice, or several of one pod each."""
     yield {"name": "TPU_WORKER_ID", "valueFrom": peers.number_source}
     hosts = ",".join(peers.host(set_number, n) for n in range(peers.counts[set_number]))
     if len(hosts) <= MAX_HOSTS_CHARS:

@@ -1,6 +1,6 @@
-"""What a runtime's template makes of a pod that we have drawn up. Pure.
+"""A runtime's template applied to a pod. Pure.
 
-Whatever the template says, its containers get no more rights than ours: see pods.py.
+Containers of a template get no more rights than Berthmaster's own (pods.py).
 """
 
 from collections.abc import Iterable, Mapping
@@ -10,12 +10,11 @@ from berthmaster.lib.jobs.pods import HARDENED, OPENS_GPUS, Document, is_for_dev
 from berthmaster.lib.messages.runtimes import ObjectKey, PodTemplate, RuntimeSidecar, RuntimeVolume
 from berthmaster.lib.messages.workload import PodSet
 
-SHARED_MEMORY: Final = "shm"  # the volume of /dev/shm; no other has this name
+SHARED_MEMORY: Final = "shm"  # volume of /dev/shm, a reserved name
 
 
 def apply(spec: Document, pods: PodSet, template: PodTemplate) -> None:
-    """Put the template into the specification of a pod of this set, whose amounts hold what the
-    sidecars take."""
+    """Apply the template to a pod of this set, whose resources include the sidecars'."""
     [main] = spec["containers"]
     _take_off(main, pods, template.sidecars)
     if template.command:
@@ -56,7 +55,7 @@ def apply(spec: Document, pods: PodSet, template: PodTemplate) -> None:
 
 
 def _take_off(main: Document, pods: PodSet, sidecars: Iterable[RuntimeSidecar]) -> None:
-    """The job's own container has what its sidecars leave."""
+    """Give the job's container the pod's resources without those of the sidecars."""
     cpu_milli = pods.cpu_milli - sum(one.cpu_milli for one in sidecars)
     memory_mib = pods.memory_mib - sum(one.memory_mib for one in sidecars)
     resources = main["resources"]
@@ -105,7 +104,7 @@ def _mount(volume: RuntimeVolume) -> Document:
 
 
 def _sidecar(sidecar: RuntimeSidecar, volumes: Iterable[RuntimeVolume]) -> Document:
-    """Started before the job's container and ended after it: an init container that goes on."""
+    """Return an init container that starts before the job's container and ends after it."""
     amounts = {"cpu": f"{sidecar.cpu_milli}m", "memory": f"{sidecar.memory_mib}Mi"}
     env: list[Document] = [{"name": OPENS_GPUS, "value": "void"}]
     env += _env(sidecar.env, sidecar.secret_env, {})

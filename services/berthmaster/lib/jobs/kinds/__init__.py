@@ -1,1 +1,1 @@
-"""The kinds of job objects that an attempt can be, a file each; table.py lists them."""
+"""The kinds of job objects for an attempt, a file each. table.py lists the kinds."""

@@ -1,6 +1,6 @@
 """A Job: one pod set. Pure.
 
-No pod is made twice (``backoffLimit`` 0), so the first failure ends the attempt.
+Failed pods are not created again (``backoffLimit`` 0), so the first failure ends the attempt.
 """
 
 from typing import Final
@@ -15,7 +15,7 @@ from berthmaster.lib.messages.workload import JobRequest, PodSet
 class _Job(JobKind):
     name = "Job"
     resource = JOBS
-    max_name_chars = 58  # a pod's host name is the Job's with its index, at most 63
+    max_name_chars = 58  # a host name is the Job's name with an index, at most 63
     stops_by_suspending = True
 
     def fits(self, request: JobRequest, via: Via) -> bool:

@@ -1,4 +1,4 @@
-"""A JobSet: any number of pod sets, a Job each. All or nothing, as in a Job. Pure."""
+"""A JobSet: any number of pod sets, one Job each. The first failure ends the attempt. Pure."""
 
 from typing import Final
 
@@ -25,7 +25,7 @@ class _JobSet(JobKind):
         specs = [job_spec(pods, template, plan.left_s) for pods, template in sets]
         return {
             "failurePolicy": {"maxRestarts": 0},
-            "network": {"enableDNSHostnames": False},  # the Service of all gangs is ours
+            "network": {"enableDNSHostnames": False},  # the executor creates the Service
             "replicatedJobs": [
                 {"name": f"s{number}", "replicas": 1, "template": {"spec": each}}
                 for number, each in enumerate(specs)

@@ -1,7 +1,7 @@
-"""What a kind of job object has to say for itself. Pure.
+"""The properties of a kind of job object. Pure.
 
-A new kind is a file with one object of `JobKind`, and a line of the table (table.py). Its defaults
-are what most kinds are like.
+A new kind is a file with one `JobKind` object, and a line in the table (table.py). The defaults fit
+most kinds.
 """
 
 from collections.abc import Sequence
@@ -18,51 +18,51 @@ from berthmaster.lib.messages.workload import JobRequest
 
 
 class JobPlan(NamedTuple):
-    """What the specification of a job object is made from."""
+    """The inputs of a job object's specification."""
 
     request: JobRequest
-    templates: Sequence[Document]  # of the pods of each pod set
-    left_s: int | None = None  # seconds that its pods may run; None = no limit
-    service: str = ""  # Service by which its pods find each other; "" = they do not
+    templates: Sequence[Document]  # pod template of each pod set
+    left_s: int | None = None  # remaining run time of the pods; None = no limit
+    service: str = ""  # Service of the pods' host names; "" = none
     queue: str = ""  # Volcano's queue
-    scheduler: str = ""  # name of the scheduler that starts the pods
+    scheduler: str = ""  # name of the pods' scheduler
 
 
 class Failure(NamedTuple):
-    """Why an object failed, where no pod is left to say so."""
+    """Why an object failed, where no pod is left to show the reason."""
 
     reason: str
-    by_job: bool  # the job failed by itself; False: its controller did not run it
+    by_job: bool  # the job itself failed; False: its controller did not run the job
     exit_code: int | None = None
 
 
 class JobKind(Protocol):
     """One kind of job object."""
 
-    name: ClassVar[str]  # in a cluster's profile, such as RayJob
+    name: ClassVar[str]  # name in a cluster's profile, such as RayJob
     resource: ClassVar[Resource]
-    max_name_chars: ClassVar[int]  # of an object; the names of its pods must fit into 63
+    max_name_chars: ClassVar[int]  # of an object; its pods' names must fit into 63
     object_type: ClassVar[type[JobObject]] = JobObject
-    setting: ClassVar[str] = ""  # value of the setting `jobs` that turns it on; "" = always on
-    has_substitute: ClassVar[bool] = False  # where rights are missing, another kind is made instead
-    needs_letter: ClassVar[bool] = False  # a name must begin with a letter
+    setting: ClassVar[str] = ""  # value of the setting `jobs` for this kind; "" = always enabled
+    has_substitute: ClassVar[bool] = False  # without the rights, another kind is used instead
+    needs_letter: ClassVar[bool] = False  # names must begin with a letter
     index_annotation: ClassVar[str] = INDEX  # of a pod: its number within its pod set
-    joins_peers: ClassVar[bool] = True  # we tell its pods of each other
-    is_gang: ClassVar[bool] = False  # its scheduler starts all of its pods or none
+    joins_peers: ClassVar[bool] = True  # the executor adds variables with the peers
+    is_gang: ClassVar[bool] = False  # its scheduler starts all pods or none
     lacks_gangs: ClassVar[frozenset[Gangs]] = frozenset()  # groups that its pods cannot name
-    has_queue: ClassVar[bool] = False  # its own scheduler's queue admits it, then pods are made
-    stops_by_suspending: ClassVar[bool] = False  # suspended, it ends its pods and starts none
-    replaces_pods: ClassVar[bool] = False  # its controller creates a failed pod again
-    ends_on_eviction: ClassVar[bool] = False  # and ends all pods when one of them is evicted
-    pod_failures: ClassVar[frozenset[str]] = frozenset()  # reasons that say only: a pod failed
+    has_queue: ClassVar[bool] = False  # its scheduler's queue admits the job before pods exist
+    stops_by_suspending: ClassVar[bool] = False  # suspending ends all pods and starts none
+    replaces_pods: ClassVar[bool] = False  # its controller creates failed pods again
+    ends_on_eviction: ClassVar[bool] = False  # one evicted pod ends all pods
+    pod_failures: ClassVar[frozenset[str]] = frozenset()  # reasons that only mean: a pod failed
 
     @property
     def definition(self) -> str:
-        """Name of its CustomResourceDefinition; a Job, which is built in, has none."""
+        """The name of the kind's CustomResourceDefinition. The built-in Job has none."""
         return f"{self.resource.plural}.{self.resource.group}"
 
     def fits(self, request: JobRequest, via: Via) -> bool:
-        """Whether a request can be such an object, in a cluster that serves the kind."""
+        """Return whether a request can use this kind, in a cluster that serves the kind."""
         ...
 
     def spec(self, plan: JobPlan) -> Document:
@@ -70,17 +70,17 @@ class JobKind(Protocol):
         ...
 
     def part_name(self, name: str, number: int) -> str:
-        """Name the part of an object that is made for one of its pod sets."""
+        """Return the name of an object's part for one of its pod sets."""
         return f"{name}-s{number}"
 
     def host_prefix(self, name: str, number: int) -> str:
-        """Return the beginning of the host names of a pod set, before a pod's index."""
+        """Return the prefix of a pod set's host names, before a pod's index."""
         return f"{self.part_name(name, number)}-"
 
     def complete_pod(self, spec: Document, left_s: int | None) -> None:
-        """Add to a pod what other kinds' controllers add by themselves."""
+        """Add fields to a pod that other kinds' controllers add by themselves."""
         return
 
     def failure(self, why: Condition) -> Failure | None:
-        """Return why an object failed as its controller says, None if only pods say why."""
+        """Return the controller's reason for a failure, or None if only pods show the reason."""
         return None

@@ -1,17 +1,17 @@
-"""A request with a runtime of Ray as KubeRay wants it: a RayJob in place of a Job of ours. Pure.
+"""A request with a runtime of Ray as a RayJob for KubeRay, in place of a Job. Pure.
 
-Rules of this file:
+Rules:
 
-- Each pod is a group of its own, so that each is known by its name in the attempt, stands where it
-  was placed, and is made from the same template as any other pod of ours: volumes, Secrets, rights.
-- KubeRay submits the command to the head by HTTP: no pod is made that nobody placed. Ray would keep
-  what the command writes in a file of the head; it goes to the log of the head's container instead,
-  where logs and what jobs say of themselves are read.
-- KubeRay has one try: whether there is another is decided by us. When the job is over it removes
-  its cluster, so that nothing holds GPUs.
-- What KubeRay's definitions have no field for (groups of Kubernetes' own) is not used here.
-- What starts in a queue of the cluster, varies in size, is a part of a job over clusters, or has
-  more pods than fit into one object, stays a Job of ours, as where KubeRay is not served.
+- Each pod is a worker group of its own. So each pod keeps its name in the attempt and its
+  placement, and uses the same template as other pods: volumes, Secrets, rights.
+- KubeRay submits the command to the head by HTTP, so no unplaced pod is created. Ray would write
+  the command's output to a file of the head. The output goes to the log of the head's container
+  instead, the source of logs and progress reports.
+- KubeRay runs the job once, because Berthmaster decides about retries. After the job KubeRay
+  removes its cluster, so that no GPU stays allocated.
+- Features without a field in KubeRay's definitions are not used, such as Kubernetes' own groups.
+- Jobs in a queue of the cluster, elastic jobs, parts of divided jobs and jobs with too many pods
+  for one object use Jobs, as in clusters without KubeRay.
 """
 
 import copy
@@ -32,7 +32,7 @@ from berthmaster.lib.messages.placement import Via
 from berthmaster.lib.messages.workload import JobRequest
 
 MAX_PODS: Final = 100
-APP_FAILED: Final = "AppFailed"  # KubeRay's word for a job that failed by itself
+APP_FAILED: Final = "AppFailed"  # KubeRay's reason for a job that failed by itself
 _EXIT_CODE: Final = re.compile(r"exit code (\d{1,3})\b")
 _TO_THE_LOG: Final = (
     'o=/proc/1/fd/1; if (: >> "$o") 2>/dev/null; then exec "$@" >> "$o" 2>&1; fi; exec "$@"'
@@ -40,9 +40,9 @@ _TO_THE_LOG: Final = (
 
 
 class RayStatus(JobStatus, frozen=True):
-    job_status: str = ""  # what Ray says of the job
-    job_deployment_status: str = ""  # what KubeRay says of it and its cluster
-    reason: str = ""  # why that is Failed
+    job_status: str = ""  # of the job, by Ray
+    job_deployment_status: str = ""  # of job and cluster, by KubeRay
+    reason: str = ""  # why the deployment status is Failed
     message: str = ""
 
 
@@ -51,7 +51,7 @@ class RayJobObject(JobObject, frozen=True):
 
     @property
     def conditions(self) -> tuple[Condition, ...]:
-        """How it stands, from what Ray and KubeRay say."""
+        """The conditions of a Job for the status of Ray and KubeRay."""
         status = self.status
         match status.job_deployment_status:
             case "Complete" if status.job_status == "SUCCEEDED":
@@ -71,11 +71,11 @@ class RayJobObject(JobObject, frozen=True):
 class _RayJob(JobKind):
     name = "RayJob"
     resource = RAY_JOBS
-    max_name_chars = 47  # KubeRay's bound
+    max_name_chars = 47  # KubeRay's limit
     object_type = RayJobObject
     has_substitute = True
-    needs_letter = True  # KubeRay makes Services of its name, which may have to begin so
-    joins_peers = False  # Ray does
+    needs_letter = True  # KubeRay creates Services with this name
+    joins_peers = False  # Ray joins the pods
     lacks_gangs = frozenset({Gangs.KUBERNETES, Gangs.WORKLOAD})
     stops_by_suspending = True
     replaces_pods = True
@@ -124,7 +124,7 @@ class _RayJob(JobKind):
         return made
 
     def failure(self, why: Condition) -> Failure | None:
-        """KubeRay removes the pods of a job that has failed, so they say nothing any more."""
+        """Return the failure, since KubeRay removes the pods of a failed job."""
         if why.reason == APP_FAILED:
             code = _EXIT_CODE.search(why.message)
             return Failure(why.message, by_job=True, exit_code=int(code[1]) if code else None)
@@ -132,7 +132,7 @@ class _RayJob(JobKind):
 
 
 def _pod(template: Document, name: str) -> Document:
-    """One pod. What it runs is KubeRay's to say: Ray itself."""
+    """Return the template of one pod, without its command, since KubeRay runs Ray there."""
     pod = copy.deepcopy(template)
     pod["metadata"]["labels"][labels.POD] = labels.value(name)
     if labels.value(name) != name:
@@ -147,8 +147,10 @@ RAY_JOB: Final = _RayJob()
 
 
 def made_as(request: JobRequest, via: Via, kinds: Collection[str] | None) -> str:
-    """What Ray's pods are made by in a cluster of these kinds of jobs, in words; "" = it is none of
-    Ray's, or nobody says."""
+    """Return how a cluster with these kinds of jobs runs Ray's pods, as text.
+
+    "" = the request does not use Ray, or the kinds are unknown.
+    """
     used = request.runtime_used
     if used is None or not used.template.kuberay or kinds is None:
         return ""
@@ -158,6 +160,6 @@ def made_as(request: JobRequest, via: Via, kinds: Collection[str] | None) -> str
 
 
 def ray_words(kinds: Collection[str]) -> str:
-    """The same of any request that KubeRay may be for."""
+    """Return the same text for any request with a runtime of Ray."""
     served = RAY_JOB.name in kinds
     return "a RayJob: KubeRay is served" if served else "pods of ours: no KubeRay there"

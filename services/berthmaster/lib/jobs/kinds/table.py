@@ -1,4 +1,4 @@
-"""The kinds of job objects that an attempt can be. Pure."""
+"""The kinds of job objects for an attempt. Pure."""
 
 from collections.abc import Collection
 from typing import Final
@@ -15,7 +15,9 @@ KINDS: Final[tuple[JobKind, ...]] = (JOB, JOB_SET, RAY_JOB, VOLCANO_JOB)
 
 
 def kind_of(request: JobRequest, via: Via, usable: Collection[JobKind]) -> JobKind:
-    """Return the usable kind that a request becomes: the first that fits it, those that have a
-    substitute before their substitutes. Any request can be a JobSet, be it served or not."""
+    """Return the usable kind for a request: the first that fits, substitutes last.
+
+    Any request can be a JobSet, so JobSet is the default, even if not served.
+    """
     fitting = (kind for kind in KINDS if kind in usable and kind.fits(request, via))
     return min(fitting, key=lambda kind: not kind.has_substitute, default=JOB_SET)

@@ -1,18 +1,17 @@
-"""A Job of Volcano's (batch.volcano.sh): what of it is not as in a Job of Kubernetes'. Pure.
+"""A Job of Volcano (batch.volcano.sh): its differences from a Job of Kubernetes. Pure.
 
-Rules of this file:
+Rules:
 
-- Each pod set is a task. All pods of all tasks are one gang: Volcano starts so many or none.
-- As in a Job no pod is made twice: Volcano is told to terminate the whole when a pod fails or is
-  taken away, and keeps those that have ended, which say why. An attempt that was evicted there is
-  placed anew by us.
-- Its pods are numbered by Volcano, and told so under the name that Kubernetes' Jobs use, so that
-  one command runs under both.
-- A deadline is not among what Volcano keeps. The executor ends what is too late, and each pod has
-  the time that was left when it was made, so that it ends without an executor too.
-- It has no time to live after its end: who reads the end deletes it, and until then it tells it.
-- What starts in a queue of the cluster's Kueue, varies in size, or takes parts of GPUs that others'
-  schedulers hand out, is a Job or a JobSet in any case (lib/lifecycle/attempts.py).
+- Each pod set is a task. All pods of all tasks form one gang, and Volcano starts all or none.
+- As in a Job, pods are not created again. Volcano terminates the whole job when a pod fails or is
+  evicted, and keeps ended pods, which show the reason. Berthmaster places an evicted attempt again.
+- Volcano numbers the pods. The number is also set in the variable of Kubernetes' Jobs, so that one
+  command works with both.
+- Volcano has no deadline. The executor ends late jobs. Each pod also gets the time left at its
+  creation, and so ends without an executor too.
+- A Volcano Job has no TTL after its end: its executor reads the outcome, then deletes the job.
+- Jobs in a queue of the cluster's Kueue, elastic jobs, and jobs with GPU fractions allocated by
+  other schedulers are always Jobs or JobSets (lib/lifecycle/attempts.py).
 """
 
 from collections.abc import Mapping
@@ -30,17 +29,16 @@ from berthmaster.lib.messages.placement import Via
 from berthmaster.lib.messages.workload import JobRequest
 
 INDEX_VARIABLE: Final = "JOB_COMPLETION_INDEX"
-# Host names for pods; the Service that they are looked up in is ours, and who may talk to whom is
-# not for this to say.
+# Adds host names to pods. The Service is the executor's, and network policy is out of scope.
 _NAMES: Final = ["--publish-not-ready-addresses=true", "--disable-network-policy=true"]
-# What a phase of Volcano's is among a Job's conditions; others are of a job that is not over.
+# Volcano's phases of an ended job as conditions of a Job.
 _CONDITIONS: Final[Mapping[str, str]] = {
     "Completed": "Complete",
     "Terminating": "FailureTarget",
     "Terminated": "Failed",
     "Failed": "Failed",
 }
-_ABORTED: Final = ("Aborting", "Aborted")  # it may be resumed, as what is suspended may be
+_ABORTED: Final = ("Aborting", "Aborted")  # may be resumed, like a suspended job
 
 
 class VolcanoState(Struct, frozen=True):
@@ -57,7 +55,7 @@ class VolcanoJobObject(JobObject, frozen=True):
 
     @property
     def conditions(self) -> tuple[Condition, ...]:
-        """How it stands, from its phase."""
+        """The conditions of a Job for the phase."""
         state = self.status.state
         kind = _CONDITIONS.get(state.phase)
         if kind is None:
@@ -67,23 +65,23 @@ class VolcanoJobObject(JobObject, frozen=True):
 
     @property
     def suspended(self) -> bool:
-        """Whether no pod of it runs until it is resumed."""
+        """Whether all pods are stopped until the job is resumed."""
         return bool(self.spec.suspend) or self.status.state.phase in _ABORTED
 
     @property
     def waits_in_queue(self) -> bool:
-        """Whether its phase is from before its queue let it in, or its controller is late."""
+        """Whether the queue has not admitted the job yet, or the controller is late."""
         return self.status.state.phase in ("", "Pending")
 
 
 class _VolcanoJob(JobKind):
     name = NAME
     resource = VOLCANO_JOBS
-    max_name_chars = 52  # of a host name: -s15-4095
+    max_name_chars = 52  # a host name adds -s15-4095
     object_type = VolcanoJobObject
     setting = "volcano"
     has_substitute = True
-    needs_letter = True  # Volcano makes Services of its name, which may have to begin so
+    needs_letter = True  # Volcano creates Services with this name
     index_annotation = VOLCANO_INDEX
     is_gang = True
     has_queue = True
@@ -112,7 +110,7 @@ class _VolcanoJob(JobKind):
         return made
 
     def complete_pod(self, spec: Document, left_s: int | None) -> None:
-        """Give a pod its number within its set, and its time. What the request sets stays."""
+        """Set a pod's number within its set, and its time limit. The request's variables stay."""
         [main] = spec["containers"]
         env: list[Any] = main.get("env", [])
         if all(each["name"] != INDEX_VARIABLE for each in env):
