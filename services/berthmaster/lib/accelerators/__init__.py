@@ -1,4 +1,4 @@
-"""The one list of names by which pods request accelerators, and how each is allocated.
+"""The only list of names by which pods request accelerators, and how each is allocated.
 
-The package knows names and labels. It knows nothing of nodes, queues or messages.
+The package knows names and labels. Nodes, queues and messages are out of scope.
 """

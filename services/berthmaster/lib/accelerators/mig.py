@@ -1,14 +1,14 @@
-"""MIG profiles and the boards that are cut into them: how much of a board a slice has. Pure.
+"""MIG profiles and the boards that support them: the part of a board in a slice. Pure.
 
-``profile("1g.10gb.me")`` is one compute slice with 10 GB and the media engines. On an H100 it has
-1 of 7 compute slices and 1 of 8 memory slices; on an A100 with 40 GB it would have 2 of 8.
+``profile("1g.10gb.me")`` is one compute slice with 10 GB and the media engines. On an H100 this
+profile has 1 of 7 compute slices and 1 of 8 memory slices, on an A100 with 40 GB 2 of 8.
 
-Rules of this file:
+Rules:
 
 - Resources, labels and the driver spell one suffix in three ways: ``.me``, ``-me``, ``+me``. All
   are one profile. No board has both the driver's ``+me`` and its ``-me``.
-- A profile that is spelt otherwise is none: ``profile`` returns None, and callers report the name.
-- ``least_boards`` says how many boards a set of slices needs at least, and ``spread`` lays the
+- Other spellings are no profile: ``profile`` returns None, and callers report the name.
+- ``least_boards`` returns the minimum number of boards for a set of slices. ``spread`` lays the
   slices out on a number of boards.
 
 Source: NVIDIA, "MIG User Guide", supported profiles; the default configuration of mig-parted.
@@ -26,16 +26,16 @@ _NAMED_GB: Final = re.compile(r"([1-9][0-9]{1,2})gb?\b")
 
 
 class Profile(NamedTuple):
-    """What the name of a profile says."""
+    """A profile, parsed from its name."""
 
-    compute: int  # slices of compute that a pod gets
-    slices: int  # slices of compute of the GPU instance, which several compute instances may share
-    memory_gb: int  # of the GPU instance, as the name rounds it
+    compute: int  # compute slices of a pod
+    slices: int  # compute slices of the GPU instance, perhaps shared by several compute instances
+    memory_gb: int  # of the GPU instance, rounded as in the name
     suffix: str = ""  # me, me.all or gfx
 
     @property
     def name(self) -> str:
-        """The spelling that all spellings of this profile become, such as 1g.10gb.me."""
+        """The common spelling of a profile, such as 1g.10gb.me."""
         part = f"{self.compute}c." if self.compute != self.slices else ""
         suffix = f".{self.suffix}" if self.suffix else ""
         return f"{part}{self.slices}g.{self.memory_gb}gb{suffix}"
@@ -48,7 +48,7 @@ class Profile(NamedTuple):
 
 @lru_cache(maxsize=1024)
 def profile(name: str) -> Profile | None:
-    """Return what a profile's name says; None for a name that no profile is spelt like."""
+    """Parse a profile's name. Return None for any other name."""
     found = _PROFILE.match(name)
     if found is None:
         return None
@@ -62,17 +62,17 @@ def profile(name: str) -> Profile | None:
 
 @lru_cache(maxsize=1024)
 def one_spelling(name: str) -> str:
-    """Return the profile's one name; a name that is no profile stays as it is."""
+    """Return the profile's common spelling. Other names stay unchanged."""
     found = profile(name)
     return found.name if found is not None else name
 
 
-# NVIDIA itself spells these with -me: boards of the RTX PRO kind have them.
+# NVIDIA spells these with -me, on RTX PRO boards.
 _WITHOUT_MEDIA: Final = ("1g.24gb.me", "2g.48gb.me", "1g.16gb.me", "2g.32gb.me")
 
 
 def in_resource(name: str) -> str:
-    """Return the profile as the device plugin writes it behind nvidia.com/mig-."""
+    """Return the profile as the device plugin spells a resource after nvidia.com/mig-."""
     found = one_spelling(name)
     return name if found in _WITHOUT_MEDIA and name.endswith("-me") else found
 
@@ -84,15 +84,15 @@ MOST_SLICES: Final = 7  # of one board
 
 
 class Board(NamedTuple):
-    """Into how many slices a board can be cut."""
+    """The slices of a board."""
 
     compute: int = 7
     memory: int = 8
-    memory_gb: int = 0  # of the whole board, as its profiles count; 0 = unknown
-    media: int = 1  # slices with the suffix me that one board can have
+    memory_gb: int = 0  # of the whole board, as its profiles count memory; 0 = unknown
+    media: int = 1  # maximum slices with the suffix me on one board
 
     def memory_slices(self, of: Profile) -> int | None:
-        """Return the memory slices of a GPU instance; None for a profile this board has not."""
+        """Return the memory slices of a GPU instance, or None if the board lacks the profile."""
         sizes = _SIZES[self.compute].get(of.slices)
         if sizes is None:
             return None
@@ -102,7 +102,7 @@ class Board(NamedTuple):
         return wanted if wanted in sizes else None
 
 
-# By compute slices of a board: of each profile, the numbers of memory slices that it comes with.
+# By compute slices of a board: profile's compute slices -> possible numbers of memory slices.
 _SIZES: Final[Mapping[int, Mapping[int, tuple[int, ...]]]] = {
     7: {1: (1, 2), 2: (2,), 3: (4,), 4: (4,), 7: (8,)},
     4: {1: (1,), 2: (2,), 4: (4,)},
@@ -112,7 +112,7 @@ _SEVENTHS: Final = Board()
 _QUARTERS: Final = Board(4, 4)
 _HALVES: Final = Board(2, 2)
 
-# The first row whose words a model's name has. GB: where the name and the labels do not say them.
+# The first row that matches a model's name is used. GB apply unless name or labels state them.
 _BOARDS: Final[tuple[tuple[re.Pattern[str], Board], ...]] = tuple(
     (re.compile(rf"\b(?:{words})\b"), board)
     for words, board in (
@@ -137,21 +137,25 @@ _BOARDS: Final[tuple[tuple[re.Pattern[str], Board], ...]] = tuple(
 
 @lru_cache(maxsize=1024)
 def board_of(model: str, memory_mib: int = 0) -> Board:
-    """Return how a model is cut, by its name and by the memory that labels tell of a whole board
-    (0 = none do). A model that no row knows has sevenths, as all large boards have."""
+    """Return the slices of a model by its name, and by a whole board's memory (0 = unknown).
+
+    An unknown model has sevenths, like all large boards.
+    """
     words = " ".join(re.findall(r"[a-z0-9]+", model.lower()))
     board = next((board for row, board in _BOARDS if row.search(words)), _SEVENTHS)
     if memory_mib:
         return board._replace(memory_gb=round(memory_mib / 1024))
-    # A GH200 names the memory of its CPU in GB, and that of its GPU, where it differs, in G.
+    # A GH200 names its CPU memory in GB, and a differing GPU memory in G.
     own = words.replace("480gb", "")
     named = _NAMED_GB.search(own)
     return board._replace(memory_gb=int(named[1])) if named is not None else board
 
 
 def fitting(board: Board, slices: Iterable[tuple[Profile, int]]) -> Board:
-    """Return the board, of unknown memory where one of the profiles is none of its own: then
-    neither its name nor its label says how large the slices are."""
+    """Return the board, with unknown memory if some profile does not match the board.
+
+    In that case neither name nor label gives the size of the slices.
+    """
     if all(board.memory_slices(of) is not None for of, _ in slices):
         return board
     return board._replace(memory_gb=0)
@@ -159,20 +163,22 @@ def fitting(board: Board, slices: Iterable[tuple[Profile, int]]) -> Board:
 
 # ---- slices on boards
 
-_UNIT: Final = 420  # of one slice of a board: any part of a slice is a whole number of these
+_UNIT: Final = 420  # of one slice of a board, divisible by every fraction of a slice
 
 
 class _Size(NamedTuple):
-    """How much of a board something takes, in units of its slices."""
+    """An amount of a board, in units of its slices."""
 
     compute: int
     memory: int
 
 
 def _size_of(of: Profile, board: Board) -> _Size:
-    """Return what a slice takes of a board. A compute instance takes its part of the memory of its
-    GPU instance. A profile that the board has not counts by its name, and never as more than the
-    board."""
+    """Return the amount of a board in a slice.
+
+    A compute instance gets its part of the GPU instance's memory. A profile unknown to the board
+    counts by its name, at most the whole board.
+    """
     memory = board.memory_slices(of)
     if memory is None:
         memory = min(board.memory, _SIZES[7].get(of.slices, (of.slices,))[0])
@@ -181,18 +187,18 @@ def _size_of(of: Profile, board: Board) -> _Size:
 
 
 def milli_of(of: Profile, board: Board) -> int:
-    """Return the thousandths of a board's compute that a slice has, rounded down."""
+    """Return the thousandths of a board's compute in a slice, rounded down."""
     return min(of.compute, board.compute) * 1000 // board.compute
 
 
 def least_boards(board: Board, slices: Iterable[tuple[Profile, int]]) -> int:
-    """Return how many boards hold so many slices of these profiles at least."""
+    """Return the minimum number of boards for these slices."""
     compute = memory = media = all_media = most = 0
     for of, count in slices:
         size = _size_of(of, board)
         compute += size.compute * count
         memory += size.memory * count
-        # No slice is on two boards: of those with 3 of 7 a board has two.
+        # No slice spans two boards: a board holds two slices with 3 of 7.
         a_board = min(board.compute * _UNIT // size.compute, board.memory * _UNIT // size.memory)
         most = max(most, -(-count // a_board))
         media += count if of.suffix == "me" else 0
@@ -208,8 +214,10 @@ def least_boards(board: Board, slices: Iterable[tuple[Profile, int]]) -> int:
 
 @lru_cache(maxsize=1024)
 def spread(board: Board, slices: tuple[tuple[Profile, int], ...], boards: int) -> Sequence[int]:
-    """Lay the slices out on so many boards, evenly where that fits. Return the thousandths of
-    compute that the slices of each board have; nothing where they do not fit."""
+    """Lay the slices out on a number of boards, evenly if possible.
+
+    Return each board's thousandths of compute in slices, or nothing if the slices do not fit.
+    """
     sizes = sorted(
         (size for of, count in slices for size in [_size_of(of, board)] * count), reverse=True
     )

@@ -1,17 +1,16 @@
-"""Names of accelerators: by which resource they are requested, and which labels tell their model.
-Pure.
+"""Names of accelerators: the resources that pods request, and the labels that name the model.
 
-Rules of this file:
+Pure. Rules:
 
-- A row for each name that pods ask by. Names that differ in a part (MIG's profiles, renamed
-  replicas) share one. The first row that matches counts.
-- Whoever reads a node, a queue or a pod asks here what a name is, and keeps no list of its own.
-- What no row knows is ``OTHER``: it is still asked for, and whoever cannot serve it says so.
+- Each resource name has a row. Names with a variable part (MIG profiles, renamed replicas) share
+  one. The first matching row counts.
+- Readers of nodes, queues and pods use this table, and have no list of their own.
+- A name without a row is ``OTHER``: the request stays, and a service that cannot serve the name
+  reports the name.
 
-**Labels.** Feature discovery names a board best, so its label counts before all others. A cloud's
-name for an accelerator, or for a machine whose GPUs are always the same, is translated into
-discovery's name of that board; what no table here has stays as it is. Memory is what the boards'
-drivers report.
+**Labels.** Feature discovery names a board most precisely, so its label comes first. A cloud's name
+for an accelerator, or for a machine type with fixed GPUs, is translated to discovery's name of the
+board. Unknown names stay unchanged. Memory is the value reported by the boards' drivers.
 
 Sources: Google Kubernetes Engine, "GPU platforms"; AWS, "EC2 accelerated computing instances",
 Karpenter's and EKS Auto Mode's well-known labels; Azure, "GPU accelerated VM sizes"; the node
@@ -28,25 +27,25 @@ from berthmaster.lib.accelerators import mig
 
 
 class How(StrEnum):
-    """How what is asked for by a name is had."""
+    """How devices of a resource name are allocated."""
 
-    WHOLE = "whole"  # a GPU of its own
+    WHOLE = "whole"  # an exclusive GPU
     SHARED = "shared"  # a replica of a GPU: time slicing or MPS
-    MIG = "mig"  # a slice of a GPU, of a fixed profile
-    LIMIT = "limit"  # HAMi's bound of a part of a GPU, beside the GPU itself
-    MILLI = "milli"  # thousandths of a GPU, as `berth serve shares` offers them
+    MIG = "mig"  # a MIG slice with a fixed profile
+    LIMIT = "limit"  # HAMi's limit of a GPU fraction, beside the GPU itself
+    MILLI = "milli"  # thousandths of a GPU, offered by `berth serve shares`
     TPU = "tpu"
-    CLASS = "class"  # a device of a DeviceClass, by dynamic allocation
-    OTHER = "other"  # nobody here knows
+    CLASS = "class"  # a device of a DeviceClass, by dynamic resource allocation
+    OTHER = "other"  # unknown
 
 
 class Row(NamedTuple):
-    """One name, or all that begin or end so."""
+    """One name, or all names with a prefix and a suffix."""
 
     name: str
     how: How
-    maker: str  # whose it is; "" = any's
-    end: str | None = None  # not None: all names that begin with ``name`` and end so
+    maker: str  # of the device; "" = any
+    end: str | None = None  # not None: all names with prefix ``name`` and this suffix
 
     def matches(self, name: str) -> bool:
         if self.end is None:
@@ -54,23 +53,23 @@ class Row(NamedTuple):
         return name.startswith(self.name) and name.endswith(self.end)
 
 
-VENDOR: Final = "nvidia.com/"  # whose device plugin lets replicas have any name
-NVIDIA: Final = "nvidia.com/gpu"  # as which a whole GPU is asked for, usually
+VENDOR: Final = "nvidia.com/"  # its device plugin accepts any name for replicas
+NVIDIA: Final = "nvidia.com/gpu"  # usual name of a whole GPU
 AMD: Final = "amd.com/gpu"
-INTEL: Final = ("gpu.intel.com/i915", "gpu.intel.com/xe")  # by the driver
+INTEL: Final = ("gpu.intel.com/i915", "gpu.intel.com/xe")  # depends on the driver
 SHARED: Final = "nvidia.com/gpu.shared"
 MIG: Final = "nvidia.com/mig-"
 TPU: Final = "google.com/tpu"
-CLASS: Final = "deviceclass.resource.kubernetes.io/"  # and the DeviceClass's name
-GPU_MILLI: Final = "berthmaster.io/gpu-milli"  # held to compute and memory
-GPU_MILLI_SHARED: Final = "berthmaster.io/gpu-milli.shared"  # held to nothing: time slicing
-GPU_PIECES: Final = 1000  # of either are one GPU
+CLASS: Final = "deviceclass.resource.kubernetes.io/"  # followed by the DeviceClass's name
+GPU_MILLI: Final = "berthmaster.io/gpu-milli"  # compute and memory are limited
+GPU_MILLI_SHARED: Final = "berthmaster.io/gpu-milli.shared"  # without limits: time slicing
+GPU_PIECES: Final = 1000  # units of either make one GPU
 HAMI_CORES: Final = "nvidia.com/gpucores"  # percent
 HAMI_MEMORY: Final = "nvidia.com/gpumem"  # MiB
 HAMI_MEMORY_PERCENT: Final = "nvidia.com/gpumem-percentage"
 
 TABLE: Final = (
-    Row(VENDOR, How.SHARED, "nvidia", end=".shared"),  # a slice's replicas too
+    Row(VENDOR, How.SHARED, "nvidia", end=".shared"),  # includes replicas of a MIG slice
     Row(NVIDIA, How.WHOLE, "nvidia"),
     Row(AMD, How.WHOLE, "amd"),
     *(Row(name, How.WHOLE, "intel") for name in INTEL),
@@ -84,7 +83,7 @@ TABLE: Final = (
     Row(HAMI_MEMORY_PERCENT, How.LIMIT, "nvidia"),
 )
 
-# The field of a pod set by which each is asked for; what is not named here stands in ``resources``.
+# The field of a pod set for each name. Names of other kinds go into ``resources``.
 ASKED_BY: Final = {
     How.WHOLE: "gpus, and gpu_resource for those of one maker",
     How.SHARED: "gpus: 1 and gpu_milli or gpu_memory_mib",
@@ -95,7 +94,7 @@ ASKED_BY: Final = {
     How.CLASS: "claims",
 }
 
-# By which a process under MPS is held to less than its replica.
+# Limits of a process under MPS to less than its replica.
 MPS_THREADS: Final = "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"
 MPS_MEMORY: Final = "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"
 
@@ -107,14 +106,13 @@ _KAI_STEP_MIB: Final = 100
 
 
 def kai_memory_mib(memory_mib: int) -> int:
-    """What KAI hands out of a GPU that a node's label says has so much: full hundreds of MiB."""
+    """Return KAI's usable memory of a GPU with this memory by its label: full hundreds of MiB."""
     return memory_mib // _KAI_STEP_MIB * _KAI_STEP_MIB
 
 
 @lru_cache(maxsize=4096)
 def how_of(name: str) -> How | None:
-    """How what is asked for by a resource's name is had; None for what no device is (CPU, memory,
-    huge pages)."""
+    """Return how a resource is allocated, or None for CPU, memory and huge pages."""
     row = row_of(name)
     if row is not None:
         return row.how
@@ -123,17 +121,17 @@ def how_of(name: str) -> How | None:
 
 @lru_cache(maxsize=4096)
 def row_of(name: str) -> Row | None:
-    """The row of a resource's name; None if no row knows it."""
+    """Return the row of a resource name, or None."""
     return next((row for row in TABLE if row.matches(name)), None)
 
 
 def pieces_of_whole(name: str) -> int:
-    """Return how many of a resource are one whole GPU."""
+    """Return the units of a resource in one whole GPU."""
     return GPU_PIECES if how_of(name) is How.MILLI else 1
 
 
 def maker_of(name: str) -> str:
-    """Return the maker of the devices that a resource is; "" where no row says."""
+    """Return the maker of a resource's devices, "" without a row."""
     row = row_of(name)
     return row.maker if row is not None else ""
 
@@ -146,12 +144,12 @@ _NAME: Final = re.compile(
 
 
 def is_resource_name(name: str) -> bool:
-    """Whether a node could offer an extended resource of this name."""
+    """Return whether a node could offer an extended resource with this name."""
     return _NAME.match(name) is not None and is_extended(name)
 
 
 def is_extended(name: str) -> bool:
-    """Whether it is an extended resource, by Kubernetes' rule: a domain that is not its own."""
+    """Return whether the name is an extended resource: its domain is not Kubernetes' own."""
     domain, _, rest = name.partition("/")
     return bool(rest) and not domain.endswith("kubernetes.io") and not name.startswith("requests.")
 
@@ -172,8 +170,8 @@ _NAMES: Final = (f"{KARPENTER}name", f"{AUTO_MODE}name")
 _MANUFACTURERS: Final = (f"{KARPENTER}manufacturer", f"{AUTO_MODE}manufacturer")
 INSTANCE_TYPE: Final = "node.kubernetes.io/instance-type"
 _CLOUDS: Final = (GKE, INSTANCE_TYPE, *_NAMES, EKS)
-# By which a node tells its GPUs' model, the first that it has; its machine's type only where that
-# has GPUs of one model.
+# Labels with the model of a node's GPUs, in order of preference. The machine type counts only if
+# its GPUs are of one model.
 MODEL_LABELS: Final = (PRODUCT, *AMD_PRODUCT, GKE, *_NAMES, EKS, INTEL_PRODUCT, INSTANCE_TYPE)
 _OF_MAKER: Final[Mapping[str, str]] = {
     PRODUCT: "nvidia",
@@ -185,14 +183,14 @@ _AMD_MEMORY: Final = ("amd.com/gpu.vram", "beta.amd.com/gpu.vram")
 
 
 class Board(NamedTuple):
-    """A GPU under the name by which it is discovered, with its memory; 0 = not told."""
+    """A GPU by feature discovery's name, with its memory; 0 = unknown."""
 
     product: str
     memory_mib: int = 0
 
     @property
     def maker(self) -> str:
-        """AMD's boards name their maker; all others of these tables are NVIDIA's."""
+        """The maker. AMD's boards name their maker, all others here are NVIDIA's."""
         return "amd" if self.product.upper().startswith("AMD") else "nvidia"
 
 
@@ -240,7 +238,7 @@ _CLOUD: Final[Mapping[str, Board]] = {
     "b200": _B200,
 }
 
-# Machines of which each has GPUs of this model, whole ones, by the type's beginning or pattern.
+# Machine types with whole GPUs of this model, by prefix or pattern.
 _MACHINES: Final[tuple[tuple[re.Pattern[str], Board], ...]] = tuple(
     (re.compile(rf"{pattern}\Z"), board)
     for pattern, board in (
@@ -270,7 +268,7 @@ _MACHINES: Final[tuple[tuple[re.Pattern[str], Board], ...]] = tuple(
     )
 )
 
-# AMD's by the PCI device, where the labeller tells no name.
+# AMD's by PCI device, where the labeller gives no name.
 _AMD_DEVICES: Final[Mapping[str, Board]] = {
     "738c": Board("AMD_Instinct_MI100", 32_752),
     "740f": Board("AMD_Instinct_MI210", 65_520),
@@ -288,8 +286,10 @@ _INTEL: Final[Mapping[str, int]] = {  # MiB
 
 
 def model_label(labels: Mapping[str, str], maker: str = "") -> str | None:
-    """Return the label by which a node tells the model of a maker's GPUs ("" = of any maker's):
-    nodes with the same value have the same GPUs. None where no label does."""
+    """Return the label with the model of a maker's GPUs ("" = any maker), or None.
+
+    Nodes with the same value have the same GPUs.
+    """
     for key in MODEL_LABELS:
         if not labels.get(key):
             continue
@@ -301,7 +301,7 @@ def model_label(labels: Mapping[str, str], maker: str = "") -> str | None:
 
 
 def names_in(labels: Mapping[str, str]) -> list[str]:
-    """By which names labels, such as a flavor's, tell GPU models."""
+    """Return the names of GPU models in labels, such as a flavor's."""
     found = []
     for key in MODEL_LABELS:
         value = labels.get(key)
@@ -317,9 +317,11 @@ def names_in(labels: Mapping[str, str]) -> list[str]:
 
 
 def board_of_cloud(labels: Mapping[str, str], maker: str = "") -> Board | None:
-    """Return what a cloud says of a node's GPUs; None where it names none, or another maker's
-    ("" = any maker will do). The machine's type says more than Amazon's short names, which are the
-    same for boards with more memory."""
+    """Return the GPU named by a cloud's labels, or None without one of this maker ("" = any maker).
+
+    The machine type is more precise than Amazon's short names, which are equal for boards with more
+    memory.
+    """
     key = next((key for key in _CLOUDS if _maker_by(labels, key)), None)
     if key is None or maker not in ("", _maker_by(labels, key)):
         return None
@@ -327,7 +329,7 @@ def board_of_cloud(labels: Mapping[str, str], maker: str = "") -> Board | None:
 
 
 def _board_by(labels: Mapping[str, str], key: str) -> Board | None:
-    """Return the board that one of a cloud's labels names."""
+    """Return the board named by one of a cloud's labels."""
     name = labels.get(key, "")
     if not name or key == INSTANCE_TYPE:
         return _by_machine(name)
@@ -341,7 +343,7 @@ def _board_by(labels: Mapping[str, str], key: str) -> Board | None:
 
 
 def _maker_by(labels: Mapping[str, str], key: str) -> str:
-    """Return the maker of the GPUs that one of a cloud's labels names; "" where it names none."""
+    """Return the maker of the GPUs in one of a cloud's labels, or ""."""
     board = _board_by(labels, key)
     if board is None:
         return ""
@@ -350,7 +352,7 @@ def _maker_by(labels: Mapping[str, str], key: str) -> str:
 
 
 def board_of_amd(labels: Mapping[str, str]) -> Board | None:
-    """Return what AMD's node labeller, or a cloud, says of a node's GPUs of AMD."""
+    """Return a node's AMD GPU, from AMD's node labeller or a cloud."""
     memory = _first(labels, _AMD_MEMORY).upper().removesuffix("B").removesuffix("I")
     memory_mib = int(memory[:-1]) * 1024 if re.fullmatch(r"\d{1,6}G", memory) else 0
     if name := _first(labels, AMD_PRODUCT):
@@ -362,19 +364,21 @@ def board_of_amd(labels: Mapping[str, str]) -> Board | None:
 
 
 def board_of_intel(labels: Mapping[str, str]) -> Board | None:
-    """What the rules of Intel's device plugin say of a node's GPUs."""
+    """Return a node's Intel GPU, from the rules of Intel's device plugin."""
     name = labels.get(INTEL_PRODUCT)
     return Board(name, _INTEL.get(name, 0)) if name else None
 
 
 def devices_told(labels: Mapping[str, str]) -> int:
-    """Return how many of NVIDIA's devices discovery counts: GPUs, or the MIG slices of all GPUs
-    where the product is a slice; 0 = it does not say."""
+    """Return discovery's count of NVIDIA devices; 0 = unknown.
+
+    The count is of GPUs, or of all MIG slices if the product is a slice.
+    """
     return _whole(labels, (COUNT,))
 
 
 def gpus_told(labels: Mapping[str, str], maker: str = "nvidia") -> int:
-    """Return how many GPUs of a maker a node has by its labels; 0 = they do not say."""
+    """Return the number of a maker's GPUs by a node's labels; 0 = unknown."""
     if maker == "nvidia" and "-MIG-" not in labels.get(PRODUCT, ""):
         told = devices_told(labels)
         if told:
@@ -391,7 +395,7 @@ _HANDED_OUT: Final = re.compile(
 
 
 def without_handing_out(product: str) -> str:
-    """Return a product without what says how it is handed out: -SHARED, -MIG-1g.5gb."""
+    """Return a product without its sharing suffix: -SHARED, -MIG-1g.5gb."""
     return _HANDED_OUT.sub("", product)
 
 
@@ -401,8 +405,10 @@ def _by_machine(kind: str) -> Board | None:
 
 
 def _first(labels: Mapping[str, str], keys: tuple[str, ...]) -> str:
-    """The value of the first label that is there; older labellers wrote it into the key:
-    ``beta.amd.com/gpu.vram.64G: "8"``."""
+    """Return the value of the first existing label.
+
+    Older labellers wrote the value into the key: ``beta.amd.com/gpu.vram.64G: "8"``.
+    """
     for key in keys:
         if value := labels.get(key):
             return value

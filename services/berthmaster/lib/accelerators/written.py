@@ -1,10 +1,10 @@
-"""What is written on pods of the GPUs that they have, by those who give out parts of them. Pure.
+"""GPU allocations that sharing layers write on pods. Pure.
 
-HAMi names the devices in an annotation. KAI's scheduler keeps a GPU that it shares by a pod of its
-own, and the sharers say by label which groups they belong to.
+HAMi names the devices in an annotation. KAI's scheduler reserves a shared GPU by a pod of its own,
+and labels on the sharing pods name their groups.
 
-An entry that cannot be read counts as a whole GPU, the most that it could be. For example
-``GPU-a,NVIDIA,3Gi,20:;`` holds all of GPU-a, and ``junk:;`` all of a GPU that is not known.
+An unreadable entry counts as a whole GPU, the maximum. For example ``GPU-a,NVIDIA,3Gi,20:;``
+allocates all of GPU-a, and ``junk:;`` all of an unknown GPU.
 """
 
 import re
@@ -15,7 +15,7 @@ ALLOCATED: Final = "hami.io/vgpu-devices-allocated"
 MAX_CHARS: Final = 64 * 1024
 MAX_DEVICES: Final = 64
 KAI_GROUP: Final = "runai-gpu-group"  # label
-_KAI_ONE_OF: Final = f"{KAI_GROUP}/"  # of labels, one a group, where a pod shares several GPUs
+_KAI_ONE_OF: Final = f"{KAI_GROUP}/"  # prefix: one label a group, where a pod shares several GPUs
 _MAX_GROUPS: Final = 64
 KAI_KEEPERS: Final = ("kai-resource-reservation", "runai-reservation")  # namespaces
 _AMOUNT: Final = re.compile(r"[0-9]{1,9}")
@@ -23,16 +23,16 @@ _WHOLE_PERCENT: Final = 100
 
 
 def kai_groups(labels: Mapping[str, str]) -> tuple[str, ...]:
-    """The groups of a pod: each shares one GPU, which one pod of KAI's own keeps for it."""
+    """Return the groups of a pod. Each group shares one GPU, reserved by a pod of KAI."""
     found = {group for key, group in labels.items() if key.startswith(_KAI_ONE_OF)}
     found.add(labels.get(KAI_GROUP, ""))
     return tuple(sorted(found - {""}))[:_MAX_GROUPS]
 
 
 class HamiUse(NamedTuple):
-    """What a pod holds of one GPU."""
+    """A pod's allocation of one GPU."""
 
-    uuid: str  # "" = the annotation names none
+    uuid: str  # "" = missing in the annotation
     memory_mib: int
     cores_percent: int
 
@@ -41,17 +41,19 @@ WHOLE_OF_UNKNOWN: Final = HamiUse("", 0, _WHOLE_PERCENT)
 
 
 class HamiUses(NamedTuple):
-    """What a pod's annotation says."""
+    """The content of a pod's annotation."""
 
     uses: tuple[HamiUse, ...] = ()
     entries: int = 0  # devices of all containers, of which several may be one GPU
-    problem: str = ""  # the first entry that cannot be read, in words
+    problem: str = ""  # the first unreadable entry, for operators
 
 
 def read_hami(annotations: Mapping[str, str], init_containers: int = 0) -> HamiUses:
-    """Which GPUs a pod has: "UUID,NVIDIA,MiB,cores:" for each device, ";" behind each container.
-    Init containers come first and run one after the other, so of them the largest counts, and only
-    where the others together have less. A slice that HAMi cuts has its place behind the UUID."""
+    """Return a pod's GPUs from "UUID,NVIDIA,MiB,cores:" for each device, ";" after each container.
+
+    Init containers come first and run in sequence. So their largest allocation counts, and only if
+    the other containers together have less. For a MIG slice by HAMi its position follows the UUID.
+    """
     text = annotations.get(ALLOCATED, "")
     if len(text) > MAX_CHARS:
         problem = f"annotation {ALLOCATED}: {len(text)} characters; right are at most {MAX_CHARS}"
@@ -88,7 +90,7 @@ def read_hami(annotations: Mapping[str, str], init_containers: int = 0) -> HamiU
 
 
 def _entry(text: str) -> tuple[HamiUse, bool]:
-    """One device, and whether all of its entry can be read."""
+    """Return one device, and whether its entry is fully readable."""
     fields = [field.strip() for field in text.split(",")]
     uuid = fields[0].partition("[")[0]
     amounts = fields[2:4]
