@@ -1,5 +1,5 @@
-"""What services share that keep objects of Open Cluster Management's clusters as they should be.
+"""Shared code of services that maintain objects of Open Cluster Management's clusters.
 
-May live here: how often such an object is written, whose it is, and what a cluster's score says.
-Must not: which objects there are, or what is in them.
+Allowed here: the pace of writes, the ownership of objects, the view of a cluster's score. Not
+allowed: the set of objects, or their content.
 """

@@ -1,9 +1,9 @@
-"""The shell of a service that keeps objects as the fleet's scores say.
+"""The shell of a service that maintains objects by the fleet's scores.
 
-One replica holds the lease and writes; the others watch and stand by. While the bus is away nobody
-holds it, and each replica may write: the core then decides only what is surely so. Every write
-carries the resource version of what was looked at, and what stands there already is not written:
-several that do so write once.
+The replica with the lease writes, and the others stand by. While the bus is unreachable no replica
+can hold the lease, and each replica may write. The core then only makes decisions that are certain.
+Every write carries the resource version of the object that the core saw, and equal content is not
+written. So several writing replicas write once.
 """
 
 from collections import Counter
@@ -25,9 +25,9 @@ from berthmaster.lib.ocm.writer import ObjectWriter
 from berthmaster.lib.runtime.lease import Lease
 from berthmaster.lib.runtime.service import Context
 
-ABSENT_S: Final = 30.0  # between two looks for a kind that is not served
-LEASE_TTL_S: Final = 3.0  # until a silent writer is replaced by one that stands by
-BUS_SILENT_S: Final = 10.0  # no heartbeat of the fleet for so long: the bus is away
+ABSENT_S: Final = 30.0  # between two lists of a kind that is not served
+LEASE_TTL_S: Final = 3.0  # until a standby replica replaces a silent writer
+BUS_SILENT_S: Final = 10.0  # without a heartbeat of the fleet, until the bus counts as unreachable
 
 
 class ScoreCore(Core[W], Protocol[W]):
@@ -37,19 +37,19 @@ class ScoreCore(Core[W], Protocol[W]):
     def targets(self) -> KeptObjects[Any, W]: ...
 
     def listen(self, now_s: float, *, blind: bool) -> None:
-        """Scores that are told from now on are heard, or the bus is away."""
+        """Apply the scores received from now on. ``blind``: the bus is unreachable."""
 
     def on_score(self, score: ClusterScore, stored_at_s: float) -> None: ...
 
     def on_gone(self, cluster: str) -> None:
-        """The bus has no score of the cluster any more."""
+        """Apply that the bus has no score of the cluster any more."""
 
     def on_object(self, thing: Object, *, gone: bool) -> None: ...
 
     def on_listed(self, plural: str) -> None: ...
 
     def on_absent(self, plural: str) -> None:
-        """A kind is not served."""
+        """Apply that a kind is not served."""
 
 
 class ScoreController(Controller[W]):
@@ -86,14 +86,16 @@ class ScoreController(Controller[W]):
         mirror: Callable[..., FleetMirror],
         lease: Callable[..., Lease],
     ) -> None:
-        """With the bus, until the service is asked to stop. ``mirror``: of scores, see Fleet;
-        ``lease``: makes one of a holder's name."""
+        """Run with the bus until the service stops.
+
+        ``mirror``: of scores, see Fleet. ``lease``: returns the lease for a holder's name.
+        """
         self._fleet.join(conn, mirror)
         holder = instance_of(self.ctx.name)
         self.lead_by(lease(holder, on_gained=lambda _: self.wake(), ttl_s=LEASE_TTL_S))
         await self.finish()
 
-    # What comes in
+    # Inputs
 
     def on_object(self, one: Watched, thing: Any, gone: bool) -> None:
         self._scores.on_object(thing, gone=gone)
@@ -121,8 +123,10 @@ class ScoreController(Controller[W]):
         return self._fleet.caught_up and self.lease is not None and self.lease.held
 
     def may_act(self) -> bool:
-        """By the lease; or, while the bus is away, each replica. A kind that is not listed yet, or
-        not served, is the core's to wait for."""
+        """Return whether this replica may act: with the lease, or without the bus.
+
+        The core waits for kinds that are not listed yet or not served.
+        """
         return self._leads or self._fleet.silent
 
     def before_act(self) -> None:

@@ -1,8 +1,8 @@
-"""Makes and patches objects of ours, each with the resource version of what was looked at.
+"""Creates and patches Berthmaster's objects, with the resource version that the core saw.
 
-JSON merge patches of a status, or of a spec: they work whether a schema calls a list a map or not,
-and leave no field owned by a manager whom nobody asks any more. On a conflict what the server has
-is read and the core decides anew on it.
+Writes are JSON merge patches of a status or a spec. Merge patches work whether a schema declares a
+list as a map or not, and leave no field owned by a field manager that no longer exists. After a
+conflict the writer reads the server's object, and the core decides again.
 """
 
 from collections.abc import Hashable, Mapping
@@ -26,7 +26,7 @@ class ObjectWriter(Writer[W]):
         return type(write).__name__, write.key[1]
 
     async def read(self, write: W) -> Object | None:
-        """What is there instead; the core decides anew on it."""
+        """Return the server's object after a conflict, for a new decision of the core."""
         kind, namespace, name = write.key
         resource, struct = self._kinds[kind]
         try:
@@ -37,7 +37,7 @@ class ObjectWriter(Writer[W]):
     async def create(
         self, key: Key, *, labels: Mapping[str, str] | None = None, **parts: object
     ) -> Answer:
-        """Make the object, with a label that says whose it is. Raises KubernetesError."""
+        """Create the object, with the label of its owner. Raise KubernetesError."""
         kind, namespace, name = key
         resource, struct = self._kinds[kind]
         metadata: dict[str, Any] = {"name": name, "labels": {MANAGED_BY: OURS, **(labels or {})}}
@@ -52,7 +52,7 @@ class ObjectWriter(Writer[W]):
     async def patch(
         self, key: Key, changed: Mapping[str, object], *, resource_version: str, subresource: str
     ) -> Answer:
-        """Change these fields. Raises KubernetesError."""
+        """Change these fields. Raise KubernetesError."""
         kind, namespace, name = key
         resource, struct = self._kinds[kind]
         return Answer(

@@ -1,9 +1,9 @@
-"""The objects that a core keeps as they should be: which are due, and how each stands. Pure.
+"""The objects that a core maintains: which are due, and their state. Pure.
 
-One write of an object is on its way at most. What the server answered counts until the watch shows
-the same or something newer, so that a watch that is behind is not taken for somebody else's change.
-Resource versions are compared as the numbers that they have always been, and are by contract from
-Kubernetes 1.35 on; where they are none, the watch's word counts.
+At most one write of an object is in flight. The server's answer counts until the watch shows the
+same or a newer version, so that a stale watch is not mistaken for another writer's change. Resource
+versions are compared as numbers, guaranteed by Kubernetes from 1.35 on. If a version is no number,
+the watch's object counts.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -22,7 +22,7 @@ Key = tuple[str, str, str]  # kind, namespace, name
 
 
 class Create(msgspec.Struct, frozen=True):
-    """Make an object."""
+    """Create an object."""
 
     key: Key
 
@@ -36,23 +36,23 @@ class Keyed(Protocol):
 
 T = TypeVar("T", bound=Object)
 W = TypeVar("W", bound=Keyed)
-MAX_ON_THE_WAY: Final = 16  # writes at a time, of all objects together
+MAX_ON_THE_WAY: Final = 16  # writes in flight at once, of all objects together
 
 
 class Kind(NamedTuple):
-    """A kind of object, and how it is read."""
+    """A kind of object, and the struct for decoding."""
 
     resource: Resource
     struct: type[Object]
 
 
 class Look(NamedTuple, Generic[W]):
-    """One object as it should be, beside as it is."""
+    """The comparison of one object with its wanted state."""
 
-    gap: float  # between the two, in points
-    renew_at_s: float  # when it must be written although nothing differs
-    write: W | None  # None = it must not be written
-    event: KubeEvent | None = None  # why not
+    gap: float  # difference in points
+    renew_at_s: float  # time of the next write even without a difference
+    write: W | None  # None = no write is allowed
+    event: KubeEvent | None = None  # why no write is allowed
 
 
 class KeptObject(Generic[T]):
@@ -61,13 +61,13 @@ class KeptObject(Generic[T]):
         self.pace = Pace(rules)
         self.thing: T | None = None  # as last seen
         self.on_the_way = False
-        self.due_s = -inf  # when to look at it again
-        self.trouble = ""  # why it is not as it should be
-        self.told = ""  # what people know of it by an event
-        self.warned = ""  # the reason that they were told last why it is not written
+        self.due_s = -inf  # time of the next comparison
+        self.trouble = ""  # why the object differs from its wanted state
+        self.told = ""  # the last Event published about the object
+        self.warned = ""  # reason of the last Event about a refused write
 
     def saw(self, thing: T | None) -> bool:
-        """The watch shows it so; whether that is news."""
+        """Apply the watch's object. Return False for an older version than known."""
         if thing is not None and self.thing is not None and _older(thing, self.thing):
             return False
         self.thing = thing
@@ -83,26 +83,26 @@ class KeptObjects(Generic[T, W]):
         self.on_the_way = 0
 
     def target(self, key: Key) -> KeptObject[T]:
-        """The object of this key, from now on one that is looked at."""
+        """Return the object of this key, and maintain the object from now on."""
         found = self.all.get(key)
         if found is None:
             found = self.all[key] = KeptObject(key, self._rules)
         return found
 
     def drop(self, key: Key) -> None:
-        """Nobody wants it any more."""
+        """Stop maintaining an object."""
         target = self.all.pop(key, None)
         if target is not None and target.on_the_way:
             self.on_the_way -= 1
 
     def touch(self, keys: Iterable[Key]) -> None:
-        """Look at these at once."""
+        """Compare these objects at once."""
         for key in keys:
             if (target := self.all.get(key)) is not None:
                 target.due_s = -inf
 
     def due(self, now_s: float) -> list[KeptObject[T]]:
-        """Those to look at now, the longest due first, and not more than may be on their way."""
+        """Return the objects to compare now, the longest due first, or none at the write limit."""
         room = MAX_ON_THE_WAY - self.on_the_way
         if room <= 0:
             return []
@@ -110,7 +110,7 @@ class KeptObjects(Generic[T, W]):
         return sorted(ready, key=lambda one: (one.due_s, one.key))
 
     def next_due_s(self) -> float:
-        """When there is something to look at; infinite while writes take all the room."""
+        """Return the time of the next comparison; infinite at the write limit."""
         if self.on_the_way >= MAX_ON_THE_WAY:
             return inf
         waiting = (one.due_s for one in self.all.values() if not one.on_the_way)
@@ -118,14 +118,16 @@ class KeptObjects(Generic[T, W]):
 
     @property
     def full(self) -> bool:
-        """Whether no more may be on their way."""
+        """Whether the limit of writes in flight is reached."""
         return self.on_the_way >= MAX_ON_THE_WAY
 
     def decide(
         self, target: KeptObject[T], look: Look[W] | None, until_s: float, now_s: float
     ) -> list[W | KubeEvent]:
-        """Its write if that is due now, or why there is none. ``until_s``: when the look must be
-        taken anew, whatever it says."""
+        """Return the object's write if due now, or an Event why no write is allowed.
+
+        ``until_s``: time of the next comparison in any case.
+        """
         target.due_s = until_s
         if look is None:
             return []
@@ -149,9 +151,12 @@ class KeptObjects(Generic[T, W]):
     def act(
         self, look: Callable[[KeptObject[T], float], tuple[Look[W] | None, float]], now_s: float
     ) -> list[W | KubeEvent]:
-        """The writes that are due. ``look``: (an object beside what it should be, None for nothing
-        to do; until when that holds). An object that makes it raise is set aside, and looked at
-        again after a growing pause."""
+        """Return the writes that are due.
+
+        ``look`` returns (comparison, end of its validity), with None for nothing to do. If
+        ``look`` raises for an object, the object is skipped, and compared again after a growing
+        pause.
+        """
         out: list[W | KubeEvent] = []
         for target in self.due(now_s):
             if self.full:
@@ -168,7 +173,7 @@ class KeptObjects(Generic[T, W]):
         return out
 
     def answered(self, write: W, answer: Answer, now_s: float) -> KeptObject[T] | None:
-        """What became of a write; None if nobody wants the object any more."""
+        """Apply the answer to a write. Return the object, or None if no longer maintained."""
         target = self.all.get(write.key)
         if target is None or not target.on_the_way:
             return None
@@ -190,7 +195,7 @@ class KeptObjects(Generic[T, W]):
 
 
 def _older(thing: Object, known: Object) -> bool:
-    """Whether the server has had ``known`` after ``thing``."""
+    """Return whether ``thing`` is an older version than ``known``."""
     if thing.metadata.uid != known.metadata.uid:
         return False
     return older(thing.metadata.resource_version, known.metadata.resource_version)

@@ -1,4 +1,4 @@
-"""Which objects are ours to write, and the event where one is not. Pure."""
+"""Which objects Berthmaster may write, and the Event for other objects. Pure."""
 
 from typing import Final
 
@@ -7,13 +7,13 @@ from berthmaster.lib.kube.objects import Object
 from berthmaster.lib.kube.resources import Resource
 
 MANAGED_BY: Final = "app.kubernetes.io/managed-by"  # a label
-OURS: Final = "berthmaster"  # its value on what is ours to write
+OURS: Final = "berthmaster"  # value of the label on Berthmaster's objects
 CLUSTER_MANAGER: Final = "x-k8s.io/cluster-manager"  # label of ClusterProfiles: their manager
-FIELD_MANAGER: Final = "berthmaster-ocm"  # under which all of this is written
+FIELD_MANAGER: Final = "berthmaster-ocm"  # of all writes here
 
 
 def foreign(thing: Object) -> str:
-    """Why an object of a name that is ours to write is not ours; "" = it is."""
+    """Return why an object with a name of Berthmaster's is not Berthmaster's; "" = owned."""
     owner = next((one for one in thing.metadata.owner_references if one.controller), None)
     if owner is not None:
         return f"{owner.kind} {owner.name} controls it"
@@ -24,5 +24,5 @@ def foreign(thing: Object) -> str:
 
 
 def warning(resource: Resource, thing: Object, reason: str, note: str) -> KubeEvent:
-    """An event that something is not done, and why."""
+    """Return an Event for an action that is not done, with the reason."""
     return KubeEvent(resource, thing.metadata, True, reason, f"not done: {note}")

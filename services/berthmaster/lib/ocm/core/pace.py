@@ -1,17 +1,17 @@
-"""When something that is not as it should be is worth a write. Pure: time is passed in.
+"""When a difference from the wanted state is worth a write. Pure: time is passed in.
 
-Telemetry moves scores all the time, an API server wants few writes, and a reader wants neither old
-news nor none. Rules of this file:
+Telemetry changes scores all the time, an API server wants few writes, and readers want recent
+values. Rules:
 
-- A large difference (``points`` and more, or one of kind) is written at once.
-- A small one waits ``settle_s``, counted from when the two began to differ. If it goes away by
-  itself, as noise does, nothing is written.
-- A tiny one, less than half of ``points``, and what is equal, wait for the renewal.
-- Writes of one object cost a token each; ``burst`` are there, one comes back in ``refill_s``.
-  Whatever happens, an hour has at most burst + 3600 / refill_s of them.
-- So what is written differs from what should be for at most settle_s + refill_s, by a tiny bit for
-  at most renew_after_s + refill_s; failures apart.
-- A failure waits, and twice as long each time, up to ``longest_pause_s``.
+- A large difference (``points`` and more, or not in numbers) is written at once.
+- A small difference waits ``settle_s``, counted from its beginning. Noise, which disappears by
+  itself, is never written.
+- A tiny difference, less than half of ``points``, and equality wait for the renewal.
+- Each write of an object costs a token. ``burst`` tokens exist, and one returns in ``refill_s``. So
+  an hour has at most burst + 3600 / refill_s writes.
+- Written and wanted state therefore differ for at most settle_s + refill_s, by a tiny difference
+  for at most renew_after_s + refill_s, apart from failures.
+- After a failure the pause doubles each time, up to ``longest_pause_s``.
 """
 
 from math import inf
@@ -19,26 +19,26 @@ from typing import Final
 
 import msgspec
 
-SMALL: Final = 1.0  # points of a difference that no number tells
+SMALL: Final = 1.0  # points of a difference without a number
 LARGE: Final = inf
-CONFLICTS: Final = 3  # in a row that are tried again at once
+CONFLICTS: Final = 3  # in a row that are retried at once
 
 
 class Rules(msgspec.Struct, frozen=True, kw_only=True):
-    """Times in seconds."""
+    """The limits of writes. Times are in seconds."""
 
     points: float = 2.0  # 1 % of a score's range
-    settle_s: float = 30.0  # that a smaller difference lasts until it is written: half OCM's resync
-    burst: float = 6.0  # writes of one object that may follow each other at once
+    settle_s: float = 30.0  # duration of a smaller difference before its write: half OCM's resync
+    burst: float = 6.0  # writes of one object in immediate succession
     refill_s: float = 10.0  # until one more write is allowed: 360 an hour
-    validity_s: float = 86_400.0  # a day to bring this service back before OCM counts scores as 0
+    validity_s: float = 86_400.0  # a day to restore this service before OCM counts scores as 0
     rest_s: float = 150.0
     first_pause_s: float = 1.0
     longest_pause_s: float = 300.0
 
     @property
     def renew_after_s(self) -> float:
-        """From a write to its renewal: what is tiny is put right then, too."""
+        """The time from a write to its renewal, which also corrects tiny differences."""
         return min(self.validity_s / 2, self.rest_s)
 
 
@@ -47,18 +47,20 @@ class Pace:
         self._rules = rules
         self._tokens = rules.burst
         self._filled_at_s = -inf
-        self._since_s: float | None = None  # since when it is not as it should be
+        self._since_s: float | None = None  # beginning of the difference; None = none
         self._not_before_s = -inf
         self.failures = 0  # in a row
 
     def due_s(self, gap: float, renew_at_s: float, now_s: float) -> float:
-        """When to write, in the past or now for at once; infinite for never. ``gap``: the
-        difference in points, 0 = equal. ``renew_at_s``: when it must be written even so."""
+        """Return when to write: now or in the past = at once, infinite = never.
+
+        ``gap``: the difference in points, 0 = equal. ``renew_at_s``: time of a write in any case.
+        """
         if gap <= 0:
             self._since_s = None
             due_s = renew_at_s
         else:
-            # A clock that was set back must not make it wait for longer.
+            # A clock that was set back must not prolong the wait.
             self._since_s = now_s if self._since_s is None else min(self._since_s, now_s)
             points = self._rules.points
             wait_s = 0.0 if gap >= points else self._rules.settle_s if 2 * gap >= points else inf
@@ -74,7 +76,7 @@ class Pace:
         return min(self._rules.burst, self._tokens + passed_s / self._rules.refill_s)
 
     def began(self, now_s: float) -> None:
-        """A write is on its way: it costs a token, whatever becomes of it."""
+        """Charge a token for a write in flight, whatever its result."""
         self._tokens = self._filled(now_s) - 1.0
         self._filled_at_s = now_s
 
@@ -84,13 +86,13 @@ class Pace:
         self.failures = 0
 
     def conflicted(self, now_s: float) -> None:
-        """Somebody else wrote first: at once again, but not for ever."""
+        """Record a conflict: retry at once, up to ``CONFLICTS`` times."""
         self.failures += 1
         if self.failures > CONFLICTS:
             self._wait(now_s, self.failures - CONFLICTS)
 
     def failed(self, now_s: float) -> float:
-        """It could not be written; when it is tried again."""
+        """Record a failed write. Return the time of the next try."""
         self.failures += 1
         return self._wait(now_s, self.failures)
 

@@ -1,14 +1,14 @@
-"""Whose silence it is: the cluster's own, or that of whoever tells its score. Pure.
+"""Whether a silent cluster is itself silent, or the path of its scores. Pure.
 
-A cluster is heard of through three who may fall silent themselves: the bus, the scorer, and us.
-While one of them is away nothing is known of any cluster, and nothing is to be concluded. When they
-are back, the last sign of life of every cluster is as old as they were away, and the scorer calls
-it stale or withdrawn until its agent is heard again. So
+A cluster's scores pass the bus, the scorer and this service, and each may be silent. While one is
+unreachable, nothing is known of any cluster, and nothing may be concluded. After their return, the
+last heartbeat of every cluster is as old as the outage. The scorer calls such a cluster stale or
+withdrawn until its agent reports again. Rules:
 
-- a score that nobody tells any more says nothing about its cluster;
-- after a gap in what is told, or a change of who tells it, a cluster has ``silent_after_s`` to give
-  a sign of life before its silence counts as its own. One that has given a sign since, and fell
-  silent again, is believed at once.
+- A score that is no longer published says nothing about its cluster.
+- After a gap in publishing, or a change of the publisher, a cluster has ``silent_after_s`` for a
+  heartbeat before its silence counts as its own. A cluster that has sent one since and fell silent
+  again counts as silent at once.
 """
 
 from math import inf
@@ -17,15 +17,15 @@ from typing import Final
 from berthmaster.lib.messages.fleet import ClusterScore
 from berthmaster.lib.ocm.core.view import NOT_TOLD, View, view
 
-SILENT_AFTER_S: Final = 30.0  # without a sign of life, until a cluster counts as silent
-GAPS: Final = 3  # a gap is a third of what counts as silence: two refreshes of the scorer's
+SILENT_AFTER_S: Final = 30.0  # without a heartbeat, until a cluster counts as silent
+GAPS: Final = 3  # a gap is a third of the silence limit: two refreshes of the scorer
 
 
 class Telling:
     def __init__(self, silent_after_s: float) -> None:
         self.score: ClusterScore | None = None
         self.heard_s = -inf  # by the bus's clock
-        self._back_s = -inf  # since when it is told without a gap
+        self._back_s = -inf  # time since which scores arrive without a gap
         self._limit_s = silent_after_s
 
     def on_score(self, score: ClusterScore, stored_at_s: float) -> None:
@@ -36,11 +36,11 @@ class Telling:
         self.score, self.heard_s = score, stored_at_s
 
     def on_gone(self) -> None:
-        """The bus does not have it any more; from now on it is waited for."""
+        """Apply that the bus has no score any more, and wait for the next."""
         self.score = None
 
     def view(self, now_s: float) -> tuple[View, float]:
-        """(what to say of a score that is told, until when that holds)."""
+        """Return the view of a published score, and its end of validity."""
         score = self.score
         assert score is not None
         silent_s = self.heard_s + self._limit_s
@@ -60,14 +60,14 @@ class Telling:
 
 
 def _last_sign_s(score: ClusterScore, told_at_s: float) -> float:
-    """Of the cluster, by the bus's clock; the past, if nobody knows."""
+    """Return the cluster's last heartbeat by the bus's clock; -inf = unknown."""
     if score.freshness == "fresh" or (score.freshness == "withdrawn" and not score.input_age_s):
-        return -inf  # it is there without any node, or the bus has nothing of it
+        return -inf  # present without any node, or unknown to the bus
     return told_at_s - score.input_age_s
 
 
 class Tellers:
-    """Whether anybody tells any score."""
+    """Whether any score is published."""
 
     def __init__(self, silent_after_s: float) -> None:
         self._limit_s = silent_after_s
@@ -75,7 +75,7 @@ class Tellers:
         self._back_s = -inf
 
     def on_score(self, stored_at_s: float) -> bool:
-        """One was told; whether they were silent before."""
+        """Apply the time of a score. Return whether all scores had been silent before."""
         back = stored_at_s - self._heard_s > self._limit_s / GAPS
         if back:
             self._back_s = stored_at_s
@@ -83,7 +83,7 @@ class Tellers:
         return back
 
     def unheard(self, now_s: float, *, blind: bool) -> tuple[View, float]:
-        """(what to say of a cluster of which no score is told at all, until when that holds)."""
+        """Return the view of a cluster without any published score, and its end of validity."""
         if blind:
             why = "no score is heard of: the bus is away"
             return View(NOT_TOLD, why, silence=why), inf

@@ -1,4 +1,4 @@
-"""What is said of a cluster: its score while that is live, else why there is none. Pure."""
+"""The view of a cluster: its score while live, else the reason for its absence. Pure."""
 
 import re
 from typing import Final
@@ -15,23 +15,23 @@ _UNSAFE: Final = re.compile(r"[^A-Za-z0-9._-]+")
 
 
 class View(msgspec.Struct, frozen=True):
-    """What is to be said of a cluster now."""
+    """The current view of a cluster."""
 
-    reason: str  # of the condition: Live, or why the scores are the worst
+    reason: str  # of the condition: Live, or why the scores are the lowest
     message: str
-    score: ClusterScore | None = None  # only while it is live
-    silence: str = ""  # why nobody can tell: what stands stays, and this is said of it
-    last: ClusterScore | None = None  # with a silence: what was told last, where it was live
-    settling: bool = False  # whoever tells has just come back, and need not have measured all
+    score: ClusterScore | None = None  # only while live
+    silence: str = ""  # why the cluster's state is unknown: written values stay, with this note
+    last: ClusterScore | None = None  # with a silence: the last published score, if live
+    settling: bool = False  # the publisher has just returned, and may not have measured all
 
     @property
     def fresh(self) -> bool:
-        """Whether there is something to go by."""
+        """Whether a live score exists."""
         return self.score is not None
 
 
 def view(score: ClusterScore | None, *, silent_s: float) -> View:
-    """``silent_s``: 0 = it is told regularly, else for how long nobody has."""
+    """Return the view of a score. ``silent_s``: seconds of silence, 0 = published regularly."""
     if silent_s > 0:
         if score is None:
             return View("NoReport", "no agent of this cluster has reported to the fleet")
@@ -48,6 +48,6 @@ def view(score: ClusterScore | None, *, silent_s: float) -> View:
 
 
 def short_name(model: str) -> str:
-    """A GPU model's name, such that it can be part of another."""
+    """Return a GPU model's name in a form usable within another name."""
     told = _UNSAFE.sub("-", model).strip("-._")[: MAX_NAME_CHARS - len(GANG)]
     return told.rstrip("-._") or "unknown"
