@@ -274,10 +274,10 @@ class Client:
         force: bool = False,
         timeout_s: float | None = None,
     ) -> T:
-        """Apply fields server-side. Raise Conflict when another manager owns a field,
-        KubernetesError.
+        """Apply fields server-side. Raise Conflict and KubernetesError.
 
-        The field manager owns the given fields from now on, and gives up fields that are left out.
+        Another manager of a field causes a Conflict. The field manager owns the given fields from
+        now on, and gives up fields that are left out.
         """
         params = {"fieldManager": field_manager, "force": "true" if force else "false"}
         return await self._patch(path, body, kind, APPLY_PATCH, params, timeout_s)
