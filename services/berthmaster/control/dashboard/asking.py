@@ -1,5 +1,8 @@
-"""Asks the services that know: where a request would go, why a job waits. Answers of waiting jobs
-are kept for some seconds, so that many who look at one list cost as much as one."""
+"""Requests to other services: reasons of waits, dry runs and event histories.
+
+Reasons of pending jobs are cached for some seconds, so that many users of one list cost as much as
+one.
+"""
 
 import asyncio
 from collections import OrderedDict
@@ -15,17 +18,17 @@ from berthmaster.lib.nats.connection import Connection
 from berthmaster.lib.nats.errors import BusError
 
 LIMIT_S: Final = 5.0
-AT_ONCE: Final = 8  # questions about waiting jobs on their way
+AT_ONCE: Final = 8  # open requests about pending jobs
 KEPT_S: Final = 5.0
 MAX_KEPT: Final = 2_000
 
 
 class NotAnswered(Exception):
-    """Nobody answered in time; the text is for people."""
+    """No service answered in time. The text is for users."""
 
 
 class Reason(msgspec.Struct):
-    """What of a `why` a list shows."""
+    """The part of a `why` reply that a list shows."""
 
     summary: str = ""
     position: int | None = None
@@ -51,11 +54,11 @@ class Asker:
         self._at_once = asyncio.Semaphore(AT_ONCE)
 
     async def ask(self, tenant: str, verb: str, body: Any) -> bytes:
-        """The raw reply to a verb of the API. Raises NotAnswered, subjects.SubjectError."""
+        """Return the raw reply to a verb of the API. Raises NotAnswered, subjects.SubjectError."""
         return await self.ask_at(subjects.api(tenant, verb), body)
 
     async def ask_at(self, subject: str, body: Any) -> bytes:
-        """The same for any subject. Raises NotAnswered."""
+        """Return the raw reply of any subject. Raises NotAnswered."""
         try:
             reply = await self._conn.request(subject, orjson.dumps(body), timeout_s=LIMIT_S)
         except BusError as error:
@@ -63,7 +66,7 @@ class Asker:
         return reply.data
 
     async def reasons(self, names: Iterable[tuple[str, str]]) -> dict[tuple[str, str], Reason]:
-        """Why these wait, as far as it could be learned."""
+        """Return the reasons of the waits, as far as services answered."""
         wanted = list(dict.fromkeys(names))
         await asyncio.gather(*(self._learn(name) for name in wanted))
         found = ((name, self._kept.get(name)) for name in wanted)
@@ -77,12 +80,12 @@ class Asker:
         async with self._at_once:
             kept = self._kept.get(name)
             if kept is not None and now_s - kept.at_s < KEPT_S:
-                return  # somebody else asked meanwhile
+                return  # another request has filled the cache
             reason = None
             try:
                 reason = _REASON.decode(await self.ask(name[0], "why", {"id": name[1]}))
             except (NotAnswered, subjects.SubjectError, msgspec.DecodeError):
-                pass  # the list shows none
+                pass  # the list shows no reason
             self._kept[name] = _Kept(now_s, reason)
             self._kept.move_to_end(name)
             while len(self._kept) > MAX_KEPT:

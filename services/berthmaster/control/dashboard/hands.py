@@ -1,5 +1,6 @@
-"""Acts for people who may: with credentials of their tenant, or a steward's, and never with the
-page's own, which can order nothing. One connection for one act."""
+"""Perform actions of users, with credentials of their tenant or of the job administrator. The
+page's own credentials allow no action. Each action has its own connection.
+"""
 
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, NamedTuple
@@ -32,7 +33,7 @@ from berthmaster.lib.runtime.settings import CommonSettings
 STEWARD: Final = "steward"
 LIMIT_S: Final = 8.0
 CONNECT_S: Final = 3.0
-MOST_WHO: Final = 128  # characters of who asks, as requests take them
+MOST_WHO: Final = 128  # characters of the user's name, as requests accept
 Text = Annotated[str, Meta(max_length=253)]
 
 
@@ -48,12 +49,12 @@ class Act(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     cluster: Text = ""
     node: Text = ""
     reason: Reason = ""
-    evict: bool = False  # of hold: also if it runs
+    evict: bool = False  # of hold: also a running job
     by_s: float | None = None  # of drain
 
 
 class Forbidden(Exception):
-    """This person may not do that; the text says what would be right."""
+    """The user may not perform this action. The text says what is needed."""
 
 
 class _Settings(NamedTuple):
@@ -74,7 +75,7 @@ class Hands:
         self._log = log
 
     def allowed(self, person: Person) -> dict[str, Any]:
-        """What the page may offer somebody."""
+        """Return the actions that the page may offer to a user."""
         able = self._folder is not None and person.acts
         return {
             "change": sorted(person.tenants) if able and person.role == "tenant" else [],
@@ -83,7 +84,9 @@ class Hands:
         }
 
     async def do(self, person: Person, act: Act) -> bytes:
-        """The raw reply. Raises Forbidden, NotAnswered, msgspec.ValidationError."""
+        """Perform an action and return the raw reply. Raises Forbidden, NotAnswered,
+        msgspec.ValidationError.
+        """
         user = self._user_for(person, act)
         subject, body = _request(person, act)
         file = (self._folder or Path()) / f"{user}.creds"
@@ -167,7 +170,9 @@ def _request(person: Person, act: Act) -> tuple[str, bytes]:
 
 
 def _checked(request: msgspec.Struct) -> bytes:
-    """The gateway would refuse it just so; here it costs no connection."""
+    """Return the encoded request. An invalid one raises here, as the gateway would refuse it,
+    without the cost of a connection.
+    """
     data = encode(request)
     msgspec.json.decode(data, type=type(request))
     return data

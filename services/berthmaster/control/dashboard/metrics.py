@@ -1,4 +1,4 @@
-"""The dashboard's figures for Prometheus."""
+"""The dashboard's Prometheus metrics."""
 
 from berthmaster.control.dashboard.core.dashboard import Dashboard
 from berthmaster.control.dashboard.streaming import Streams
@@ -7,7 +7,7 @@ from berthmaster.lib.runtime.metrics import Metrics
 
 
 class DashboardMetrics:
-    """Brought up to date once a second."""
+    """Metrics updated at every tick."""
 
     def __init__(self, metrics: Metrics) -> None:
         self._viewers = metrics.gauge("viewers", "Connected dashboard pages")

@@ -1,8 +1,9 @@
-"""What is answered to which request of a browser.
+"""The page's routes: the answer to each request of a browser.
 
-Everything is asked for under /api/, and each answer is for the person who asks: what that person
-may not see is "not found" for it, like what there is not. Requests that change something must come
-from the page itself: a browser says where a request comes from, and other pages are refused.
+All data is under /api/, and each answer depends on the user. Data without access is "not found",
+like
+data that does not exist. Requests with a change must come from the page itself: a browser reports
+the origin of a request, and other pages are refused.
 """
 
 import asyncio
@@ -33,7 +34,7 @@ from berthmaster.lib.runtime.visible_text import dumps
 COOKIE: Final = "berth_token"
 BODY_LIMIT_S: Final = 10.0
 MOST_ROWS: Final = 500
-ASKED_ROWS: Final = 60  # rows of a list whose reasons are asked for
+ASKED_ROWS: Final = 60  # rows of a list with a query for the reason of the wait
 TOKEN_DAYS: Final = 30
 STATES: Final = frozenset({*map(str, State), WAITING, "live", "ended"})
 LOOPBACK_NAMES: Final = frozenset({"localhost", "127.0.0.1", "::1"})
@@ -52,7 +53,7 @@ class Failed(Exception):
 
 
 class Routes:
-    """Answers requests. ``names``: by which host names the page is called; None = any."""
+    """Answers requests. ``names``: accepted host names of the page, None for any."""
 
     def __init__(
         self,
@@ -86,7 +87,8 @@ class Routes:
             "job": self._job,
             "node": self._node,
         }
-        # What the usage service answers: of all to those who see all, else of one tenant.
+        # Verbs of the usage service: over all tenants for users with all rights, else over one
+        # tenant.
         self._usage = ("report", "trends", "profile")
         self._posts: dict[str, Callable[[web.BaseRequest, Person], Awaitable[Answer]]] = {
             "try": self._try,
@@ -133,10 +135,10 @@ class Routes:
             raise Failed(HTTPStatus.METHOD_NOT_ALLOWED, "GET or POST")
         raise Failed(HTTPStatus.NOT_FOUND, "there is no such page")
 
-    # Who asks, and from where
+    # User and origin
 
     def _check_name(self, request: web.BaseRequest) -> None:
-        """A page of elsewhere whose name was made to lead here is none of ours."""
+        """Refuse requests for other host names, against DNS rebinding."""
         if self._names is None:
             return
         host = request.headers.get("Host", "")
@@ -217,7 +219,7 @@ class Routes:
             return web.Response(body=found.packed, headers=headers | {"Content-Encoding": "gzip"})
         return web.Response(body=found.plain, headers=headers)
 
-    # What is asked for
+    # Answers
 
     def _about(self, person: Person) -> dict[str, Any]:
         return {
@@ -278,7 +280,7 @@ class Routes:
         )
 
     async def _asked(self, tenant: str, verb: str, body: Any) -> Any:
-        """A reply to stand within an answer; where nobody replied, an error in its place."""
+        """Return a reply as a part of an answer, or an error object without a reply."""
         try:
             return orjson.Fragment(await self._ask(tenant, verb, body))
         except (NotAnswered, subjects.SubjectError) as error:
@@ -345,7 +347,7 @@ class Routes:
 
 
 def _query(given: Mapping[str, str]) -> Query:
-    """What is looked for. Raises Failed."""
+    """Return the query of a list. Raises Failed."""
     states = frozenset(filter(None, given.get("state", "").split(",")))
     if unknown := sorted(states - STATES):
         right = f"some of {', '.join(sorted(STATES))}, not {unknown[0][:40]!r}"

@@ -1,6 +1,6 @@
-"""The dashboard's shell: what the bus tells goes into the core, what changes goes to the browsers.
+"""The dashboard: fold facts, events and samples of the bus, and send changes to the browsers.
 
-Pages are served from the first moment on, also while there is no bus: then they say so.
+Pages are served from the start, also without the bus, and then show the missing connection.
 """
 
 from typing import Any, Final
@@ -44,8 +44,8 @@ from berthmaster.lib.runtime.service import Context, Service
 
 NAME: Final = "dashboard"
 TICK_S: Final = 0.2
-MAX_VIEWERS: Final = 500  # pages that are kept up to date
-LOGS_S: Final = 5.0  # between two looks whether they are what they were
+MAX_VIEWERS: Final = 500  # pages with live updates
+LOGS_S: Final = 5.0  # between two checks of the logs for damage
 ANSWERS_SUBJECT: Final = "$SRV.PING"
 
 
@@ -87,7 +87,7 @@ class Shell:
         return self._conn.now() if self._conn is not None else self._ctx.now()
 
     async def serve(self) -> None:
-        """Pages, whatever the bus does. Raises CannotStart."""
+        """Serve pages, with or without the bus. Raises CannotStart."""
         settings = self._ctx.settings
         port = await self._site.listen(settings.page_host, settings.page_port)
         host = f"[{settings.page_host}]" if ":" in settings.page_host else settings.page_host
@@ -96,7 +96,7 @@ class Shell:
         self._ctx.spawn(self._keep_people(), name="people")
 
     async def follow(self, conn: Connection) -> None:
-        """What the bus tells, until the service stops."""
+        """Follow the bus until the service stops."""
         ctx = self._ctx
         self._conn, self._asker = conn, Asker(conn)
         ctx.health.ready("fleet", False, "the facts have not been read")
@@ -118,11 +118,11 @@ class Shell:
             ctx.health.ready("bus", conn.connected, "no connection to NATS")
 
     async def close(self) -> None:
-        """Let the browsers go."""
+        """End all streams and close the site."""
         self._streams.stop()
         await self._site.close()
 
-    # What the bus tells
+    # Messages of the bus
 
     def _on_fact(self, seen: Seen) -> None:
         self._core.on_fact(seen.fact, seen.stored_at_s)
@@ -207,7 +207,9 @@ class Shell:
                 self._ctx.log.warning("services not queried", why=str(error))
 
     async def _look_at_logs(self, conn: Connection) -> None:
-        """As the services that decide do; what it found last is shown while the bus is away."""
+        """Check the logs as deciders do. The last result stays visible while the bus is
+        unreachable.
+        """
         async for _ in beats(LOGS_S, self._ctx.stopping):
             try:
                 found = await all_damage(conn)
@@ -217,7 +219,7 @@ class Shell:
             self._core.damage = tuple(found)
 
     async def _follow_letters(self, conn: Connection) -> None:
-        """The newest of each service: that there is one is what has to be known."""
+        """Follow the newest dead letter of each service. Its existence is the important fact."""
         filters = [subjects.ALL_DEAD]
         await Follower(conn, DEAD, filters, start="last-per-subject").run(self._on_letter)
 
@@ -229,7 +231,7 @@ class Shell:
         if subjects.dead(letter.service) == recorded.subject:
             self._core.letters[letter.service] = (recorded.stored_at_s, letter.reason)
 
-    # What follows from the time
+    # Periodic work
 
     async def _tick(self) -> None:
         async for _ in beats(TICK_S, self._ctx.stopping):
@@ -237,7 +239,7 @@ class Shell:
                 self._streams.turned()
             self._figures.show(self._core, self._streams, self._site)
 
-    # Who may look
+    # Access
 
     def _new_doorkeeper(self) -> Doorkeeper:
         settings = self._ctx.settings
@@ -258,7 +260,7 @@ class Shell:
         return Doorkeeper(people, proxies=settings.proxies, anybody=anybody)
 
     async def _keep_people(self) -> None:
-        """The file as it is now; one that is wrong leaves everything as it was."""
+        """Load the users file after each change. An invalid file leaves the users as they are."""
         settings = self._ctx.settings
         if settings.people_file is None:
             return

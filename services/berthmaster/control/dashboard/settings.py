@@ -1,4 +1,4 @@
-"""What the dashboard can be told."""
+"""The dashboard's settings."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,8 +10,6 @@ from berthmaster.lib.runtime.settings import CommonSettings, setting
 
 @dataclass(frozen=True, kw_only=True)
 class DashboardSettings(CommonSettings):
-    """One dashboard."""
-
     page_host: str = setting(
         "127.0.0.1",
         help=(

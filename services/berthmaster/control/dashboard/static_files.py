@@ -1,4 +1,4 @@
-"""The page's own files, read once at the start, compressed once, and known by their content."""
+"""The page's own files, read and compressed once at the start, with tags from their content."""
 
 import gzip
 import hashlib
@@ -22,7 +22,7 @@ class StaticFile(NamedTuple):
 
 
 def read_all(folder: Path = FOLDER) -> dict[str, StaticFile]:
-    """Every file by its path in the folder, with slashes."""
+    """Return every file by its path in the folder, with slashes."""
     found = {}
     for path in sorted(folder.rglob("*")):
         if path.is_file() and path.suffix in KINDS:

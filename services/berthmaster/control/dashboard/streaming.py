@@ -1,8 +1,9 @@
-"""The stream of changes: server-sent events, one for each version of the board that a viewer takes.
+"""The stream of changes: server-sent events, one for each version of the board that a browser
+reads.
 
-Nothing is queued for a viewer. While it has not taken the last event its cursor stays where it is,
-and the next event is what changed since then, as it is by then. One that takes nothing for a while
-is let go; its browser comes back by itself and says how far it was (Last-Event-ID).
+Nothing is queued for a browser. While the last event is not sent, the browser's cursor stays, and
+the next event has the current state of all changes since then. A browser that reads nothing for
+``WRITE_LIMIT_S`` is disconnected. It reconnects by itself with its position (Last-Event-ID).
 """
 
 import asyncio
@@ -14,9 +15,9 @@ from aiohttp import web
 from berthmaster.control.dashboard.core.board import Board, Scope
 from berthmaster.control.dashboard.web import HEADERS
 
-WRITE_LIMIT_S: Final = 20.0  # in which a viewer must take an event
-BEAT_S: Final = 10.0  # a sign of life where nothing changes, so that a dead connection is noticed
-CHECK_S: Final = 5.0  # between two looks at whether somebody still may look
+WRITE_LIMIT_S: Final = 20.0  # in which a browser must read an event
+BEAT_S: Final = 10.0  # heartbeat interval without changes, to notice a dead connection
+CHECK_S: Final = 5.0  # between two checks of the user's rights
 RETRY_MS: Final = 1_000
 
 
@@ -46,13 +47,15 @@ class Streams:
         self._changed = asyncio.Event()
 
     def stop(self) -> None:
-        """Viewers are let go: each sees that it ends."""
+        """End all streams: each one sees that the service is stopping."""
         self._changed.set()
 
     async def serve(
         self, request: web.BaseRequest, scope: Scope, still: Callable[[], bool]
     ) -> web.StreamResponse:
-        """Until the viewer goes. ``still``: whether it may look as before."""
+        """Send changes until the browser disconnects. ``still`` returns whether its rights are
+        unchanged.
+        """
         if self.viewers >= self._most:
             self.refused += 1
             headers = HEADERS | {"Retry-After": "5"}
@@ -71,7 +74,7 @@ class Streams:
             said = request.headers.get("Last-Event-ID") or request.query.get("after", "")
             await self._run(response, self._board.cursor_of(said), scope, still)
         except ConnectionError:
-            pass  # it went while it was written to
+            pass  # the browser disconnected during a write
         except TimeoutError:
             self.let_go += 1
             if request.transport is not None:

@@ -1,8 +1,8 @@
-"""The page's HTTP server: who may connect, what every answer says of itself, how it ends.
+"""The page's HTTP server: connections, common headers and shutdown.
 
-aiohttp waits for ever for a connection's first request; here one that says nothing is closed, and
-beyond a number of connections a new one is closed at once, so that who opens many takes no memory
-and no descriptor from others.
+aiohttp waits without limit for a connection's first request. This server closes a silent connection
+after ``FIRST_REQUEST_S``. Connections beyond the bound are closed at once, so that a client with
+many connections takes no memory and no descriptors from others.
 """
 
 import asyncio
@@ -47,7 +47,7 @@ class _Visitor(RequestHandler):
         self._patience = loop.call_later(FIRST_REQUEST_S, abort)
 
     def asked(self) -> None:
-        """Its request is there, as far as its head."""
+        """Note the arrival of a request's head."""
         self._patience.cancel()
 
     def connection_lost(self, exc: BaseException | None) -> None:
@@ -63,8 +63,6 @@ class _TooMany(asyncio.Protocol):
 
 
 class Site:
-    """Listens until closed."""
-
     def __init__(self, handler: Handler, most: int, log: LogLike) -> None:
         self._most = most
         self._log = log
@@ -83,7 +81,7 @@ class Site:
         return await self._handler(request)
 
     async def listen(self, host: str, port: int) -> int:
-        """Begin; the port. Raises CannotStart."""
+        """Listen, and return the port. Raises CannotStart."""
         loop = asyncio.get_running_loop()
         try:
             self._server = await loop.create_server(self._protocol, host, port, backlog=1024)
@@ -102,12 +100,12 @@ class Site:
         )
 
     async def close(self) -> None:
-        """Within a second or so."""
+        """Close within about a second."""
         if self._server is not None:
             self._server.close()
             await self._web.shutdown(END_S)
 
 
 def new_life() -> str:
-    """Names one life of a process."""
+    """Return a name for one process run."""
     return secrets.token_hex(6)

@@ -1,16 +1,16 @@
-"""Who looks, and what that person may see and do. Pure.
+"""Users and their rights. Pure.
 
-Three ways to be somebody, in this order:
+A user is found in one of three ways, in this order:
 
-- a token that the file of people knows, by its SHA-256: in the header Authorization, or in the
-  cookie that the page sets for it;
-- a name that a reverse proxy vouches for in a header. It counts only if the connection comes from
-  an address that is named as a proxy's: else whoever connects could write any name there;
-- nobody in particular: where anybody may look (only on loopback, unless it is said to be so), and
-  then without any right to act.
+1. By a token in the users file, by its SHA-256: in the header Authorization, or in the page's
+   cookie.
+2. By a name in a reverse proxy's header. The name counts only on a connection from a configured
+   proxy address: any other client could write any name.
+3. As an anonymous user without the right to act, where the page is open to all: on loopback, or if
+   configured.
 
-Tokens are compared in constant time with all that there are. An address that has shown wrong ones
-has to wait; others do not.
+A token is compared with all known ones in constant time. An address with wrong tokens has to wait,
+and other addresses do not.
 """
 
 import hashlib
@@ -28,17 +28,17 @@ from berthmaster.lib.messages.families import UNREADABLE
 
 Role = Literal["watcher", "tenant", "operator"]
 TRIES: Final = 10  # wrong tokens of one address at once
-TRY_AGAIN_S: Final = 6.0  # for each one more
+TRY_AGAIN_S: Final = 6.0  # pause for each further token
 MAX_ADDRESSES: Final = 10_000
 MAX_TOKEN: Final = 4_096
 Sha256 = Annotated[str, Meta(pattern=r"^[0-9a-f]{64}$")]
 
 
 class Listed(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    name: Annotated[str, Meta(min_length=1, max_length=253)]  # as the proxy says it; "*" = the rest
+    name: Annotated[str, Meta(min_length=1, max_length=253)]  # as in the proxy's header, "*": all
     role: Role
     tenants: tuple[Annotated[str, Meta(min_length=1, max_length=253)], ...] = ()  # role tenant
-    acts: bool = False  # may cancel and reprioritize what it sees; an operator may cordon, too
+    acts: bool = False  # may change visible jobs. Operators may also cordon
     token_sha256: tuple[Sha256, ...] = ()
 
 
@@ -47,11 +47,11 @@ class People(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 
 class PeopleError(ValueError):
-    """The file is not right; the text says where."""
+    """The users file is invalid. The text says where."""
 
 
 class Person(NamedTuple):
-    name: str  # "" = nobody in particular
+    name: str  # "" = anonymous
     role: Role
     tenants: frozenset[str]
     acts: bool
@@ -61,12 +61,14 @@ class Person(NamedTuple):
         return Scope(self.role != "tenant", self.tenants)
 
     def may_change(self, tenant: str) -> bool:
-        """Whether it may cancel, reprioritize, hold, release and evict jobs of a tenant."""
+        """Return whether the user may cancel, reprioritize, hold, release and evict a tenant's
+        jobs.
+        """
         return self.acts and (self.role == "operator" or tenant in self.tenants)
 
     @property
     def may_cordon(self) -> bool:
-        """Whether it may cordon and drain clusters and nodes."""
+        """Return whether the user may cordon and drain clusters and nodes."""
         return self.acts and self.role == "operator"
 
 
@@ -74,7 +76,7 @@ ANYBODY: Final = Person("", "watcher", frozenset(), False)
 
 
 class Refused(NamedTuple):
-    """Why nobody is let in, and how long to wait before the next try; 0 = no need to."""
+    """Reason of a refused login, with the seconds before the next try, 0 for no pause."""
 
     why: str
     again_s: float = 0.0
@@ -83,15 +85,15 @@ class Refused(NamedTuple):
 class Shown(NamedTuple):
     address: str  # of the connection
     token: str = ""
-    identity: str = ""  # as the proxy's header says it
-    forwarded: str = ""  # the address that a proxy names as its client's
+    identity: str = ""  # as in the proxy's header
+    forwarded: str = ""  # client address in the proxy's header
 
 
 _READER: Final = msgspec.json.Decoder(People)
 
 
 def read_people(data: bytes) -> People:
-    """Raises PeopleError."""
+    """Return the parsed users file. Raises PeopleError."""
     try:
         people = _READER.decode(data)
     except UNREADABLE as error:
@@ -113,7 +115,7 @@ def read_people(data: bytes) -> People:
 
 
 class Doorkeeper:
-    """Knows people by what they show."""
+    """Finds users by their credentials."""
 
     def __init__(
         self, people: People, *, proxies: Sequence[str] = (), anybody: bool = False
@@ -129,7 +131,7 @@ class Doorkeeper:
         self._tries = Tries()
 
     def who(self, shown: Shown, now_s: float) -> Person | Refused:
-        """Who that is."""
+        """Return the user, or a refusal."""
         proxied = self._is_proxy(shown.address)
         if shown.token:
             address = shown.forwarded if proxied and shown.forwarded else shown.address
@@ -160,20 +162,20 @@ class Doorkeeper:
             return None
         digest = hashlib.sha256(token.encode(errors="replace")).digest()
         found = None
-        for known, name in self._tokens:  # all of them, whichever it is
+        for known, name in self._tokens:  # all of them, for constant time
             if hmac.compare_digest(known, digest):
                 found = name
         return found
 
 
 class Tries:
-    """Wrong tokens: a bucket for each address."""
+    """Token buckets for wrong tokens, one for each address."""
 
     def __init__(self) -> None:
         self._until: OrderedDict[str, float] = OrderedDict()
 
     def wait_s(self, address: str, now_s: float) -> float:
-        """How long an address has to wait before it may try; 0 = it may."""
+        """Return the seconds before an address may try, or 0."""
         return max(0.0, self._until.get(address, 0.0) - (TRIES - 1) * TRY_AGAIN_S - now_s)
 
     def wrong(self, address: str, now_s: float) -> None:
@@ -188,7 +190,7 @@ def _person(listed: Listed, name: str) -> Person:
 
 
 def network_problem(texts: Sequence[str]) -> str:
-    """What is wrong with addresses of proxies; "" = nothing."""
+    """Return the fault of configured proxy addresses, or ""."""
     for text in texts:
         try:
             ipaddress.ip_network(text, strict=False)
@@ -198,7 +200,7 @@ def network_problem(texts: Sequence[str]) -> str:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine can reach it."""
+    """Return whether only this machine can reach the host."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:

@@ -1,11 +1,11 @@
-"""What pages show, as documents by key, each with the version of its last change. Pure.
+"""The page's state as documents by key, each with the version of its last change. Pure.
 
-A reader has a cursor: the version up to which it has read. What it is sent next is every document
-that changed after that, as it is now. So nothing is kept for a reader but one number: whoever reads
-slowly skips what was in between, and whoever comes back after a while says how far it was.
+Example: at version 7 the documents are fleet (changed at 7) and cluster/a (at 5). A reader with
+cursor 5 gets only fleet, a reader with cursor 0 gets both, and a reader with cursor 7 gets nothing.
 
-For example, at version 7 the documents are fleet (changed at 7) and cluster/a (at 5). A reader with
-cursor 5 gets fleet alone; one with cursor 0 both; one with cursor 7 nothing.
+A reader's cursor is the version up to which the reader has read. The next update has every document
+that changed since then, in its current state. A cursor is the only state of a reader. A slow reader
+skips versions, and a reconnected reader sends its cursor.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -13,13 +13,13 @@ from typing import Any, Final, NamedTuple
 
 import orjson
 
-MAX_GONE: Final = 10_000  # keys that were dropped, remembered for those who were away
+MAX_GONE: Final = 10_000  # removed keys, remembered for disconnected readers
 MAX_CACHED: Final = 64  # different updates of one version
 
 
 class Audience(NamedTuple):
-    watchers: bool  # those who see everything
-    tenants: frozenset[str] | None  # these; None = any
+    watchers: bool  # users with access to all tenants
+    tenants: frozenset[str] | None  # tenants with access, None for any
 
 
 ALL: Final = Audience(True, None)
@@ -27,7 +27,9 @@ WATCHERS: Final = Audience(True, frozenset())
 
 
 def tenant_alone(tenant: str) -> Audience:
-    """A tenant's own; whoever sees everything has a document of all tenants instead."""
+    """Return the audience of a tenant's own document. Users with access to all tenants have a
+    document of all tenants instead.
+    """
     return Audience(False, frozenset((tenant,)))
 
 
@@ -51,20 +53,20 @@ class _Document(NamedTuple):
 
 
 class Board:
-    """Documents by key. ``parts`` are added to each update beside them, for the same cursor."""
+    """Documents by key. ``parts`` returns further data of each update, for the same cursor."""
 
     def __init__(self, life: str) -> None:
-        self.life = life  # cursors of another life mean nothing here
+        self.life = life  # process run, part of every cursor
         self.version = 0
         self.parts: Callable[[int, Scope], Mapping[str, Any]] = lambda cursor, scope: {}
         self._documents: dict[str, _Document] = {}
         self._gone: dict[str, tuple[int, Audience]] = {}
-        self._forgotten = 0  # keys that went up to this version are not remembered any more
+        self._forgotten = 0  # removed keys up to this version are no longer remembered
         self._stirred = False
         self._cache: dict[tuple[int, Scope], bytes] = {}
 
     def put(self, key: str, value: Any, audience: Audience = ALL) -> None:
-        """Show this under a key from the next version on; the same again changes nothing."""
+        """Set a document from the next version on. The same content changes nothing."""
         body = orjson.dumps(value, option=orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_NON_STR_KEYS)
         known = self._documents.get(key)
         if known is not None and (known.body, known.audience) == (body, audience):
@@ -87,11 +89,11 @@ class Board:
         return (key for key in self._documents if key.startswith(prefix))
 
     def stir(self) -> None:
-        """Something of the parts has changed."""
+        """Note a change of the parts."""
         self._stirred = True
 
     def turn(self) -> bool:
-        """End a version, if anything was changed since the last; whether it was."""
+        """End a version if anything changed, and return whether it did."""
         if not self._stirred:
             return False
         self._stirred = False
@@ -100,15 +102,16 @@ class Board:
         return True
 
     def cursor_of(self, last_event_id: str) -> int:
-        """How far somebody was who comes back with this; 0 = from the beginning."""
+        """Return the cursor of a reconnected reader, or 0 for a full update."""
         life, _, number = last_event_id.rpartition("-")
         if life != self.life or not number.isdecimal() or len(number) > 15:
             return 0
         return int(number) if int(number) <= self.version else 0
 
     def update(self, cursor: int, scope: Scope, now_s: float) -> bytes:
-        """What somebody has to be sent who has read up to a cursor: one event of a stream. Those of
-        one version are made once for all who have read alike."""
+        """Return the update of a reader at this cursor, as one event of the stream. Readers with
+        the same cursor and scope share the encoded update of a version.
+        """
         made = self._cache.get((cursor, scope))
         if made is None:
             made = self._made(cursor, scope, now_s)

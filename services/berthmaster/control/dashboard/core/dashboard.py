@@ -1,15 +1,14 @@
-"""What the bus tells, folded into what pages show. Pure: times are handed in.
+"""Fold the bus's messages into the page's state. Pure: times are passed in.
 
-Twice: what changes by itself is put on the board, which is sent to everybody who looks; what
-somebody asks for (one job, one node) is made when it is asked for (details.py).
+Two kinds of state exist. Data that changes by itself is on the board, which all browsers read.
+Details of one job or node are made on request (details.py).
 
-Rules of this file:
-
-- Nothing here is truth. A reading that is lost, a fact that comes late, an event that cannot be
-  read make a page older, and never wrong in silence: ages are shown.
-- Every document has an audience (board.py). What names another tenant's jobs, or where they run,
-  is for watchers.
-- Whatever grows with what others send has a bound.
+- Nothing here is the truth. A lost sample, a late fact or an unreadable event makes a page older,
+  but
+  never silently wrong: ages are shown.
+- Every document has an audience (board.py). Documents with the jobs of several tenants, or their
+  placements, are for users with access to all tenants.
+- All state that depends on others' messages is bounded.
 """
 
 from collections import Counter
@@ -60,7 +59,7 @@ MAX_KUEUE: Final = 20_000  # ClusterQueues of all clusters
 
 
 class Dashboard(Known):
-    """All that is known, and the board that shows it."""
+    """The known state, and the board that shows the state."""
 
     def __init__(self, life: str) -> None:
         super().__init__()
@@ -74,10 +73,10 @@ class Dashboard(Known):
 
     @property
     def _next(self) -> int:
-        """The version in which what changes now will be told."""
+        """Return the version of the next update, for changes from now on."""
         return self.board.version + 1
 
-    # What is heard
+    # Messages
 
     def on_fact(self, fact: FleetFact, stored_at_s: float) -> None:
         self.fleet.take(Stored(fact, stored_at_s))
@@ -102,7 +101,7 @@ class Dashboard(Known):
         self._changed_clusters.add(fact.cluster)
 
     def on_gone(self, subject: str) -> None:
-        """A fact is not in the stream any more."""
+        """Forget a fact that was removed from the stream."""
         cluster, kind, names = subjects.parse_fact(subject)
         if kind == "node" and names and cluster in self.grids:
             self.grids[cluster].forget(names[0])
@@ -131,7 +130,7 @@ class Dashboard(Known):
         self.jobs.take(event, sequence, stored_at_s, is_astray=is_astray)
 
     def on_log_replaced(self) -> None:
-        """The log is another one, and is read anew."""
+        """Forget all jobs, because another log is read from its beginning."""
         self.jobs = Jobs()
         self._told_jobs = -1
         for key in list(self.board.keys("jobs/")) + list(self.board.keys("recent/")):
@@ -153,11 +152,12 @@ class Dashboard(Known):
     def on_quality(self, report: QualityReport, now_s: float) -> None:
         self.quality[report.cell] = (report, now_s)
 
-    # What follows from the time
+    # Time
 
     def tick(self, now_s: float) -> bool:
-        """Put what changed on the board; whether there is something to send. To be called some
-        times a second."""
+        """Put changes on the board, and return whether there is an update. Call this some times a
+        second.
+        """
         for name, grid in self.grids.items():
             if grid.lay_out(self._next):
                 self.board.put(f"layout/{name}", grid.layout_document(), WATCHERS)
@@ -197,8 +197,9 @@ class Dashboard(Known):
             self.board.put("pulse", self.pulse.add(now_s, totals, counts["queued"], live), ALL)
 
     def _seen(self, rows: Sequence[ClusterRow]) -> dict[str, list[float | None]]:
-        """When each cluster gave a sign of life, and when its score was told. Apart from the rest
-        of what is known of clusters, as it changes all the time."""
+        """Return the last heartbeat of each cluster, and the time of its score. They are a document
+        of their own because they change all the time.
+        """
         found: dict[str, list[float | None]] = {}
         for row in rows:
             at_s, score = self.fleet.alive_at_s(row.cluster), self.scores.get(row.cluster)
@@ -248,7 +249,7 @@ class Dashboard(Known):
             series.add(now_s, measured(taken[:, BUSY]), measured(taken[:, MEMORY]))
 
     def rows_of(self, work: Workload) -> tuple[Grid | None, list[int]]:
-        """The GPUs that a job has: as its nodes say, else as it was placed."""
+        """Return the GPUs of a job, by its nodes' reports or else by its placement."""
         grid = self.grids.get(work.cluster)
         if grid is None:
             return None, []
@@ -267,7 +268,7 @@ class Dashboard(Known):
             rows += [node.first + node.rank[gpu] for gpu in found if gpu in node.rank]
         return grid, sorted(set(rows))
 
-    # Of the grids
+    # Grids
 
     def _grid(self, cluster: str) -> Grid | None:
         grid = self.grids.get(cluster)
@@ -276,7 +277,7 @@ class Dashboard(Known):
         return grid
 
     def drains(self, cluster: str, node: str | None) -> bool:
-        """Whether what runs in a cluster or on a node is moved away."""
+        """Return whether a drain moves jobs away from a cluster or a node."""
         return any(
             isinstance(fact, Cordon) and fact.drain and (fact.cluster, fact.node) == (cluster, node)
             for fact in self._control.values()

@@ -1,4 +1,4 @@
-"""What is made when somebody asks for it: a node with its GPUs, and who is on them. Pure."""
+"""Details made on request: a node with its GPUs and their jobs. Pure."""
 
 from typing import Any
 
@@ -14,7 +14,7 @@ from berthmaster.lib.messages.fleet import GpuDevice
 
 
 def node_document(known: Dashboard, cluster: str, name: str) -> dict[str, Any] | None:
-    """One node; None: there is none of this name."""
+    """Return one node, or None if unknown."""
     grid = known.grids.get(cluster)
     node = grid.nodes.get(name) if grid is not None else None
     if grid is None or node is None:
@@ -92,7 +92,9 @@ def _gpu(grid: Grid, node: Node, gpu: GpuDevice, held: int) -> dict[str, Any]:
 
 
 def _history(grid: Grid, row: int) -> list[int | None]:
-    """The last seconds of one GPU's utilization, oldest first, from the first measured one on."""
+    """Return the last seconds of one GPU's utilization, oldest first, from the first measured one
+    on.
+    """
     line = np.roll(grid.history[row], -grid.at)
     known = np.flatnonzero(line != UNKNOWN)
     if not len(known):
@@ -101,7 +103,7 @@ def _history(grid: Grid, row: int) -> list[int | None]:
 
 
 def gpus_of_job(known: Dashboard, work: Workload) -> list[dict[str, Any]]:
-    """The GPUs that a job has now, and what they do."""
+    """Return the current GPUs of a job, with their activity."""
     grid, rows = known.rows_of(work)
     if grid is None:
         return []
@@ -138,5 +140,5 @@ def _series(all_series: AllSeries, work: Workload) -> dict[str, Any] | None:
 
 
 def may_see_nodes(scope: Scope) -> bool:
-    """Nodes name the jobs of everybody who is on them."""
+    """Return whether the user may see nodes, which name the jobs of all tenants."""
     return scope.everything

@@ -1,4 +1,4 @@
-"""Figures of the whole: the fleet, the queues, the deciders. Pure."""
+"""Summaries of the fleet, the queues and the deciders. Pure."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
@@ -20,7 +20,9 @@ _NO_TREE: Final = QueueTree({})
 
 
 def fleet_document(rows: Sequence[ClusterRow], grids: Mapping[str, Grid]) -> dict[str, Any]:
-    """The fleet in one line. Held is what pods have, ours and others'; busy is measured."""
+    """Return the fleet in one line. Held is the allocation of all pods, managed or not. Busy is
+    measured.
+    """
     held = gpus = lost = 0
     busy: list[Any] = []
     twins = {row.cluster for row in rows if row.same_as}
@@ -66,7 +68,9 @@ def decider_document(reports: Mapping[str, QualityReport]) -> dict[str, Any]:
 
 
 def queue_documents(known: Known) -> dict[str, tuple[Any, Audience]]:
-    """Each queue, for those who may use it; Kueue's own queues, for watchers."""
+    """Return each queue for its tenants, and Kueue's own queues for users with access to all
+    tenants.
+    """
     seen: dict[str, QueueQuality] = {}
     for report, _ in known.quality.values():
         for each in report.queues:
@@ -94,12 +98,13 @@ def queue_document(
     seen: QueueQuality | None,
     tree: QueueTree = _NO_TREE,
 ) -> dict[str, Any]:
-    """What a queue may have and has, a parent with all below it. Borrowed is what it has beyond
-    what it deserves, or is guaranteed where nobody said what it deserves."""
+    """Return a queue's limits and use, for a parent with all queues below. Borrowed is the use
+    above the deserved quota, or above the guarantee if no deserved quota is set.
+    """
     own = setting or QueueSetting(queue=name)
     used = seen.used_gpu_milli if seen is not None else 0
     guarantee, deserved = own.guarantee_gpu_milli, own.deserved_gpu_milli
-    if name in tree.children:  # what a parent does not say, it has from those below it
+    if name in tree.children:  # unset limits of a parent are sums of the queues below
         share = tree.share(name)
         guarantee, deserved = share.guarantee.get(GPU), share.deserved.get(GPU)
     entitled = guarantee if deserved is None else deserved
@@ -129,7 +134,7 @@ def queue_document(
 
 
 def kueue_row(report: QueueReport) -> dict[str, Any]:
-    """A ClusterQueue of a cluster, with what it has of GPUs in all flavors."""
+    """Return a ClusterQueue of a cluster, with its GPU quota in all flavors."""
     quotas = [
         (name, quota)
         for flavor in report.flavors

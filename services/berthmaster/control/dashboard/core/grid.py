@@ -1,9 +1,8 @@
-"""One cluster's GPUs as a table of small numbers, five to a GPU, for pages that draw them. Pure.
+"""One cluster's GPUs as a table of small numbers, five for each GPU, to draw on a page. Pure.
 
-A fact of a node says what its GPUs are and who holds them, a reading what they do. Both become one
-row a GPU: how busy, how much of it is held, how full its memory is, how hot, and a few marks. The
-nodes' order and sizes are the layout, which changes seldom; rows are sent alone, those of the nodes
-that changed.
+A node's fact describes its GPUs and their pods. A node's telemetry describes their activity. Both
+become one row per GPU: utilization, allocation, memory use, temperature and marks. The layout is
+the order and size of the nodes, and changes seldom. Updates have the rows of changed nodes only.
 """
 
 import base64
@@ -16,13 +15,13 @@ from berthmaster.lib.engine.fleetview.rows import natural
 from berthmaster.lib.messages.fleet import GpuDevice, NodeReport
 from berthmaster.lib.messages.telemetry import GpuReading, NodeTelemetry
 
-UNKNOWN: Final = 255  # not measured; never zero
+UNKNOWN: Final = 255  # not measured, never zero
 BUSY, HELD, MEMORY, HEAT, MARKS = range(5)  # columns of a row
 COLUMNS: Final = 5
 # Marks. The lowest two bits are the health: 0 ok, 1 degraded, 2 lost or not offered.
 DEGRADED, LOST, MIG, PARTS, FOREIGN, CLOSED, SILENT = 1, 2, 4, 8, 16, 32, 64
 NOT_READY: Final = 128
-STALE_INTERVALS: Final = 3.0  # without a reading, until the last one counts no more
+STALE_INTERVALS: Final = 3.0  # without telemetry, after which the last sample is ignored
 STALE_LEAST_S: Final = 5.0
 HISTORY: Final = 300  # seconds of each GPU's utilization
 
@@ -40,34 +39,34 @@ class Node:
     def __init__(self, report: NodeReport) -> None:
         self.report = report
         self.readings: dict[int, GpuReading] = {}
-        self.heard_s = 0.0  # when the last reading came, by our clock; 0 = none counts
-        self.silent_s = 0.0  # at which time that one counts no more
+        self.heard_s = 0.0  # arrival of the last sample, by our clock. 0: no live sample
+        self.silent_s = 0.0  # time after which the sample is ignored
         self.closed = False  # cordoned by an operator
         self.number = -1  # in the layout
         self.first = 0  # row of its first GPU
-        self.rank: dict[int, int] = {}  # a GPU's index -> its place among the node's rows
+        self.rank: dict[int, int] = {}  # a GPU's index -> its position among the node's rows
 
 
 class Grid:
     def __init__(self, cluster: str) -> None:
         self.cluster = cluster
-        self.layout = 0  # number of the present layout
+        self.layout = 0  # number of the current layout
         self.nodes: dict[str, Node] = {}
         self.rows: NDArray[np.uint8] = np.zeros((0, COLUMNS), np.uint8)
         self.history: NDArray[np.uint8] = np.zeros((0, HISTORY), np.uint8)
-        self.at = 0  # column of the history that comes next
+        self.at = 0  # next column of the history
         self._node_of: NDArray[np.int32] = np.zeros(0, np.int32)
         self._versions: NDArray[np.int64] = np.zeros(0, np.int64)
         self._sizes: NDArray[np.int32] = np.zeros(0, np.int32)
-        self._laid_at = 0  # version in which the layout changed
-        self._dirty = False  # the layout is to be made anew
+        self._laid_at = 0  # version of the last layout change
+        self._dirty = False  # whether a new layout is due
 
     @property
     def gpus(self) -> int:
         return len(self.rows)
 
     def take_report(self, report: NodeReport, version: int) -> None:
-        """A node as its cluster says it is."""
+        """Take a node's report."""
         node = self.nodes.get(report.node)
         if node is None:
             node = self.nodes[report.node] = Node(report)
@@ -83,7 +82,7 @@ class Grid:
             self._dirty = True
 
     def take_reading(self, reading: NodeTelemetry, now_s: float, version: int) -> bool:
-        """What a node's GPUs do; whether the node is known."""
+        """Take a node's telemetry. Return whether the node is known."""
         node = self.nodes.get(reading.node)
         if node is None:
             return False
@@ -95,7 +94,7 @@ class Grid:
         return True
 
     def close(self, names: frozenset[str], version: int) -> None:
-        """Which nodes an operator has cordoned, all of them."""
+        """Set the nodes cordoned by operators, all of them."""
         for name, node in self.nodes.items():
             if node.closed != (name in names):
                 node.closed = name in names
@@ -103,7 +102,7 @@ class Grid:
                     self._write(node, version)
 
     def age(self, now_s: float, version: int) -> bool:
-        """Readings that are too old count no more; whether some were."""
+        """Drop stale samples. Return whether any was dropped."""
         changed = False
         for node in self.nodes.values():
             if node.heard_s and now_s > node.silent_s:
@@ -114,13 +113,13 @@ class Grid:
         return changed
 
     def remember(self) -> None:
-        """One more second of history."""
+        """Add one second to the history."""
         if len(self.history):
             self.history[:, self.at] = self.rows[:, BUSY]
         self.at = (self.at + 1) % HISTORY
 
     def lay_out(self, version: int) -> bool:
-        """Make the layout anew if nodes came, went or changed; whether it was."""
+        """Make a new layout if nodes were added, removed or changed. Return whether it was made."""
         if not self._dirty:
             return False
         self._dirty = False
@@ -159,7 +158,7 @@ class Grid:
         return True
 
     def layout_document(self) -> dict[str, Any]:
-        """The nodes in their order, for whoever draws them."""
+        """Return the nodes in order, to draw them."""
         laid = sorted(
             (node for node in self.nodes.values() if node.number >= 0), key=lambda each: each.number
         )
@@ -172,7 +171,7 @@ class Grid:
         return {"layout": self.layout, "nodes": nodes, "models": list(models)}
 
     def changes(self, since: int) -> dict[str, Any] | None:
-        """Rows of the nodes that changed after a version; None: no node did."""
+        """Return the rows of nodes that changed after a version, or None."""
         if not len(self._versions):
             return None
         whole = self._laid_at > since
@@ -188,7 +187,7 @@ class Grid:
         return {"layout": self.layout, "nodes": _text(numbers), "rows": _text(rows)}
 
     def place_of(self, name: str, index: int) -> int | None:
-        """The row of a GPU."""
+        """Return the row of a GPU, or None."""
         node = self.nodes.get(name)
         if node is None or node.number < 0 or index not in node.rank:
             return None
@@ -217,7 +216,7 @@ def _devices(report: NodeReport) -> list[tuple[int, str]]:
 
 
 def held_milli(report: NodeReport) -> tuple[dict[int, int], set[int]]:
-    """What is held of each GPU of a node, and which of them several pods or a part of one hold."""
+    """Return the allocated amount of each GPU, and the GPUs with a fraction allocated."""
     held = {gpu.index: gpu.foreign_milli for gpu in report.gpus}
     parts: set[int] = set()
     for pod in report.pods:
@@ -246,7 +245,7 @@ def _row(
 
 
 def _small(value: float | None) -> int:
-    """As one byte below UNKNOWN."""
+    """Return the value as one byte below UNKNOWN."""
     return UNKNOWN if value is None else min(254, max(0, round(value)))
 
 

@@ -1,7 +1,7 @@
-"""The jobs that pages show: those that are open, and the last ones that ended. Pure.
+"""The jobs on the page: all open ones, and the last ended ones. Pure.
 
-Folded from the log like everywhere else (lib/lifecycle/fold.py). What was asked for is found by a
-query of few words; its answer is one page of rows.
+Jobs are folded from the log as everywhere (lib/lifecycle/fold.py). A query returns one page of
+rows.
 """
 
 import heapq
@@ -29,19 +29,19 @@ from berthmaster.lib.messages.workload import (
 
 MAX_ENDED: Final = 5_000
 MAX_RECENT: Final = 30  # events of the ticker
-MAX_TICKERS: Final = 500  # tenants with one of their own
+MAX_TICKERS: Final = 500  # tenants with their own ticker
 MAX_REASON: Final = 400
 MAX_LABELS: Final = 16  # shown of a job
 MAX_LABEL: Final = 100
 _TOLD: Final = (Submitted, Placed, Running, Resized, Evicted, Succeeded, Failed, Cancelled)
 
 Sort = Literal["", "waited", "gpus", "priority", "changed"]
-WAITING: Final = "waiting"  # a word for two states, as people say it
+WAITING: Final = "waiting"  # filter word of users for pending jobs
 _STATES: Final = {WAITING: (State.QUEUED,), "live": tuple(LIVE), "ended": tuple(ENDED)}
 
 
 class Query(NamedTuple):
-    states: frozenset[str] = frozenset()  # of the life cycle, or waiting, live, ended; empty = all
+    states: frozenset[str] = frozenset()  # of the lifecycle, or waiting, live, ended. Empty: all
     tenant: str = ""
     queue: str = ""
     cluster: str = ""
@@ -52,8 +52,6 @@ class Query(NamedTuple):
 
 
 class Found(NamedTuple):
-    """One page of jobs."""
-
     jobs: list[Workload]
     total: int
 
@@ -64,19 +62,20 @@ class Jobs:
     def __init__(self, most_ended: int = MAX_ENDED) -> None:
         self.open: dict[Key, Workload] = {}
         self.ended: OrderedDict[Key, Workload] = OrderedDict()
-        self.unreadable: dict[Key, str] = {}  # frozen: an event of it cannot be read
-        self.changes = 0  # rises with each event that counted
-        # Tenant -> state -> how many are known; a divided job is one, and its parts are none.
+        self.unreadable: dict[Key, str] = {}  # frozen workloads, with the reason
+        self.changes = 0  # rises with each applied event
+        # Tenant -> state -> number of known jobs. A divided job counts once, and its parts do not
+        # count.
         self.counts: dict[str, Counter[str]] = {}
         self.recent: deque[dict[str, Any]] = deque(maxlen=MAX_RECENT)
         self.recent_of: OrderedDict[str, deque[dict[str, Any]]] = OrderedDict()
-        self.touched: set[str] = set()  # tenants, since somebody looked
+        self.touched: set[str] = set()  # tenants with changes since the last read
         self._most_ended = most_ended
 
     def take(
         self, event: WorkloadEvent, sequence: int, stored_at_s: float, *, is_astray: bool = False
     ) -> Verdict:
-        """One event, in the order of the log."""
+        """Take one event, in the order of the log."""
         name = key(event.tenant, event.id)
         work = self.open.get(name) or self.ended.get(name)
         known = work is not None
@@ -107,25 +106,26 @@ class Jobs:
         return verdict
 
     def freeze(self, tenant: str, workload_id: str, why: str) -> None:
-        """An event of it cannot be read: it is shown as it was, with the reason."""
+        """Freeze a workload with an unreadable event. The page shows the last state and the
+        reason.
+        """
         self.changes += 1
         self.unreadable[key(tenant, workload_id)] = why[:MAX_REASON]
         while len(self.unreadable) > MAX_ENDED:
             del self.unreadable[next(iter(self.unreadable))]
 
     def find(self, tenant: str, workload_id: str) -> Workload | None:
-        """One job."""
         name = key(tenant, workload_id)
         return self.open.get(name) or self.ended.get(name)
 
     def waiting(self) -> Iterator[Workload]:
-        """Those without a place; of a divided job no part is one."""
+        """Yield jobs without a placement. Parts of divided jobs are left out."""
         return (
             work for work in self.open.values() if work.state is State.QUEUED and not work.part_of
         )
 
     def select(self, query: Query, scope: Scope) -> Found:
-        """One page of what was asked for, of what may be seen."""
+        """Return one page of the query's result, within the user's scope."""
         states = frozenset(s for name in query.states for s in _STATES.get(name, (name,)))
         found = [
             work
@@ -174,17 +174,17 @@ def _clusters(work: Workload) -> tuple[str, ...]:
 
 
 def queue_of(work: Workload) -> str:
-    """Its queue; "" where only the tombstone is left."""
+    """Return the queue of a job, or "" if only the tombstone is known."""
     return work.request.queue if work.request is not None else ""
 
 
 def gpus_of(work: Workload) -> float:
-    """GPUs' worth that it asks for."""
+    """Return the number of requested GPUs."""
     return gpu_milli_of(work) / 1000
 
 
 def row_of(work: Workload) -> dict[str, Any]:
-    """One job as a line of a table."""
+    """Return one job as a row of a table."""
     request, origin = work.request, work.origin
     models: Iterable[str] = ()
     if request is not None:
@@ -222,7 +222,7 @@ def row_of(work: Workload) -> dict[str, Any]:
 
 
 def _progress(work: Workload) -> dict[str, Any] | None:
-    """How far it is, as it said last; with when it ends, by the bus's clock."""
+    """Return the last reported progress, with its expected end by the server's clock."""
     if work.progress is None:
         return None
     told = {"step": work.progress.step, "loss": work.progress.loss, "at_s": work.progress_at_s}

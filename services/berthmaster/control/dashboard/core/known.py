@@ -1,4 +1,4 @@
-"""What the page knows of the fleet, its jobs and its services, as it was heard last. Pure."""
+"""The page's latest knowledge of the fleet, its jobs and its services. Pure."""
 
 from berthmaster.control.dashboard.core.grid import Grid
 from berthmaster.control.dashboard.core.jobs import Jobs
@@ -12,7 +12,7 @@ from berthmaster.lib.messages.quality import QualityReport
 
 
 class Stored:
-    """A fact with the server's time of it."""
+    """A fact with the server's time stamp."""
 
     __slots__ = ("fact", "stored_at_s")
 
@@ -22,7 +22,7 @@ class Stored:
 
 
 class Known:
-    """All of it. Pairs have the time at which it was stored or heard, by the server's clock."""
+    """Latest values. Pairs include the time of the store or arrival, by the server's clock."""
 
     def __init__(self) -> None:
         self.grids: dict[str, Grid] = {}
@@ -37,5 +37,5 @@ class Known:
         self.alive: dict[str, ClusterAlive] = {}
         self.scores: dict[str, tuple[ClusterScore, float]] = {}
         self.unknown_readings = 0
-        self.damage: tuple[str, ...] = ()  # what logs have lost, in words
-        self.letters: dict[str, tuple[float, str]] = {}  # of each service: its newest dead letter
+        self.damage: tuple[str, ...] = ()  # data losses of the logs, as text
+        self.letters: dict[str, tuple[float, str]] = {}  # service -> its newest dead letter

@@ -1,4 +1,4 @@
-"""What is broken, or not as it should be, worst first: one line each. Pure."""
+"""Faults and notes, worst first, one line each. Pure."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
@@ -31,7 +31,7 @@ def problems(
     services: Sequence[Mapping[str, Any]],
     now_s: float,
 ) -> list[dict[str, Any]]:
-    """All of them, those that are broken first."""
+    """Return all problems, faults first."""
     found = [_line(BROKEN, f"{each}; {REMEDY}") for each in known.damage]
     found += [
         _line(BROKEN, f"{service['service']} does not answer", service=service)
@@ -88,6 +88,6 @@ def _line(
 
 
 def _told(found: Problem) -> dict[str, Any]:
-    """Everybody who may look sees it: so without what may name others' things."""
+    """Return a line without the names of tenants' jobs, because every user sees it."""
     told = {"level": found.level, "cluster": found.cluster, "text": found.text}
     return told | {"since_s": found.since_s}

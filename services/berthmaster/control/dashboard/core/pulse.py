@@ -1,5 +1,6 @@
-"""The last hour of the whole fleet, a point every few seconds. Pure. Trends beyond that are kept by
-the usage service."""
+"""The last hour of the whole fleet, a point every few seconds. Pure. The usage service has longer
+trends.
+"""
 
 from collections import deque
 from collections.abc import Mapping
@@ -21,7 +22,7 @@ class Pulse:
     def add(
         self, now_s: float, fleet: Mapping[str, Any], waiting: int, live: int
     ) -> dict[str, float | None]:
-        """One more point, which is returned."""
+        """Add and return one point."""
         self._next_s = now_s + STEP_S
         held, busy = fleet["held_percent"], fleet["busy_percent"]
         point = [round(now_s, 1), held, busy, waiting, live]
@@ -29,5 +30,5 @@ class Pulse:
         return dict(zip(COLUMNS, point, strict=True))
 
     def columns(self) -> dict[str, list[float | None]]:
-        """All points, a list for each figure."""
+        """Return all points, as one list for each value."""
         return {name: [point[at] for point in self._points] for at, name in enumerate(COLUMNS)}

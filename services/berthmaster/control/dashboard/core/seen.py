@@ -1,11 +1,11 @@
-"""Which services are there: those that answer a ping, and those that hold a lease. Pure."""
+"""Running services: those that answer a ping, and those that hold a lease. Pure."""
 
 from typing import Any, Final, NamedTuple
 
 from berthmaster.lib.messages.records import Lease
 
-PING_S: Final = 2.0  # how often services are asked
-SILENT_S: Final = 6.0  # without an answer, one counts as silent: three pings
+PING_S: Final = 2.0  # between two pings
+SILENT_S: Final = 6.0  # without an answer, after which a service is silent: three pings
 FORGOTTEN_S: Final = 3_600.0
 MAX_SEEN: Final = 1_000
 PREFIX: Final = "berth-"
@@ -13,11 +13,11 @@ PREFIX: Final = "berth-"
 
 class _Seen(NamedTuple):
     at_s: float
-    silent_s: float  # how long it may say nothing
+    silent_s: float  # maximum time without an answer
 
 
 class Services:
-    """When each was heard last."""
+    """Time of the last answer of each service."""
 
     def __init__(self) -> None:
         self._seen: dict[tuple[str, str], _Seen] = {}  # service, instance
@@ -26,7 +26,7 @@ class Services:
         self._hear((name.removeprefix(PREFIX), instance), _Seen(now_s, SILENT_S))
 
     def on_lease(self, lease: Lease, stored_at_s: float) -> None:
-        """Somebody holds a lease, or gives it up."""
+        """Take a lease that was renewed or released."""
         who = (lease.name.partition(".")[0], lease.holder)
         if lease.released:
             self._seen.pop(who, None)
@@ -38,7 +38,9 @@ class Services:
             self._seen[who] = seen
 
     def document(self, now_s: float) -> list[dict[str, Any]]:
-        """Each service with how many of it are heard, and since when nobody is."""
+        """Return each service with its number of live instances, and the last answer of a silent
+        one.
+        """
         for who, seen in list(self._seen.items()):
             if now_s - seen.at_s > FORGOTTEN_S:
                 del self._seen[who]
@@ -49,5 +51,5 @@ class Services:
             one["heard"] += now_s - seen.at_s <= seen.silent_s
         for one in found.values():
             if one["heard"]:
-                one["last_at_s"] = None  # it is there: its last answer is of no interest
+                one["last_at_s"] = None  # alive: its last answer is irrelevant
         return list(found.values())

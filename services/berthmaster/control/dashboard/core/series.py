@@ -1,7 +1,7 @@
-"""How busy a job's GPUs were over time, for as long as it runs and a while after. Pure.
+"""GPU utilization of jobs over time, while a job runs and for a while after. Pure.
 
-A job's whole life stands in at most MOST points: when those are full, two neighbours become one,
-and from then on a point stands for twice the time.
+A job's whole run fits in at most MOST points. When all points are used, two neighbours are merged.
+From then on a point covers twice the time.
 """
 
 from collections import OrderedDict
@@ -18,7 +18,7 @@ MAX_JOBS: Final = 4_000  # some 10 KiB each
 
 
 class Series:
-    """One attempt of a job: time, mean, lowest, highest utilization, memory, in percent."""
+    """One attempt of a job: time, mean, minimum and maximum utilization, memory, in percent."""
 
     __slots__ = ("_step", "_waiting", "attempt", "points")
 
@@ -29,7 +29,7 @@ class Series:
         self._waiting: list[tuple[float, float, float, float, float]] = []
 
     def add(self, now_s: float, busy: NDArray[Any], memory: NDArray[Any]) -> None:
-        """One sample over its GPUs; unmeasured ones are left out before."""
+        """Add one sample over the job's GPUs. The caller leaves out unmeasured GPUs."""
         if not len(busy):
             return
         full = float(memory.mean()) if len(memory) else -1.0
@@ -44,7 +44,7 @@ class Series:
             self._step *= 2
 
     def columns(self) -> dict[str, Any]:
-        """As plots want it: a list for each figure."""
+        """Return the points in the form of plots: one list for each value."""
         points = [*self.points, *([_merged(self._waiting)] if self._waiting else [])]
         if not points:
             return {"attempt": self.attempt, "at_s": []}
@@ -74,14 +74,14 @@ def _merged(
 
 
 class AllSeries:
-    """Those of the jobs that run and of those that ran last."""
+    """Series of running jobs and of the last ended ones."""
 
     def __init__(self, most: int = MAX_JOBS) -> None:
         self._most = most
         self._of: OrderedDict[Key, Series] = OrderedDict()
 
     def of(self, name: Key, attempt: int) -> Series:
-        """One job's, begun anew with each attempt."""
+        """Return the series of a job, a new one for each attempt."""
         series = self._of.get(name)
         if series is None or series.attempt != attempt:
             series = self._of[name] = Series(attempt)
@@ -91,11 +91,11 @@ class AllSeries:
         return series
 
     def known(self, name: Key) -> Series | None:
-        """One job's, if there is any."""
+        """Return the series of a job, or None."""
         return self._of.get(name)
 
 
 def measured(values: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    """Without those that were not measured."""
+    """Return the measured values only."""
     known: NDArray[np.uint8] = values[values != UNKNOWN]
     return known
