@@ -34,7 +34,7 @@ from berthmaster.lib.kube.loader import Loader
 
 MAX_ANSWER_BYTES: Final = 256 * 2**20  # a server that ignores `limit` sends a whole list at once
 MAX_REFUSAL_BYTES: Final = 64 * 1024
-HEAD_LIMITS: Final = aiohttp.ClientTimeout(total=None, sock_connect=5.0)  # other limits are ours
+HEAD_LIMITS: Final = aiohttp.ClientTimeout(total=None, sock_connect=5.0)  # others: per request
 KEEP_ALIVE_IDLE_S: Final = 15
 KEEP_ALIVE_EVERY_S: Final = 5
 KEEP_ALIVE_PROBES: Final = 3
@@ -92,9 +92,7 @@ class Rest(RESTClientObject):
         self.pool_manager = session
 
     def _make_socket(self, address: aiohttp.AddrInfoType) -> socket.socket:
-        """Return a socket that detects a silent partition. By default the first probe takes two
-        hours.
-        """
+        """Return a socket that detects a silent partition. By default only after hours."""
         family, kind, protocol, _, _ = address
         made = socket.socket(family=family, type=kind, proto=protocol)
         self.sockets.add(made)
@@ -237,9 +235,7 @@ class Transport:
             raise self._unreachable(error, call.path) from error
 
     async def _shown(self, path: str, *, refused: bool = False) -> "_Shown":
-        """Return connection and credentials. Plugins and token issuers first run at the first
-        request.
-        """
+        """Return connection and credentials. Plugins and token issuers run on first use only."""
         await self._loader.refresh(refused=refused)
         if self._closed:
             raise Unreachable(f"{self._access.server}: the client is closed ({path})")

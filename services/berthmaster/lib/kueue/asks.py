@@ -74,7 +74,7 @@ def devices_of(nodes: Iterable[NodeReport]) -> Devices:
 
 
 def _way(kind: NodeKind, positions: Sequence[int], pods: PodSet) -> Mapping[str, int]:
-    """Return how a pod requests these GPUs of such a node."""
+    """Return a pod's request for these GPUs of a node of this kind."""
     if pods.gpu_milli == 1000:
         return {kind.resources[positions[0]]: pods.gpus}
     share = share_for(kind.shares, pods)

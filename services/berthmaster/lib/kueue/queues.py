@@ -117,7 +117,7 @@ class ClusterQueue(Object, frozen=True):
 
     @property
     def preempts(self) -> bool:
-        """Whether Kueue may evict a Workload for another one of this queue."""
+        """Whether Kueue may evict a Workload for another Workload of this queue."""
         rules = self.spec.preemption
         if rules is None:
             return False

@@ -13,7 +13,7 @@ Rules, all of them Kueue's (a test runs the same table against a real Kueue):
 - One resource group grants a resource. For each pod set and group, one flavor has to provide all
   resources of the group: free GPUs in flavor a and free CPU in flavor b do not combine.
 - A flavor is skipped if the pods do not tolerate its taints, or request other values of its node
-  labels. Labels that the flavor does not name never exclude the flavor.
+  labels. Labels missing from a flavor never exclude the flavor.
 - The first flavor with enough free quota is used. In a queue that tries the next flavor before
   borrowing, the flavor that borrows from the nearest cohort is used.
 - Pod sets are assigned in order, and share the queue's quota. If a later pod set does not fit,
@@ -50,8 +50,8 @@ Amounts = Mapping[str, int]  # by resource: CPU in milli, memory in MiB, others 
 class Ask(NamedTuple):
     """The resources of a whole pod set, in Kueue's names.
 
-    A job created later may request its GPUs in one of several ways, depending on its nodes. The
-    first way that fits is used.
+    A later job may request GPUs in several ways, depending on the nodes. The first way that fits
+    is used.
     """
 
     pods: PodSet
@@ -201,7 +201,7 @@ class Quotas:
         self._empty: _Trees | None = None
 
     def charge(self, queue: str, asks: Sequence[Ask]) -> bool:
-        """Charge a placement on its way. Return False if it must wait, and so uses nothing."""
+        """Charge a placement on its way. Return False for a placement that must wait."""
         asks = counted(asks, self._counted_as)
         chosen = _assign(self._by_name[queue], self._used.queues[queue], asks)
         if isinstance(chosen, _Lack):

@@ -21,9 +21,7 @@ class KubeEvents:
     def __init__(
         self, ctx: Context[Any], client: Client, controller: str, *, quiet: bool = False
     ) -> None:
-        """``controller``: name after ``berthmaster.io/``. ``quiet``: log only, for read-only
-        services.
-        """
+        """``controller``: name after ``berthmaster.io/``. ``quiet``: only log, if read-only."""
         self._ctx = ctx
         self._quiet = quiet
         self._recorder = Recorder(

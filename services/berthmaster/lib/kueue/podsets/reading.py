@@ -63,7 +63,7 @@ from berthmaster.lib.messages.workload import (
 WHOLE: Final = 1000
 MAX_PART_MIB: Final = 1 << 24  # of a GPU fraction
 NAME_CHARS: Final = 120  # of a resource, in messages
-SIDECAR: Final = "Always"  # restartPolicy of an init container that runs beside the others
+SIDECAR: Final = "Always"  # restartPolicy of a sidecar among the init containers
 
 
 class Devices(NamedTuple):
@@ -277,9 +277,7 @@ class SetRead(NamedTuple):
 
 
 def workload_id(name: str, uid: str) -> str:
-    """Return ``<name, cut>-<first of uid>``, equal for the same object, different for its
-    successor.
-    """
+    """Return ``<name, cut>-<first of uid>``: stable for an object, new for its successor."""
     tail = _NOT_PLAIN.sub("", uid.lower())[:UID_CHARS] or "0"
     head = _NOT_PLAIN.sub("-", name.lower())[: MAX_ID_CHARS - 1 - len(tail)].strip("-")
     return f"{head or 'w'}-{tail}"
