@@ -1,4 +1,4 @@
-"""The public Python API: submit jobs, ask about them, follow their events. `berth` uses it too.
+"""The public Python API: submit jobs, query them, follow their events. `berth` uses the API too.
 
 ::
 
@@ -9,8 +9,8 @@
 
 ``SyncClient`` has the same methods for programs without asyncio.
 
-May live here: requests over the bus, their time limits and retries.
-Must not: anything that only a terminal needs, or a rule that the services do not have.
+Belongs here: requests over the bus, their time limits and retries. Does not belong here: code that
+only a terminal needs, or a rule that the services lack.
 """
 
 import importlib
@@ -56,7 +56,8 @@ __all__ = [
 
 
 def __getattr__(name: str) -> object:
-    """Each name when it is first asked for: who only catches an error needs no connection."""
+    """Import a name on first use, so that a program that only catches an error loads no
+    connection."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     module = importlib.import_module(f"{__name__}.{_FOUND_IN.get(name, 'errors')}")

@@ -1,8 +1,8 @@
-"""The client class: one method for each thing that can be asked.
+"""The client class: one method per request.
 
-Every request has a time limit and is repeated within it, with growing pauses, as long as nobody
-answers or the answer is "later". That is safe: an id is used once, so a second submit of the same
-request is told what the first one did, and all the other requests may be repeated too.
+The client repeats a request within its time limit, at growing intervals, while no service answers
+or the answer is "later". Repeating is safe. An id is used once, so a second submit of the same
+request returns the result of the first. All other requests may be repeated too.
 """
 
 import asyncio
@@ -88,16 +88,16 @@ R = TypeVar("R", bound=msgspec.Struct)
 T = TypeVar("T")
 Submitted = SubmitReply | RefusedError | TooLargeError
 
-TIMEOUT_S: Final = 10.0  # for one request with all its repetitions
+TIMEOUT_S: Final = 10.0  # seconds for one request with all retries
 TRY_TIMEOUT_S: Final = 2.0
 SUBMITS_AT_ONCE: Final = 64
 LOG_WAIT_S: Final = 4.0
-TRY_LOG_S: Final = 5.0  # for the answer of a cluster, beyond what is waited for lines
+TRY_LOG_S: Final = 5.0  # seconds for a cluster's response, beyond the wait for lines
 LOG_PAUSE_S: Final = 0.5
 ENDED: Final = ("succeeded", "failed", "cancelled")
 CONNECT_TIMEOUT_S: Final = 5.0
 BACKOFF: Final = Backoff(first_s=0.05, most_s=1.0)
-ENVELOPE_BYTES: Final = 512  # headers and subject count against the server's limit too
+ENVELOPE_BYTES: Final = 512  # headers and subject count towards the server's limit too
 AS_OF_TRIES: Final = 40
 AS_OF_PAUSE_S: Final = 0.05
 CANCEL_AGAIN_S: Final = 0.5
@@ -114,7 +114,7 @@ class _Settings(msgspec.Struct, frozen=True):
 
 
 class _Silent:
-    """The client reports by its results and errors; it has no log of its own."""
+    """A logger without output: the client reports through results and errors."""
 
     def info(self, event: str, /, **fields: object) -> None: ...
     def warning(self, event: str, /, **fields: object) -> None: ...
@@ -124,7 +124,7 @@ class _Silent:
 
 
 class Client:
-    """A connection of one tenant. Make it with ``connect``."""
+    """A connection of one tenant, created by ``connect``."""
 
     def __init__(
         self, settings: _Settings, tenant: str, *, timeout_s: float, connect_timeout_s: float
@@ -149,11 +149,13 @@ class Client:
         timeout_s: float = TIMEOUT_S,
         connect_timeout_s: float = CONNECT_TIMEOUT_S,
     ) -> Self:
-        """A client for ``async with``, which connects. ``timeout_s`` bounds each request;
-        ``creds_file``: the tenant's JWT and seed, read anew at each reconnection;
-        ``ca_file``: whose certificate a tls:// server must have, if not one the system knows;
-        ``plaintext``: a server of another machine may be without TLS."""
-        subjects.token(tenant)  # a name that cannot stand in a subject is told at once
+        """Return a client that connects in ``async with``.
+
+        ``timeout_s`` bounds each request. ``creds_file`` has the tenant's JWT and seed, and is read
+        again at each reconnection. ``ca_file`` is the CA of a tls:// server; None uses the system's
+        CAs. ``plaintext`` allows a remote server without TLS.
+        """
+        subjects.token(tenant)  # report a name that is invalid in a subject at once
         creds = Path(creds_file) if creds_file else None
         authority = Path(ca_file) if ca_file else None
         settings = _Settings(url, creds, inbox_prefix, authority, plaintext)
@@ -186,23 +188,23 @@ class Client:
 
     @property
     def connection(self) -> Connection:
-        """The connection itself, for what this class does not offer."""
+        """Return the connection, for requests without a method in this class."""
         if self._open is None:
             raise RuntimeError("use the client as `async with Client.connect(…) as berth:`")
         return self._open
 
     def now(self) -> float:
-        """The server's time in seconds since 1970: what ages are measured by."""
+        """Return the server's time in seconds since 1970, for measuring ages."""
         return self.connection.now()
 
     async def hello(self) -> HelloReply:
-        """Whether the gateway answers, and the server's time."""
+        """Check that the gateway answers, and return the server's time."""
         return await self._tenant("hello", HelloRequest(), HelloReply)
 
     # Workloads
 
     async def submit(self, request: JobRequest) -> SubmitReply:
-        """Submit a job; returns when it is durable. The same request again is harmless."""
+        """Submit a job, and return when the job is durable. Repeating a request is harmless."""
         return await self._tenant("submit", request, SubmitReply)
 
     async def submit_many(
@@ -210,8 +212,11 @@ class Client:
     ) -> AsyncGenerator[
         tuple[JobRequest | bytes, SubmitReply | RefusedError | TooLargeError], None
     ]:
-        """Submit many over one connection, ``at_once`` on the way; each with its own answer, in
-        their order. One that depends on others goes when all before it were answered."""
+        """Submit many requests over one connection, and yield each reply in order.
+
+        At most ``at_once`` requests are in flight. A request that depends on others is sent after
+        the replies to all before it.
+        """
         waiting: deque[tuple[JobRequest | bytes, asyncio.Task[SubmitReply]]] = deque()
 
         async def answered() -> tuple[JobRequest | bytes, Submitted]:
@@ -237,49 +242,49 @@ class Client:
             await asyncio.gather(*(task for _, task in waiting), return_exceptions=True)
 
     async def submit_raw(self, body: bytes) -> SubmitReply:
-        """Submit what somebody else has written as JSON: the gateway checks it."""
+        """Submit a request as JSON text. The gateway validates the text."""
         return await self._ask(subjects.api(self.tenant, "submit"), body, SubmitReply)
 
     async def dry_run(self, request: JobRequest) -> DryRunReply:
-        """Where the job would go if it were submitted now."""
+        """Return the placement that the job would get now."""
         return await self._tenant("dry_run", request, DryRunReply)
 
     async def dry_run_raw(self, body: bytes) -> DryRunReply:
-        """The same for JSON."""
+        """Return the placement of a request as JSON text."""
         return await self._ask(subjects.api(self.tenant, "dry_run"), body, DryRunReply)
 
     async def cancel(self, workload: str, reason: str = "") -> ChangeReply:
-        """Cancel a workload; one that runs is stopped by its executor a little later."""
+        """Cancel a workload. The executor stops a running workload a little later."""
         return await self._tenant("cancel", CancelRequest(id=workload, reason=reason), ChangeReply)
 
     async def reprioritize(self, workload: str, priority: int) -> ChangeReply:
-        """Give a workload another priority."""
+        """Change a workload's priority."""
         request = ReprioritizeRequest(id=workload, priority=priority)
         return await self._tenant("reprioritize", request, ChangeReply)
 
     async def hold(self, workload: str, reason: str = "", *, evict: bool = False) -> ChangeReply:
-        """Have a workload wait until it is released. ``evict``: also if it runs."""
+        """Hold a workload until its release. ``evict``: also evict a running workload."""
         request = HoldRequest(id=workload, reason=reason, evict=evict)
         return await self._tenant("hold", request, ChangeReply)
 
     async def release(self, workload: str, reason: str = "") -> ChangeReply:
-        """Hold it no more."""
+        """Release a held workload."""
         request = ReleaseRequest(id=workload, reason=reason)
         return await self._tenant("release", request, ChangeReply)
 
     async def evict(self, workload: str, reason: str = "") -> ChangeReply:
-        """End its attempt; it waits again."""
+        """Evict a workload: end its attempt and requeue it."""
         return await self._tenant("evict", EvictRequest(id=workload, reason=reason), ChangeReply)
 
     async def move(self, workload: str, to: str = "", reason: str = "") -> ChangeReply:
-        """Have it go on in another cluster, once there is room for it."""
+        """Move a workload to another cluster, when that has free capacity."""
         request = MoveRequest(id=workload, to=to, reason=reason)
         return await self._tenant("move", request, ChangeReply)
 
     async def checkpointed(
         self, workload: str, step: int, uri: str, *, attempt: int | None = None
     ) -> ChangeReply:
-        """Tell of a checkpoint: the next attempt goes on from it."""
+        """Report a checkpoint, from which the next attempt resumes."""
         request = CheckpointedRequest(id=workload, step=step, uri=uri, attempt=attempt)
         return await self._tenant("checkpointed", request, ChangeReply)
 
@@ -292,16 +297,16 @@ class Client:
         eta_s: float | None = None,
         attempt: int | None = None,
     ) -> ChangeReply:
-        """Tell how far it is; ``eta_s``: until it ends."""
+        """Report progress. ``eta_s`` is the remaining time in seconds."""
         request = ProgressedRequest(id=workload, step=step, loss=loss, eta_s=eta_s, attempt=attempt)
         return await self._tenant("progressed", request, ChangeReply)
 
     async def order_job(self, verb: str, order: JobOrderRequest) -> ChangeReply:
-        """As an operator, hold, release, evict or move anybody's workload."""
+        """Hold, release, evict or move any tenant's workload, as an operator."""
         return await self._ask(subjects.operator(f"{verb}_job"), encode(order), ChangeReply)
 
     async def get(self, workload: str, *, story: bool = False) -> GetReply:
-        """One workload, with all its events if asked."""
+        """Return one workload, with its event history if requested."""
         return await self._tenant("get", GetRequest(id=workload, story=story), GetReply)
 
     async def list(
@@ -317,9 +322,12 @@ class Client:
         all_tenants: bool = False,
         parts: bool = False,
     ) -> ListReply:
-        """Workloads, newest first; the next page with ``before=reply.next_before``. ``since_s``:
-        of which something has happened since that time. ``all_tenants``: for operators. ``parts``:
-        those of divided jobs too, beside their jobs."""
+        """Return workloads, newest first.
+
+        ``before=reply.next_before`` requests the next page. ``since_s`` selects workloads with an
+        event since that time. ``all_tenants`` is for operators. ``parts`` includes the parts of
+        divided jobs.
+        """
         request = ListRequest(
             states=tuple(states),
             queue=queue,
@@ -334,7 +342,8 @@ class Client:
         return await self._ask(subject, encode(request), ListReply)
 
     async def gpus(self, gpus: int = 1, *, queue: str = "") -> GpusReply:
-        """Which GPUs there are, for who wants so many in one pod; of a queue, what it may have."""
+        """Return the GPUs for a pod with this number of GPUs. ``queue`` limits the result to a
+        queue."""
         return await self._tenant("gpus", GpusRequest(gpus=gpus, queue=queue), GpusReply)
 
     async def wait(
@@ -344,8 +353,10 @@ class Client:
         until: Literal["ended", "running"] = "ended",
         limit_s: float | None = None,
     ) -> WorkloadView:
-        """The workload once it has ended, well or not, or (``running``) has begun. Raises
-        TimeoutError if that has not come within ``limit_s`` seconds."""
+        """Return the workload after its end, successful or not, or (``running``) after its start.
+
+        Raises TimeoutError after ``limit_s`` seconds.
+        """
         task = asyncio.create_task(self._there(workload, until))
         try:
             await asyncio.wait({task}, timeout=limit_s)
@@ -370,8 +381,11 @@ class Client:
         raise UnavailableError(f"nothing more is told of {workload}")
 
     async def _as_of(self, workload: str, sequence: int) -> WorkloadView:
-        """Asked, not folded, as an event alone does not tell whether it counted. It can be here
-        before the gateway has it; one that does not count the gateway never has."""
+        """Return the gateway's view of the workload after an event.
+
+        An event alone does not show whether it is applied, so the gateway is queried. The gateway
+        may receive the event later than the client, and never shows an event that is not applied.
+        """
         view = (await self.get(workload)).workload
         for _ in range(AS_OF_TRIES):
             if view.sequence >= sequence:
@@ -381,8 +395,11 @@ class Client:
         return view
 
     async def events(self, after: int | None = None, *, limit: int = 100) -> EventsReply:
-        """One page of what has happened to this tenant's workloads after a sequence; None: none of
-        them, but where the log ends now. Go on with ``after=reply.next_after``."""
+        """Return a page of events of this tenant's workloads after a sequence.
+
+        None returns no events, but the end of the log. ``after=reply.next_after`` requests the next
+        page.
+        """
         return await self._tenant("events", EventsRequest(after=after, limit=limit), EventsReply)
 
     async def logs(
@@ -395,13 +412,13 @@ class Client:
         since_s: float | None = None,
         tail: int | None = None,
     ) -> AsyncGenerator[LogsReply, None]:
-        """What a pod of a workload wrote, piece by piece; ``lines_of`` makes lines of one.
+        """Yield the output of a workload's pod in chunks; ``lines_of`` splits a chunk into lines.
 
-        ``follow``: until the workload has ended, over lost connections, restarts of services and
-        attempts; ask for the next piece when you have dealt with the last. Who is too slow for what
-        is kept is told so by ``cut``. ``previous``: the end of the attempt before the last.
-        ``since_s``, ``tail``: where to begin: so many seconds back, with so many last lines.
-        Nothing to read is a piece without data, with the reason as ``note``.
+        ``follow`` continues until the workload's end, across lost connections, service restarts and
+        attempts. Request the next chunk after processing the last. ``cut`` reports that a slow
+        reader missed output. ``previous`` reads the end of the previous attempt. ``since_s`` starts
+        that many seconds back, ``tail`` at that many last lines. Without output, a chunk has no
+        data, and ``note`` has the reason.
         """
         cursor = ""
         told = ""
@@ -423,7 +440,7 @@ class Client:
             except UnavailableError:
                 if not follow:
                     raise
-                await asyncio.sleep(LOG_PAUSE_S)  # a connection that is lost comes back
+                await asyncio.sleep(LOG_PAUSE_S)  # a lost connection comes back
                 continue
             except RefusedError as error:
                 if not (follow and error.refusal.retry):
@@ -440,16 +457,19 @@ class Client:
                 await asyncio.sleep(LOG_PAUSE_S)
 
     async def why(self, workload: str | None = None) -> WhyReply:
-        """Why a workload is where it is, or nowhere yet; without one, why those that wait do."""
+        """Return why a workload has its placement or none; None: why pending workloads wait."""
         return await self._tenant("why", WhyRequest(id=workload), WhyReply)
 
     async def whatif(self, request: WhatifRequest, *, of_all: bool = False) -> WhatifReply:
-        """What would move if one thing were otherwise. ``of_all``: names everybody's workloads,
-        for those who may; else this tenant's, and counts the others."""
+        """Return the effect of one hypothetical change.
+
+        ``of_all`` names the workloads of all tenants, if permitted. Otherwise the reply names this
+        tenant's workloads and counts the others.
+        """
         return await self.whatif_raw(encode(request), of_all=of_all)
 
     async def whatif_raw(self, body: bytes, *, of_all: bool = False) -> WhatifReply:
-        """The same for JSON."""
+        """Return the effect of a request as JSON text."""
         subject = subjects.operator("whatif") if of_all else subjects.api(self.tenant, "whatif")
         return await self._ask(subject, body, WhatifReply)
 
@@ -464,8 +484,10 @@ class Client:
         return await self._ask(subject, encode(request), Trends)
 
     async def profile(self, request: ProfileRequest, *, of_all: bool = False) -> Profile:
-        """What a job uses and is bound by, by attempt. ``of_all``: any tenant's, for those who
-        may; else this tenant's."""
+        """Return a job's resource usage and bottleneck, by attempt.
+
+        ``of_all`` allows any tenant's job, if permitted. Otherwise the job must be this tenant's.
+        """
         subject = subjects.operator("profile") if of_all else subjects.api(self.tenant, "profile")
         return await self._ask(subject, encode(request), Profile)
 
@@ -480,7 +502,7 @@ class Client:
         reason: str = "",
         who: str = "",
     ) -> OperatorReply:
-        """No new placements on a cluster, a node, or a GPU of that."""
+        """Stop new placements on a cluster, a node, or a GPU of a node."""
         request = CordonRequest(cluster=cluster, node=node, gpu=gpu, reason=reason, who=who)
         return await self._operator("cordon", request)
 
@@ -493,12 +515,12 @@ class Client:
         reason: str = "",
         who: str = "",
     ) -> OperatorReply:
-        """The same, and what runs there is moved away: by then, in seconds since 1970."""
+        """Cordon, and move running workloads away by a time in seconds since 1970."""
         request = DrainRequest(cluster=cluster, node=node, by_s=by_s, reason=reason, who=who)
         return await self._operator("drain", request)
 
     async def cordons(self, cluster: str = "") -> CordonsReply:
-        """What is cordoned, by whom and why, and what still runs there."""
+        """Return the cordons, with operator, reason and workloads still running there."""
         body = encode(CordonsRequest(cluster=cluster))
         return await self._ask(subjects.operator("cordons"), body, CordonsReply)
 
@@ -511,38 +533,38 @@ class Client:
         reason: str = "",
         who: str = "",
     ) -> OperatorReply:
-        """Placements again, on a GPU also where telemetry found it faulty before."""
+        """Allow placements again, also on a GPU that telemetry found faulty before."""
         request = CordonRequest(cluster=cluster, node=node, gpu=gpu, reason=reason, who=who)
         return await self._operator("uncordon", request)
 
     async def lost(self, cluster: str, reason: str) -> OperatorReply:
-        """Declare a cluster lost: what was claimed there is placed anew."""
+        """Declare a cluster lost: its claimed workloads are placed again."""
         return await self._operator("lost", LostRequest(cluster=cluster, reason=reason))
 
     async def found(self, cluster: str, reason: str) -> OperatorReply:
-        """Take that back."""
+        """Undo ``lost``."""
         return await self._operator("found", LostRequest(cluster=cluster, reason=reason))
 
     async def set_queue(self, setting: QueueSetting) -> OperatorReply:
-        """Make or change a queue."""
+        """Create or change a queue."""
         return await self._operator("queue", setting)
 
     async def set_runtime(self, setting: RuntimeSetting) -> OperatorReply:
-        """Make or change a runtime."""
+        """Create or change a runtime."""
         return await self._operator("runtime", setting)
 
-    # What happens, and what is known
+    # Events and state
 
     async def watch(
         self, *, workload: str | None = None, tenant: str | None = None, since: int | None = None
     ) -> AsyncGenerator[SeenEvent, None]:
-        """Events of this tenant's workloads (or of one) as they are stored, without end or gap.
+        """Yield events of this tenant's workloads (or of one) as stored, without end or gap.
 
-        ``since``: the sequence after which to begin, 0 for all that is stored; None: from now on.
-        ``tenant``: another tenant's, "*" for everybody's, for those who may.
+        ``since`` is the sequence after which to begin: 0 for all stored events, None for new events
+        only. ``tenant`` selects another tenant, or "*" for all tenants, if permitted.
 
-        A tenant's own user may not read streams: it hears what is stored as it happens, and asks
-        the gateway for what was before that and for what a lost connection kept from it.
+        A tenant's own user may not read streams. The client then receives live events, and queries
+        the gateway for earlier events and for events lost during a disconnection.
         """
         who = self.tenant if tenant is None else tenant
         if workload is not None:
@@ -567,8 +589,10 @@ class Client:
     async def _watch_live(
         self, workload: str | None, since: int | None
     ) -> AsyncGenerator[SeenEvent, None]:
-        """Events as the stream tells that they are stored, after what the gateway knows of the time
-        before: none twice, and none left out, since each names the one before it."""
+        """Yield live events after the gateway's earlier events.
+
+        No event is repeated or omitted, because each event names its predecessor.
+        """
         feed: following.Feed[SeenEvent | None] = following.Feed()
 
         async def take(msg: Msg) -> None:
@@ -590,12 +614,12 @@ class Client:
             await following.settled(conn.flush())
             if new := conn.violations[violations:]:
                 raise NotAllowedError(new[0])
-            # Asked after subscribing, so that nothing falls in between.
+            # Query after subscribing, so that no event is lost in between.
             async for seen in past.begin(since):
                 yield seen
             async with aclosing(feed.items()) as events:
                 async for item in events:
-                    # None: connected again, and nobody knows what was said meanwhile.
+                    # None: connected again, and events may be missing.
                     missed = past.since_lost() if item is None else past.before(item)
                     async for seen in missed:
                         yield seen
@@ -608,18 +632,19 @@ class Client:
                 await subscription.unsubscribe()
 
     async def last_sequence(self) -> int:
-        """The last sequence of the workloads' stream: a `watch` since then misses nothing after."""
+        """Return the last sequence of the workloads' stream: a `watch` since then misses
+        nothing."""
         return (await following.settled(stream_info(self.connection, WORKLOADS))).state.last_seq
 
     async def position(self) -> int:
-        """Where to begin a ``watch`` that misses nothing from now on, for whoever may ask."""
+        """Return the position for a ``watch`` without gaps from now on, with any rights."""
         try:
             return await self.last_sequence()
         except NotAllowedError:
             return (await self.events()).next_after
 
     async def decisions(self, since: int | None = None) -> AsyncGenerator[SeenDecision, None]:
-        """Decisions as they are made, with the rankings behind them; ``since`` as in ``watch``."""
+        """Yield decisions as they are made, with their rankings. ``since`` as in ``watch``."""
         if since is None:
             since = await self.last_sequence()
         follower = Follower(self.connection, WORKLOADS, [subjects.ALL_DECISIONS], start=since + 1)
@@ -634,8 +659,10 @@ class Client:
         cluster: str | None = None,
         caught_up: Callable[[], None] | None = None,
     ) -> AsyncGenerator[SeenFact, None]:
-        """The fleet as it is known and as it changes, without end: clusters' facts, and their
-        nodes' if asked. What is known comes first; ``caught_up`` is called when it has come."""
+        """Yield facts of clusters, and of nodes if requested, without end.
+
+        Known facts come first. Then the client calls ``caught_up``, and yields changes.
+        """
         source = following.follow(
             self._fleet(nodes, cluster), following.fact_of, on=True, caught_up=caught_up
         )
@@ -644,7 +671,7 @@ class Client:
                 yield seen
 
     async def telemetry(self, cluster: str | None = None) -> AsyncGenerator[NodeTelemetry, None]:
-        """What GPUs do right now, in one cluster or in all. An observation: some may be missing."""
+        """Yield the present GPU telemetry of one or all clusters. Samples may be missing."""
         subject = subjects.telemetry_of(cluster)
         async with aclosing(self._heard(subject, following.telemetry_of)) as reports:
             async for report in reports:
@@ -653,15 +680,17 @@ class Client:
     async def job_figures(
         self, *, cluster: str | None = None, every_tenant: bool = False
     ) -> AsyncGenerator[JobFigures, None]:
-        """What the GPUs of jobs do, each twice a minute; ``every_tenant``: of all jobs there are,
-        those too that did not come through us. An observation: some may be missing."""
+        """Yield GPU usage metrics of jobs, twice a minute each. Samples may be missing.
+
+        ``every_tenant`` includes all jobs, also those that Berthmaster does not manage.
+        """
         subject = subjects.job_figures_of(None if every_tenant else self.tenant, cluster)
         async with aclosing(self._heard(subject, following.figures_of)) as reports:
             async for report in reports:
                 yield report
 
     async def quality(self, cell: str = MAIN_CELL) -> AsyncGenerator[QualityReport, None]:
-        """How well a cell's decider does, every few seconds, from now on."""
+        """Yield the decision quality of a cell, every few seconds, from now on."""
         subject = subjects.quality(cell)
         async with aclosing(self._heard(subject, following.quality_of)) as reports:
             async for report in reports:
@@ -670,7 +699,7 @@ class Client:
     async def _heard(
         self, subject: str, decode: Callable[[bytes], T | None]
     ) -> AsyncGenerator[T, None]:
-        """Observations as they arrive; what cannot be read is passed over."""
+        """Yield observations as they arrive, and skip unreadable ones."""
         feed: following.Feed[T] = following.Feed()
 
         def take(_: str, data: bytes) -> None:
@@ -692,13 +721,13 @@ class Client:
                 await subscription.unsubscribe()
 
     async def fleet(self, *, nodes: bool = False, cluster: str | None = None) -> Sequence[SeenFact]:
-        """The fleet as it is known now."""
+        """Return the present facts of the fleet."""
         return await self._listed(self._fleet(nodes, cluster), FLEET, following.fact_of)
 
     async def _listed(
         self, follower: Follower, stream: str, decode: Callable[[Recorded], T | None]
     ) -> Sequence[T]:
-        """All that a stream holds now. A stream that is not there or not ours is told at once."""
+        """Return all messages of a stream. Raises at once for a missing or forbidden stream."""
         await following.settled(stream_info(self.connection, stream))
         violations = len(self.connection.violations)
         try:
@@ -721,14 +750,14 @@ class Client:
         return Follower(self.connection, FLEET, filters, start="last-per-subject")
 
     async def control(self) -> Sequence[ControlFact]:
-        """What operators have set: queues, cordons, lost clusters."""
+        """Return the operators' settings: queues, cordons, lost clusters."""
         follower = Follower(
             self.connection, CONTROL, [subjects.ALL_CONTROL], start="last-per-subject"
         )
         return await self._listed(follower, CONTROL, following.control_of)
 
     async def dead(self, limit: int = 100) -> Sequence[SeenDead]:
-        """The newest messages that a service could not handle."""
+        """Return the newest dead letters."""
         last = (await following.settled(stream_info(self.connection, DEAD))).state.last_seq
         follower = Follower(
             self.connection, DEAD, [subjects.ALL_DEAD], start=max(1, last - limit + 1)
@@ -746,13 +775,13 @@ class Client:
     async def _ask(
         self, subject: str, body: bytes, expected: type[R], *, try_s: float = TRY_TIMEOUT_S
     ) -> R:
-        """One request with its repetitions. Raises the errors of errors.py."""
+        """Send one request with its retries. Raises the errors of errors.py."""
         conn = self.connection
         limit_bytes = conn.nc.max_payload
         if len(body) + ENVELOPE_BYTES > limit_bytes:
             raise TooLargeError(len(body), limit_bytes - ENVELOPE_BYTES)
         loop = asyncio.get_running_loop()
-        longest_s = try_s if try_s > TRY_TIMEOUT_S else 0.0  # an answer that is long in coming
+        longest_s = try_s if try_s > TRY_TIMEOUT_S else 0.0  # 0 unless the response is slow
         deadline = loop.time() + max(self.timeout_s, longest_s)
         failures = 0
         while True:
@@ -766,7 +795,8 @@ class Client:
                 problem: Exception = RefusedError(reply)
                 if not reply.retry:
                     raise problem
-                wait_s = reply.retry_after_s * self._chance.uniform(1.0, 1.5)  # not all at once
+                # spread the retries of many clients
+                wait_s = reply.retry_after_s * self._chance.uniform(1.0, 1.5)
             except TooLarge as error:
                 raise TooLargeError(len(body), limit_bytes) from error
             except NotPermitted as error:
@@ -782,19 +812,23 @@ class Client:
 
 
 class _Past:
-    """What somebody who hears of events as they are stored asks the gateway for: what was before,
-    and what was missed. Of one workload its story, of all of them pages of the tenant's events."""
+    """Requests to the gateway for earlier and missed events, beside live events.
+
+    For one workload the gateway returns its event history, for all workloads pages of the tenant's
+    events.
+    """
 
     def __init__(self, berth: Client, workload: str | None) -> None:
         self._berth = berth
         self._workload = workload
         self._chains = following.Chains()
-        self._after: int | None = None  # of all workloads: nothing until there is to be asked for
+        # position in the events of all workloads; None = nothing to request yet
+        self._after: int | None = None
         self._asking: asyncio.Task[None] | None = None
-        self._heard: SeenEvent | None = None  # what that becomes before long
+        self._heard: SeenEvent | None = None  # last live event, which later becomes the position
 
     async def begin(self, since: int | None) -> AsyncGenerator[SeenEvent, None]:
-        """Everything since then; None: from now on."""
+        """Yield all events since a sequence; None: none."""
         if self._workload is None and since is None:
             self._asking = asyncio.create_task(self._ask_where_now())
         elif self._workload is None:
@@ -807,8 +841,8 @@ class _Past:
                 yield seen
 
     async def since_lost(self) -> AsyncGenerator[SeenEvent, None]:
-        """What may have been missed while there was no connection."""
-        self.close()  # an answer of now would hide it
+        """Yield events that may have been missed during a disconnection."""
+        self.close()  # a present position would hide the gap
         after = self._after
         if after is None and self._heard is not None:
             after = self._heard.sequence
@@ -821,16 +855,17 @@ class _Past:
                 yield seen
 
     async def before(self, seen: SeenEvent) -> AsyncGenerator[SeenEvent, None]:
-        """What is missing between this event and the last one of its workload."""
+        """Yield the missing events between this event and the last one of its workload."""
         for name in self._chains.missing(seen):
             for one in await self._story(name):
                 yield one
 
     def is_new(self, seen: SeenEvent) -> bool:
-        """Whether it has not been seen yet; it counts as seen from now on.
+        """Return whether the event is new, and mark it as seen.
 
-        What was heard just now may have come over a new connection before that was told, so that
-        only what is older says that nothing before it was missed."""
+        A live event may arrive over a new connection before the client notices the reconnection. So
+        only an older event proves that nothing before it was missed.
+        """
         if self._heard is None or seen.stored_at_s - self._heard.stored_at_s >= SURE_AFTER_S:
             if self._heard is not None:
                 self._after = max(self._after or 0, self._heard.sequence)
@@ -838,19 +873,20 @@ class _Past:
         return self._chains.take(seen)
 
     def close(self) -> None:
-        """Ask for nothing more."""
+        """Stop all requests."""
         if self._asking is not None:
             self._asking.cancel()
 
     async def _ask_where_now(self) -> None:
-        """Without it, what is missed before the first event is heard stays missed."""
+        """Request the present position. Without a position, events missed before the first live
+        event stay missing."""
         try:
             self._after = (await self._berth.events()).next_after
         except BerthError:
-            pass  # no gateway answers now; events are heard all the same
+            pass  # no gateway answers now, but live events still arrive
 
     async def _pages(self, after: int) -> AsyncGenerator[SeenEvent, None]:
-        """The tenant's events since then; what came live meanwhile is passed over."""
+        """Yield the tenant's events since a sequence, without live events already seen."""
         while True:
             reply = await self._berth.events(after, limit=MOST_EVENTS)
             for one in reply.events:
@@ -865,7 +901,7 @@ class _Past:
                 return
 
     async def _story(self, workload: str) -> Sequence[SeenEvent]:
-        """What of a workload's story has not been seen yet."""
+        """Return the unseen events of a workload's history."""
         found = [
             SeenEvent(sequence=one.sequence, stored_at_s=one.stored_at_s, event=one.event)
             for one in (await self._berth.get(workload, story=True)).story

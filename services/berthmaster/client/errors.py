@@ -1,24 +1,24 @@
-"""What a program that uses the client has to tell apart, by what it can do next.
+"""Errors that a program can handle differently, grouped by the next action.
 
 ::
 
     BerthError
-    ├── RefusedError          the request is wrong, or cannot be carried out now: see ``refusal``
-    ├── TooLargeError         the request is larger than the bus takes: it was not sent
-    ├── NotAllowedError       this user may not do that: other rights or another tenant are needed
-    ├── UnavailableError      nobody answered in time: try again; submits are safe to repeat
-    └── UnexpectedReplyError  the answer cannot be read: client and services differ in version
+    ├── RefusedError          the request is wrong, or impossible now: see ``refusal``
+    ├── TooLargeError         the request exceeds the bus's limit, and was not sent
+    ├── NotAllowedError       the user lacks the rights: use other rights or another tenant
+    ├── UnavailableError      no answer in time: try again; submits are safe to repeat
+    └── UnexpectedReplyError  the answer is unreadable: client and services differ in version
 """
 
 from berthmaster.lib.messages.api import Refusal
 
 
 class BerthError(Exception):
-    """Whatever went wrong between a program and Berthmaster."""
+    """Base class of all errors between a program and Berthmaster."""
 
 
 class RefusedError(BerthError):
-    """Nothing was changed; ``refusal`` names the field, its value and what would be right."""
+    """Nothing was changed. ``refusal`` names the field, its value and a correct value."""
 
     def __init__(self, refusal: Refusal) -> None:
         super().__init__(describe(refusal))
@@ -37,7 +37,7 @@ class TooLargeError(BerthError):
 
 
 class NotAllowedError(BerthError):
-    """The server does not let this user in, or not onto this subject."""
+    """The server denies this user the connection or the subject."""
 
 
 class UnavailableError(BerthError):
@@ -45,12 +45,12 @@ class UnavailableError(BerthError):
 
 
 class UnexpectedReplyError(BerthError):
-    """Something answered that this client does not understand."""
+    """This client does not understand the answer."""
 
 
 def describe(refusal: Refusal) -> str:
-    """A refusal as one line for people."""
+    """Return a refusal as one line of text."""
     where = f"{refusal.field}: " if refusal.field else ""
-    quoted = refusal.value.startswith('"')  # text that was sent comes as JSON
+    quoted = refusal.value.startswith('"')  # the gateway reports text values as JSON
     value = f"{refusal.value if quoted else repr(refusal.value)} " if refusal.value else ""
     return f"{where}{value}refused ({refusal.code}): {refusal.expected}"

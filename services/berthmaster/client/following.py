@@ -1,7 +1,8 @@
-"""What happens on the bus, as asynchronous iterators: events of workloads, facts, dead letters.
+"""Messages of the bus as asynchronous iterators: workload events, facts, dead letters.
 
-Built on followers, which neither skip nor repeat. A consumer that is slower than the bus for so
-long that the buffer fills gets an error and no gap: what was missed can be read again.
+The iterators use followers, which neither skip nor repeat messages. If a slow consumer fills the
+buffer, the iterator raises an error and leaves no gap: the consumer can read the missing messages
+again.
 """
 
 import asyncio
@@ -38,12 +39,15 @@ from berthmaster.lib.nats.stream_messages import Recorded, parse_time_s
 
 T = TypeVar("T")
 MAX_BUFFERED: Final = 200_000
-MAX_CHAINS: Final = 10_000  # workloads whose last event is remembered
+MAX_CHAINS: Final = 10_000  # limit of workloads whose last event is remembered
 
 
 class SeenEvent(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One event of a workload as it was stored. Void ones (they lost a race) are among them: fold
-    them with lib/lifecycle/fold.py, which drops them."""
+    """One stored event of a workload.
+
+    Stale events, which lost a race, are included. Fold the events with lib/lifecycle/fold.py, which
+    drops stale ones.
+    """
 
     sequence: int
     stored_at_s: float
@@ -51,7 +55,7 @@ class SeenEvent(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class SeenFact(msgspec.Struct, frozen=True, kw_only=True):
-    """One fact about the fleet, with the server's time of it."""
+    """One fact about the fleet, with the server's time."""
 
     subject: str
     sequence: int
@@ -60,7 +64,7 @@ class SeenFact(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SeenDecision(msgspec.Struct, frozen=True, kw_only=True):
-    """One decision as it was stored."""
+    """One stored decision."""
 
     sequence: int
     stored_at_s: float
@@ -68,15 +72,13 @@ class SeenDecision(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SeenDead(msgspec.Struct, frozen=True, kw_only=True):
-    """One dead letter."""
-
     sequence: int
     stored_at_s: float
     letter: DeadLetter
 
 
 class Feed(Generic[T]):
-    """Between a follower, which calls, and an iterator, which waits: a bounded buffer."""
+    """A bounded buffer between a follower, which calls, and an iterator, which waits."""
 
     def __init__(self, most: int = MAX_BUFFERED) -> None:
         self._items: deque[T] = deque()
@@ -86,7 +88,7 @@ class Feed(Generic[T]):
         self._ended = False
 
     def put(self, item: T) -> None:
-        """Offer one item; beyond the bound the feed ends with an error."""
+        """Append one item. Above the limit, the feed ends with an error."""
         if len(self._items) >= self._most:
             self.fail(UnavailableError(f"{self._most:,} messages were not taken in time"))
             return
@@ -94,17 +96,17 @@ class Feed(Generic[T]):
         self._something.set()
 
     def fail(self, error: BerthError) -> None:
-        """End with an error, after what is buffered."""
+        """End with an error, after the buffered items."""
         self._error = self._error or error
         self.end()
 
     def end(self) -> None:
-        """End after what is buffered."""
+        """End after the buffered items."""
         self._ended = True
         self._something.set()
 
     async def items(self) -> AsyncGenerator[T, None]:
-        """What was put, in order."""
+        """Yield the items in order."""
         while True:
             while self._items:
                 yield self._items.popleft()
@@ -123,9 +125,9 @@ async def follow(
     on: bool,
     caught_up: Callable[[], None] | None = None,
 ) -> AsyncGenerator[T, None]:
-    """Items of a follower; with ``on`` false only until all that was stored has come.
+    """Yield the items of a follower. ``on`` false: end after the stored messages.
 
-    Messages for which ``decode`` returns None are passed over.
+    Messages for which ``decode`` returns None are skipped.
     """
     feed: Feed[T] = Feed()
 
@@ -158,7 +160,7 @@ async def follow(
 
 
 async def listed(source: AsyncGenerator[T, None], timeout_s: float) -> list[T]:
-    """All items of a source that ends, within a time limit. Raises UnavailableError."""
+    """Return all items of a finite source within a time limit. Raises UnavailableError."""
     try:
         async with asyncio.timeout(timeout_s), aclosing(source):
             return [item async for item in source]
@@ -167,7 +169,7 @@ async def listed(source: AsyncGenerator[T, None], timeout_s: float) -> list[T]:
 
 
 async def settled(what: Awaitable[T]) -> T:
-    """The value, with errors of the bus turned into the client's. Raises UnavailableError."""
+    """Await a value, and convert errors of the bus to the client's. Raises UnavailableError."""
     try:
         return await what
     except NotPermitted as error:
@@ -179,8 +181,11 @@ async def settled(what: Awaitable[T]) -> T:
 
 
 class Chains:
-    """How far each workload's events were seen. An event names the one before it (``after``), so
-    one that was not heard is noticed at the next, or looked for after a lost connection."""
+    """The last seen event of each workload.
+
+    Each event names its predecessor (``after``). So a missed event is noticed at the next event, or
+    searched after a disconnection.
+    """
 
     def __init__(self, most: int = MAX_CHAINS) -> None:
         self._most = most
@@ -188,20 +193,20 @@ class Chains:
         self._ended: set[str] = set()
 
     def begin(self, workload: str, since: int) -> None:
-        """Everything after this sequence is to be seen."""
+        """Expect every event after this sequence."""
         self._last[workload] = since
 
     def open(self) -> list[str]:
-        """Workloads of which more may come."""
+        """Return the workloads that may have more events."""
         return [name for name in self._last if name not in self._ended]
 
     def missing(self, seen: SeenEvent) -> list[str]:
-        """Its workload, if something between this event and the last one was not seen."""
+        """Return the event's workload if an event before this one was missed."""
         last = self._last.get(seen.event.id)
         return [seen.event.id] if last is not None and last < seen.event.after else []
 
     def take(self, seen: SeenEvent) -> bool:
-        """Whether it is new."""
+        """Return whether the event is new, and remember it."""
         name = seen.event.id
         if seen.sequence <= self._last.get(name, 0):
             return False
@@ -215,11 +220,11 @@ class Chains:
         return True
 
 
-# Decoders: a message that this version cannot read is passed over; the services bury it.
+# Decoders skip messages that this version cannot read. The services store those as dead letters.
 
 
 def stored_event_of(msg: Msg) -> SeenEvent | None:
-    """An event of a workload as the stream tells of it, with the sequence that it has there."""
+    """Return a workload event from the stream's republished message, with its sequence."""
     headers = msg.headers or {}
     try:
         sequence = int(headers.get("Nats-Sequence", ""))
@@ -230,7 +235,6 @@ def stored_event_of(msg: Msg) -> SeenEvent | None:
 
 
 def event_of(recorded: Recorded) -> SeenEvent | None:
-    """An event of a workload."""
     try:
         event = EVENTS.decode(recorded.data)
     except UNREADABLE:
@@ -239,7 +243,6 @@ def event_of(recorded: Recorded) -> SeenEvent | None:
 
 
 def decision_of(recorded: Recorded) -> SeenDecision | None:
-    """A decision."""
     try:
         decision = DECISIONS.decode(recorded.data)
     except UNREADABLE:
@@ -250,7 +253,7 @@ def decision_of(recorded: Recorded) -> SeenDecision | None:
 
 
 def telemetry_of(data: bytes) -> NodeTelemetry | None:
-    """What the GPUs of a node do."""
+    """Return the GPU telemetry of a node, or None."""
     try:
         return TELEMETRY.decode(data)
     except UNREADABLE:
@@ -258,7 +261,7 @@ def telemetry_of(data: bytes) -> NodeTelemetry | None:
 
 
 def figures_of(data: bytes) -> JobFigures | None:
-    """What the GPUs of a job do."""
+    """Return the GPU usage of a job, or None."""
     try:
         return JOB_FIGURES.decode(data)
     except UNREADABLE:
@@ -266,7 +269,7 @@ def figures_of(data: bytes) -> JobFigures | None:
 
 
 def quality_of(data: bytes) -> QualityReport | None:
-    """How well a decider does."""
+    """Return the quality report of a decider, or None."""
     try:
         return QUALITY.decode(data)
     except UNREADABLE:
@@ -274,7 +277,6 @@ def quality_of(data: bytes) -> QualityReport | None:
 
 
 def fact_of(recorded: Recorded) -> SeenFact | None:
-    """A fact about the fleet."""
     try:
         fact = FLEET_FACTS.decode(recorded.data)
     except UNREADABLE:
@@ -288,7 +290,6 @@ def fact_of(recorded: Recorded) -> SeenFact | None:
 
 
 def control_of(recorded: Recorded) -> ControlFact | None:
-    """An operator's setting."""
     try:
         return read_control(recorded.subject, recorded.data)
     except UNREADABLE:
@@ -296,7 +297,6 @@ def control_of(recorded: Recorded) -> ControlFact | None:
 
 
 def dead_of(recorded: Recorded) -> SeenDead | None:
-    """A dead letter."""
     try:
         letter = DEAD_LETTERS.decode(recorded.data)
     except UNREADABLE:

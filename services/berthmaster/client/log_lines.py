@@ -1,4 +1,4 @@
-"""Lines of what a job wrote."""
+"""Lines of a job's output."""
 
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -8,18 +8,18 @@ from berthmaster.lib.messages.api import LogsReply
 
 
 class LogLine(NamedTuple):
-    """One line. ``text``: the bytes that were written, without the line's end."""
+    """One line. ``text`` has the written bytes without the line end."""
 
-    at: str  # when, by the clock of the node (RFC 3339); "" = not told
+    at: str  # time by the node's clock (RFC 3339); "" = unknown
     text: bytes
 
 
 def lines_of(reply: LogsReply) -> Iterator[LogLine]:
-    """Of one piece of a log."""
+    """Yield the lines of a log chunk."""
     for line in _whole(reply.data):
         yield LogLine(*text_of(line))
 
 
 def _whole(data: bytes) -> list[bytes]:
-    """Only a line feed ends a line: progress bars write carriage returns."""
+    """Split at line feeds only, because progress bars write carriage returns."""
     return data.removesuffix(b"\n").split(b"\n") if data else []

@@ -1,4 +1,4 @@
-"""The client for programs that do not use asyncio: the same methods, which block.
+"""The blocking client, with the same methods, for programs without asyncio.
 
 ::
 
@@ -7,8 +7,8 @@
         for seen in berth.watch(workload="train-7", since=0):
             print(seen.event)
 
-A thread runs the event loop of one ``Client`` as long as this one is open. Several threads may use
-it at once. What waits in it is ended by Ctrl-C as anything else, and by leaving the ``with``.
+A thread runs the event loop of one ``Client`` while this client is open. Several threads may use
+the client at once. Ctrl-C, or leaving the ``with``, ends a blocked call.
 """
 
 import asyncio
@@ -28,11 +28,11 @@ P = ParamSpec("P")
 T = TypeVar("T")
 Pieces: TypeAlias = Generator[T, None, None]
 CLOSE_LIMIT_S: Final = 5.0
-SOCKETS_CLOSE_S: Final = 0.01  # a loop closes them in the turns after they are asked to
+SOCKETS_CLOSE_S: Final = 0.01  # a loop closes sockets in later passes
 
 
 class _Once(Generic[P, T]):
-    """A method of the client that answers once."""
+    """A client method with one result."""
 
     def __init__(self, method: Callable[Concatenate[Client, P], Coroutine[Any, Any, T]]) -> None:
         self.method = method
@@ -57,7 +57,7 @@ class _Once(Generic[P, T]):
 
 
 class _Each(Generic[P, T]):
-    """A method of the client that answers piece by piece."""
+    """A client method that yields results."""
 
     def __init__(self, method: Callable[Concatenate[Client, P], AsyncGenerator[T, None]]) -> None:
         self.method = method
@@ -82,14 +82,14 @@ class _Each(Generic[P, T]):
 
 
 class SyncClient:
-    """A connection of one tenant. Make it with ``connect``."""
+    """A connection of one tenant, created by ``connect``."""
 
     def __init__(self, client: Client) -> None:
         self._client = client
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
         self._under_way: set[Future[Any]] = set()
-        self._lock = threading.Lock()  # between those who ask and who closes
+        self._lock = threading.Lock()  # orders calls and closing
 
     @classmethod
     def connect(
@@ -104,7 +104,7 @@ class SyncClient:
         timeout_s: float = TIMEOUT_S,
         connect_timeout_s: float = CONNECT_TIMEOUT_S,
     ) -> Self:
-        """A client for ``with``, which connects; the arguments are those of ``Client.connect``."""
+        """Return a client that connects in ``with``, with the arguments of ``Client.connect``."""
         return cls(
             Client.connect(
                 url,
@@ -140,7 +140,7 @@ class SyncClient:
         self._stop()
 
     def _stop(self) -> None:
-        """Nothing new gets in from now on; what still waits is told, and the connection closed."""
+        """Reject new calls, end blocked calls, and close the connection."""
         with self._lock:
             loop, self._loop = self._loop, None
         if self._thread is None:
@@ -151,14 +151,14 @@ class SyncClient:
             with suppress(TimeoutError):
                 asyncio.run_coroutine_threadsafe(_end(self._client), loop).result(CLOSE_LIMIT_S)
             loop.call_soon_threadsafe(loop.stop)
-        self._thread.join(CLOSE_LIMIT_S)  # also if another thread is about it
+        self._thread.join(CLOSE_LIMIT_S)  # even if another thread also closes
         if loop is not None and not loop.is_running():
             loop.close()
 
-    # How it is done: also for what has no method here
+    # Calls without a method in this class
 
     def call(self, ask: Callable[[Client], Coroutine[Any, Any, T]]) -> T:
-        """What the client answers: ``berth.call(lambda client: client.cordons())``."""
+        """Return the client's result: ``berth.call(lambda client: client.cordons())``."""
         if threading.current_thread() is self._thread:
             raise RuntimeError("this would wait for itself; within the loop use Client")
         with self._lock:
@@ -172,10 +172,10 @@ class SyncClient:
             raise UnavailableError("the client was closed") from None
         finally:
             self._under_way.discard(future)
-            future.cancel()  # nothing, unless Ctrl-C ended the wait
+            future.cancel()  # no effect, except after Ctrl-C
 
     def each(self, ask: Callable[[Client], AsyncGenerator[T, None]]) -> Pieces[T]:
-        """Pieces as they come: ``for seen in berth.each(lambda client: client.facts()): …``."""
+        """Yield results: ``for seen in berth.each(lambda client: client.facts()): …``."""
         pieces = ask(self._client)
         done = object()
         try:
@@ -186,11 +186,12 @@ class SyncClient:
                 yield piece  # type: ignore[misc]
         finally:
             if self._loop is not None:
-                with suppress(UnavailableError, RuntimeError):  # closed meanwhile, by another
+                # another thread may have closed the client
+                with suppress(UnavailableError, RuntimeError):
                     self.call(lambda _: pieces.aclose())
 
     def now(self) -> float:
-        """The server's time in seconds since 1970: what ages are measured by."""
+        """Return the server's time in seconds since 1970, for measuring ages."""
         return self._client.now()
 
     hello = _Once(Client.hello)
