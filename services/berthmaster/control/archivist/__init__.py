@@ -1,5 +1,5 @@
-"""Moves the events of ended workloads to the archive and leaves a tombstone that keeps the id used.
+"""Move the events of ended workloads to the archive, and leave a tombstone that keeps the id used.
 
-May live here: when an event history is old enough, and the order of copying and purging. Must not:
-append to the event history of a workload.
+This package decides when an event history is old enough, and the order of copying and removal. It
+never appends to the event history of a workload.
 """

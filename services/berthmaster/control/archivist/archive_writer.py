@@ -1,7 +1,7 @@
-"""Writes to the archive, many at once where many wait: the disk is synced once a batch.
+"""Write to the archive, in batches under load: the disk is synced once per batch.
 
-A server that answers when the disk has it takes some 500 to 1,000 single writes a second, which is
-less than workloads may end. What waits while a batch is under way makes the next one.
+A server that confirms after the sync stores some 500 to 1,000 single writes a second, fewer than
+workloads may end. The writes that arrive during a batch make the next batch.
 """
 
 import asyncio
@@ -14,7 +14,7 @@ from berthmaster.lib.nats.errors import ApiError, BusError
 WRITE_TIMEOUT_S: Final = 5.0
 MAX_BATCH: Final = 100
 MAX_BATCH_BYTES: Final = 4 * 1024 * 1024
-MAX_IN_BATCH_BYTES: Final = 64 * 1024  # what is larger is written by itself
+MAX_IN_BATCH_BYTES: Final = 64 * 1024  # larger messages are written alone
 
 
 class _Page(NamedTuple):
@@ -24,7 +24,7 @@ class _Page(NamedTuple):
 
 
 class ArchiveWriter:
-    """``write`` from as many tasks as you like; they are the bound of what waits."""
+    """Batches the writes of any number of tasks. The number of tasks bounds the waiting writes."""
 
     def __init__(self, conn: Connection) -> None:
         self._conn = conn
@@ -33,7 +33,7 @@ class ArchiveWriter:
         self.batches = 0
 
     async def write(self, subject: str, data: bytes) -> str:
-        """Store it: "" once it is, else why nobody knows."""
+        """Store a message. Return "" after the confirmation, else why the outcome is unknown."""
         page = _Page(subject, data, asyncio.get_running_loop().create_future())
         if len(data) > MAX_IN_BATCH_BYTES:
             return await self._alone(page)
@@ -43,7 +43,7 @@ class ArchiveWriter:
         return await page.done
 
     async def _bind(self) -> None:
-        """Until nobody waits."""
+        """Write batches until no message waits."""
         try:
             while self._waiting:
                 pages = self._next_pages()
@@ -53,11 +53,11 @@ class ArchiveWriter:
                     await self._together(pages)
         finally:
             self._task = None
-            for page in self._waiting:  # only if this was cancelled: the process ends
+            for page in self._waiting:  # only after a cancel: the process ends
                 page.done.cancel()
 
     def _next_pages(self) -> list[_Page]:
-        """Of those that wait as many as make a batch."""
+        """Return the waiting messages of the next batch."""
         size = 0
         for number, page in enumerate(self._waiting[:MAX_BATCH]):
             size += len(page.data)
@@ -72,7 +72,7 @@ class ArchiveWriter:
         try:
             parts: list[Part] = [(page.subject, page.data, {}) for page in pages]
             await send_batch(self._conn, parts, timeout_s=WRITE_TIMEOUT_S)
-        except ApiError:  # batches are not to be had: nothing was stored
+        except ApiError:  # batches are not supported, so nothing was stored
             for page, why in zip(
                 pages, await asyncio.gather(*(self._alone(page) for page in pages)), strict=True
             ):
@@ -94,5 +94,5 @@ class ArchiveWriter:
 
 
 def _tell(page: _Page, why: str) -> None:
-    if not page.done.done():  # its task may have been given up
+    if not page.done.done():  # the task may have been cancelled
         page.done.set_result(why)

@@ -1,7 +1,6 @@
-"""Carries out what the archivist's core asks for: reads the log, writes to the archive, removes.
+"""Perform the core's instructions: read the log, write to the archive, remove events.
 
-The bus's errors end here: what could not be read, removed or confirmed says so; the core puts the
-task off.
+Bus errors end here. A failed read, removal or write is an outcome, and the core postpones the task.
 """
 
 from typing import Final, assert_never
@@ -44,7 +43,7 @@ class Effects:
         self._writer = ArchiveWriter(conn)
 
     async def perform(self, step: Ask, data: bytes) -> Told:
-        """Carry out one instruction. ``data``: the decision's bytes, where there is one."""
+        """Perform one instruction. ``data`` has the bytes of a decision, if any."""
         match step:
             case ReadStory():
                 return await self._read_story(step)
@@ -90,17 +89,19 @@ class Effects:
         return Written(ref=ref, failed=await self._writer.write(subject, data))
 
     async def _remove(self, ref: str, *sequences: int) -> Removed:
-        """Message by message. One purge of the aggregate would be a single request, but the server
-        counts all messages anew for each consumer of the stream then, while everybody waits: 90 ms
-        with 15 consumers and 60,000 messages, where these take 0.3 ms each."""
+        """Remove message by message. One purge of the subject would be a single request, but the
+        server then recounts all messages for each consumer of the stream, and all requests wait: 90
+        ms with 15 consumers and 60,000 messages. Single removals take 0.3 ms each.
+        """
         for sequence in sequences:
             if why := await self._remove_one(sequence):
                 return Removed(ref=ref, failed=why)
         return Removed(ref=ref)
 
     async def _remove_one(self, sequence: int) -> str:
-        """Why it is not gone, or nothing. Already gone is what was wanted, and the server's
-        complaint about it is no clear one."""
+        """Remove one message, and return "" or the fault. A message removed before is no fault, but
+        the server's error for that case is unclear.
+        """
         query: dict[str, object] = {"seq": sequence, "no_erase": True}
         try:
             await self._conn.api(f"STREAM.MSG.DELETE.{WORKLOADS}", query, timeout_s=REMOVE_LIMIT_S)
@@ -111,7 +112,7 @@ class Effects:
                 if error.code == NO_MESSAGE:
                     return ""
             except BusError:
-                pass  # the refusal says enough
+                pass  # the refusal is enough
             return str(refused)
         except BusError as error:
             return str(error)

@@ -1,11 +1,13 @@
-"""The archivist's shell: durable consumers feed one core; what it asks for is carried out.
+"""The archivist: move old event histories and decisions from the log to the archive.
 
-Any number of archivists share the consumers. A message is acknowledged when its task is done; one
-that is not due is given back until then. Endings are due in the order of the stream, so that the
-few that the consumer lets wait are always the next ones.
+Durable consumers feed one core, and this module performs the core's instructions. Any number of
+archivists share the consumers. A message is acknowledged after its task. A message that is not due
+is
+returned until then. Endings are due in the order of the stream, so the few messages that the
+consumer holds back are always the next ones.
 
-What it removes from the log is gone, and what it archives counts as whole: so it does neither while
-the log is not what it was.
+Removed events cannot be restored, and archived histories count as complete. So the archivist does
+neither while the log is damaged.
 """
 
 import asyncio
@@ -32,12 +34,12 @@ from berthmaster.lib.nats.worker import Handle, Later, Never, Worker
 from berthmaster.lib.runtime.periodic import beats
 from berthmaster.lib.runtime.service import Context, Service
 
-TASK_LIMIT_S: Final = 30.0  # then the message is told again
-STORIES_PER_S: Final = 1000.0  # no less than workloads are meant to end, or the log grows
+TASK_LIMIT_S: Final = 30.0  # after which the message is delivered again
+STORIES_PER_S: Final = 1000.0  # at least the target rate of endings, else the log grows
 TOMBSTONES_PER_S: Final = 1000.0
 DECISIONS_PER_S: Final = 100.0
-CONCURRENCY: Final = 64  # tasks of each kind in hand, so that the archive is written in batches
-BURST_S: Final = 0.1  # of a rate, at once: no more than the main path forgives
+CONCURRENCY: Final = 64  # tasks of each kind in flight, so that the archive is written in batches
+BURST_S: Final = 0.1  # burst of a rate, in seconds: small enough for the main path
 
 
 class Shell:
@@ -65,7 +67,7 @@ class Shell:
         self._archived = counter("archived_messages", "Events and decisions archived")
 
     async def run(self) -> None:
-        """Work until the service is asked to stop; what is in hand then is finished."""
+        """Work until the service is asked to stop, then finish the tasks in flight."""
         while await self._guard.begin():
             try:
                 await self._work()
@@ -73,7 +75,7 @@ class Shell:
                 self._ctx.log.warning("logs are scanned again", why=str(errors.exceptions[0]))
 
     async def _work(self) -> None:
-        """Raises StreamReplaced, in a group, when another log has taken its place."""
+        """Run all consumers. Raises StreamReplaced, in a group, after a replacement of the log."""
         workers = [
             self._worker(ARCHIVED_DECISIONS, self._on_decision),
             *(self._worker(each, self._on_ending) for each in ARCHIVED_STORIES),
@@ -94,7 +96,7 @@ class Shell:
             self._ctx.health.ready("consumers", not missing, missing)
             self._ctx.health.ready("bus", self._conn.connected, "no connection to NATS")
 
-    # What the consumers bring
+    # Messages
 
     async def _on_ending(self, recorded: Recorded) -> None:
         await self._carry_out(self._ending(recorded), self._story_pace, "story", b"")
@@ -104,7 +106,9 @@ class Shell:
         await self._carry_out(seen, self._tombstone_pace, "tombstone", b"")
 
     def _ending(self, recorded: Recorded, *, remove: bool = False) -> EndingSeen:
-        """From the subject alone: whatever its version, it is only a hint."""
+        """Return the event of an ending, from the subject alone: the message is only a hint in any
+        version.
+        """
         try:
             place = subjects.parse_workload_event(recorded.subject)
         except subjects.SubjectError as error:
@@ -140,7 +144,7 @@ class Shell:
     async def _carry_out(
         self, seen: EndingSeen | DecisionSeen, pace: Pace, kind: str, data: bytes
     ) -> None:
-        """Carry one task to its end, and say it in the words of the consumer."""
+        """Run one task to its end, and translate the end for the consumer."""
         try:
             async with asyncio.timeout(TASK_LIMIT_S):
                 end = await self._task(seen, pace, data)
@@ -169,7 +173,7 @@ class Shell:
             if not self._guard.sound:
                 why = self._guard.why
                 return TaskLater(ref=seen.ref, why=why, pause_s=CHECK_S)
-            if not waited:  # what is not due takes no turn
+            if not waited:  # a message that is not due takes no rate
                 await asyncio.sleep(pace.take(asyncio.get_running_loop().time()))
                 waited = True
             todo = self._core.handle(await self._effects.perform(step, data), self._conn.now())
@@ -180,7 +184,6 @@ def _pace(per_s: float) -> Pace:
 
 
 async def main(ctx: Context[ArchivistSettings]) -> None:
-    """Connect, wait for the streams, work."""
     async with stream_connection(ctx, WORKLOADS, ARCHIVE) as conn:
         if conn is not None:
             ctx.log.info("working")

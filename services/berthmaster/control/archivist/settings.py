@@ -1,4 +1,4 @@
-"""What the archivist can be told."""
+"""The archivist's settings."""
 
 from dataclasses import dataclass
 
@@ -7,8 +7,6 @@ from berthmaster.lib.runtime.settings import CommonSettings, setting
 
 @dataclass(frozen=True, kw_only=True)
 class ArchivistSettings(CommonSettings):
-    """Each with its unit and the reason of its default."""
-
     story_after_s: float = setting(
         600.0,
         least=0,

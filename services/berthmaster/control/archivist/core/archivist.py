@@ -1,25 +1,30 @@
-"""When a story moves to the archive, and in which order: copy, confirm, only then remove. Pure.
+"""When an event history moves to the archive, and the order: copy, confirm, then remove. Pure.
 
-A task begins with an ending or a decision that the log has, and is a generator: it yields one
-instruction, is sent what came of it, and returns how it ends. Every step may be the last before a
-crash, and every step may be done by two archivists at once; the next try finds what is there:
+A task begins with an ending or a decision in the log. It is a generator: it yields one instruction,
+receives the outcome, and returns its end. Call ``handle(event, now_s)`` and pass each outcome back
+under its ref, until an End is returned.
 
-- the archive only ever grows: after a crash, or by two at once, a story may be written a second
-  time, and readers take the first of each event. The first copy is whole: nothing is removed before
-  it is confirmed. What this life has confirmed it does not write again;
-- what lies below the ending is removed by its sequences, so the tombstone stays whatever was stored
-  meanwhile; an aggregate whose ending did not count is not touched;
-- its ``submitted`` is removed first, then what did not count, then the rest from the oldest on:
-  whoever reads in between sees by what is missing that this is left of an ended life (see
-  lifecycle.fold). For example, 40 (after=30) counted and 50 (after=30) lost its race: a reader that
-  stopped at 30 would apply 50 if only 40 were gone;
-- with a tombstone goes what stands behind it, all of it void: else the id could not be used again;
-- a story with a second ``submitted`` or ending, which lost its race, is archived and stays: half
-  removed, that one would look like the beginning or the end of the life;
-- a decision goes only while a later one that can be read stands behind it: each chain keeps its
-  last, and what nobody can read keeps the place that its forerunner tells.
+A crash may follow any step, and two archivists may run the same step. The next try continues from
+the stored state:
 
-To drive it: ``handle(event, now_s)``; feed each outcome back under its ref, until an End comes.
+- The archive only grows. After a crash, or by two archivists, a history may be written twice, and
+  readers take the first copy of each event. The first copy is complete, because removal waits for
+  its
+  confirmation. A process does not write again what it has seen confirmed.
+- Events before the ending are removed by their sequences, so the tombstone stays, whatever was
+  stored
+  since. A workload whose ending was not applied is not changed.
+- ``submitted`` is removed first, then void events, then the rest, oldest first. A reader in between
+  recognises the partial history of an ended workload by the missing events (see lifecycle.fold).
+  Example: 40 (after=30) was applied and 50 (after=30) lost its race. With only 40 removed, a reader
+  that stopped at 30 would apply 50.
+- The void events after a tombstone are removed with the tombstone, else the id could not be used
+  again.
+- A history with a second ``submitted`` or ending, which lost its race, is archived and stays in the
+  log: a partial removal would make that event look like the beginning or the end.
+- A decision is removed only if a later readable one follows. Each chain keeps its last decision,
+  and
+  an unreadable decision keeps the place that its predecessor shows.
 """
 
 from collections.abc import Generator, Iterator, Sequence
@@ -58,28 +63,28 @@ from berthmaster.lib.messages.records import ArchivedStory
 from berthmaster.lib.messages.workload import Carried, Submitted
 
 T = TypeVar("T", bound=Told)
-LONGEST_PAUSE_S: Final = 3600.0  # a due time far away is looked at again now and then
-SEEN_S: Final = 10.0  # from its ending until a story may go for its number: readers have heard it
-FASTEST_PER_S: Final = 1000.0  # endings: so soon too many may have come after one that waits
+LONGEST_PAUSE_S: Final = 3600.0  # maximum pause between two checks of a due time
+SEEN_S: Final = 10.0  # minimum age of an ending moved for the number limit: readers have read it
+FASTEST_PER_S: Final = 1000.0  # endings: assumed maximum rate while a message waits
 STORY_FRAME_BYTES: Final = 512  # of an ArchivedStory around its events
 LAST_STAYS: Final = "the last of its chain stays"
-STORY_FIRST_S: Final = 1.0  # a tombstone waits for its story to move
-MAX_COPIED: Final = 100_000  # copies that are remembered; a forgotten one is made again, no more
+STORY_FIRST_S: Final = 1.0  # pause of a tombstone until its history is archived
+MAX_COPIED: Final = 100_000  # remembered copies. A forgotten one is only written again
 
 
 class ArchiveRules(msgspec.Struct, frozen=True, kw_only=True):
-    """How long what stays where; the service's settings say why these defaults."""
+    """Retention limits. The service's settings give the reasons for these defaults."""
 
     story_after_s: float = 600.0
-    max_ended: int = 20_000  # stories of each kind of ending that wait for that
+    max_ended: int = 20_000  # histories of each kind of ending that wait for the archive
     tombstone_after_s: float = 30 * 86_400.0
     max_tombstones: int = 500_000  # of each kind of ending
     decision_after_s: float = 3600.0
-    max_part_bytes: int = 900_000  # of one archived message; longer stories are several
+    max_part_bytes: int = 900_000  # of one archived message. Longer histories have several
 
 
 class Step(NamedTuple):
-    """What came of the last instruction."""
+    """Outcome of the last instruction."""
 
     told: Told
 
@@ -88,17 +93,19 @@ Task = Generator[Ask, Step, End]
 
 
 class Copies:
-    """What the archive was seen to take: it is not written again if the removal has to be."""
+    """Confirmed copies in the archive, not written again if the removal has to be repeated."""
 
     def __init__(self) -> None:
         self._known: dict[tuple[str, str, int], None] = {}
 
     def has(self, seen: EndingSeen | DecisionSeen) -> bool:
-        """Whether it was archived in this life, and perhaps not removed."""
+        """Return whether this process has archived the history or decision, perhaps without
+        removal.
+        """
         return _name(seen) in self._known
 
     def add(self, seen: EndingSeen | DecisionSeen) -> None:
-        """The archive has it."""
+        """Note a confirmed copy."""
         self._known[_name(seen)] = None
         if len(self._known) > MAX_COPIED:
             del self._known[next(iter(self._known))]
@@ -114,8 +121,6 @@ def _name(seen: EndingSeen | DecisionSeen) -> tuple[str, str, int]:
 
 
 class Archivist:
-    """``handle`` is all there is to it."""
-
     def __init__(self, rules: ArchiveRules | None = None) -> None:
         self._rules = rules or ArchiveRules()
         self._tasks: dict[str, Task] = {}
@@ -123,11 +128,11 @@ class Archivist:
 
     @property
     def open_tasks(self) -> int:
-        """Tasks that have not ended."""
+        """Return the number of open tasks."""
         return len(self._tasks)
 
     def handle(self, event: Event, now_s: float) -> list[Ask | End]:
-        """Take one event; one instruction or one end comes back."""
+        """Take one event, and return one instruction or one end."""
         match event:
             case EndingSeen():
                 wait_s = event.stored_at_s - now_s + self._wait_of(event)
@@ -142,7 +147,7 @@ class Archivist:
                 return [] if known is None else self._advance(event.ref, known, Step(event))
 
     def drop(self, ref: str) -> None:
-        """The shell gave a task up; it will be told of again."""
+        """Forget a task that was cancelled. Its message will be delivered again."""
         self._tasks.pop(ref, None)
 
     def _wait_of(self, event: EndingSeen) -> float:
@@ -155,7 +160,9 @@ class Archivist:
         return rules.story_after_s
 
     def _pause_of(self, event: EndingSeen) -> float:
-        """What is not due is looked at again before too many can have come after it."""
+        """Return the pause before a message that is not due is checked again, short enough for the
+        number limit.
+        """
         most = self._rules.max_tombstones if event.remove else self._rules.max_ended
         return min(LONGEST_PAUSE_S, max(1.0, (most - event.behind) / FASTEST_PER_S))
 
@@ -181,11 +188,11 @@ def _put_off(ref: str, why: str) -> TaskLater:
     return TaskLater(ref=ref, why=why, failed=True)
 
 
-# Stories
+# Event histories
 
 
 def _story(rules: ArchiveRules, copies: Copies, seen: EndingSeen) -> Task:
-    """Archive the story, then remove all of the aggregate but its ending."""
+    """Archive the history, then remove all events of the workload but the ending."""
     ref = seen.ref
     read = _is(StoryRead, (yield ReadStory(ref=ref, tenant=seen.tenant, id=seen.id)))
     if read.failed:
@@ -194,7 +201,7 @@ def _story(rules: ArchiveRules, copies: Copies, seen: EndingSeen) -> Task:
         return TaskFrozen(ref=ref, why=read.unreadable)
     story = _up_to_ending(seen, read.events)
     if len(story) < 2:
-        return TaskDone(ref=ref)  # removed before, or gone, or an ending that never counted
+        return TaskDone(ref=ref)  # removed before, or the ending was never applied
     archived = 0
     if not copies.has(seen):
         for part in _parts(story, rules.max_part_bytes):
@@ -214,14 +221,14 @@ def _story(rules: ArchiveRules, copies: Copies, seen: EndingSeen) -> Task:
 
 
 def stays(story: Sequence[RecordedEvent]) -> bool:
-    """Whether nothing of this story is removed: it has two beginnings, or two endings."""
+    """Return whether nothing of this history is removed: it has two beginnings, or two endings."""
     begins = sum(isinstance(recorded.event, Submitted | Carried) for recorded in story)
     ends = sum(isinstance(recorded.event, Ending) for recorded in story)
     return begins > 1 or ends > 1
 
 
 def removal_order(story: Sequence[RecordedEvent]) -> tuple[int, ...]:
-    """What begins a life first, then what is void, then from the oldest on."""
+    """Return the order of removal: beginnings, then void events, then the rest, oldest first."""
 
     def rank(one: RecordedEvent) -> tuple[bool, bool, int]:
         return not isinstance(one.event, Submitted | Carried), not one.void, one.sequence
@@ -230,7 +237,7 @@ def removal_order(story: Sequence[RecordedEvent]) -> tuple[int, ...]:
 
 
 def _remove(seen: EndingSeen) -> Task:
-    """Remove a tombstone, which is what is left of a story that was archived."""
+    """Remove a tombstone after its history was archived."""
     ref = seen.ref
     read = _is(StoryRead, (yield ReadStory(ref=ref, tenant=seen.tenant, id=seen.id)))
     if read.failed:
@@ -239,7 +246,7 @@ def _remove(seen: EndingSeen) -> Task:
         return TaskFrozen(ref=ref, why=read.unreadable)
     story = _up_to_ending(seen, read.events)
     if not story or stays(story):
-        return TaskDone(ref=ref)  # gone, or an ending that never counted
+        return TaskDone(ref=ref)  # removed, or the ending was never applied
     if len(story) > 1:
         return TaskLater(ref=ref, why="its story is still to be archived", pause_s=STORY_FIRST_S)
     behind = [one.sequence for one in read.events if one.sequence > seen.sequence]
@@ -250,7 +257,9 @@ def _remove(seen: EndingSeen) -> Task:
 
 
 def _up_to_ending(seen: EndingSeen, events: Sequence[RecordedEvent]) -> list[RecordedEvent]:
-    """The life that this ending ended, with its void events marked; nothing if it did not count."""
+    """Return the history up to this ending, with void events marked. Empty if the ending was not
+    applied.
+    """
     work, verdicts = fold_history(seen.tenant, seen.id, events)
     story: list[RecordedEvent] = []
     for recorded, verdict in zip(events, verdicts, strict=True):
@@ -262,7 +271,7 @@ def _up_to_ending(seen: EndingSeen, events: Sequence[RecordedEvent]) -> list[Rec
 
 
 def _parts(story: Sequence[RecordedEvent], max_bytes: int) -> Iterator[list[RecordedEvent]]:
-    """Of each as many events as fit one message, at least one."""
+    """Yield parts of as many events as fit into one message, at least one."""
     part: list[RecordedEvent] = []
     size = STORY_FRAME_BYTES
     for recorded in story:
@@ -279,7 +288,7 @@ def _parts(story: Sequence[RecordedEvent], max_bytes: int) -> Iterator[list[Reco
 
 
 def _decision(rules: ArchiveRules, copies: Copies, seen: DecisionSeen) -> Task:
-    """Copy a decision and remove it, once a later one stands behind it in the chain."""
+    """Copy a decision and remove it, after a later one in the chain."""
     ref = seen.ref
     look = ReadNextDecision(ref=ref, cell=seen.cell, sequence=seen.sequence)
     behind = _is(NextDecision, (yield look))

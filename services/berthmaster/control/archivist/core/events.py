@@ -1,4 +1,4 @@
-"""What the archivist's core is told. Each task has a ref of its own."""
+"""Events of the archivist's core. Each task has its own ref."""
 
 import msgspec
 
@@ -6,19 +6,19 @@ from berthmaster.lib.messages.api import RecordedEvent
 
 
 class EndingSeen(msgspec.Struct, frozen=True, kw_only=True):
-    """The log has an ending. ``remove``: it is the tombstone's turn, not the story's."""
+    """The log has an ending. ``remove``: remove the tombstone, not the history."""
 
     ref: str
     tenant: str
     id: str
     sequence: int
     stored_at_s: float
-    behind: int = 0  # endings of its kind that were stored after it, and not told of yet
+    behind: int = 0  # later endings of the same kind that were not delivered yet
     remove: bool = False
 
 
 class DecisionSeen(msgspec.Struct, frozen=True, kw_only=True):
-    """The log has a decision; its bytes stay with the shell."""
+    """The log has a decision. Its bytes stay outside the core."""
 
     ref: str
     cell: str
@@ -28,24 +28,25 @@ class DecisionSeen(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StoryRead(msgspec.Struct, frozen=True, kw_only=True):
-    """The outcome of ReadStory: every event of the aggregate that is in the log."""
+    """Outcome of ReadStory: every event of the workload in the log."""
 
     ref: str
     events: tuple[RecordedEvent, ...] = ()
-    unreadable: str = ""  # an event that this version does not know, and why
-    failed: str = ""  # could not be read now
+    unreadable: str = ""  # why an event of another version cannot be read, or ""
+    failed: str = ""  # why the read failed, or ""
 
 
 class Written(msgspec.Struct, frozen=True, kw_only=True):
-    """The outcome of WriteStory and WriteDecision: the archive has it, unless ``failed`` says why
-    nobody knows."""
+    """Outcome of WriteStory and WriteDecision: archived, or ``failed`` says why the outcome is
+    unknown.
+    """
 
     ref: str
     failed: str = ""
 
 
 class NextDecision(msgspec.Struct, frozen=True, kw_only=True):
-    """The outcome of ReadNextDecision. ``sequence``: 0 = there is none."""
+    """Outcome of ReadNextDecision. ``sequence`` 0 means no later decision."""
 
     ref: str
     sequence: int = 0
@@ -54,7 +55,7 @@ class NextDecision(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Removed(msgspec.Struct, frozen=True, kw_only=True):
-    """The outcome of RemoveEvents and RemoveDecision."""
+    """Outcome of RemoveEvents and RemoveDecision."""
 
     ref: str
     failed: str = ""

@@ -1,4 +1,4 @@
-"""What the archivist's core asks for, and how a task ends: done, later, or frozen."""
+"""Instructions of the archivist's core, and the ends of a task: done, later, or frozen."""
 
 import msgspec
 
@@ -6,7 +6,7 @@ from berthmaster.lib.messages.records import ArchivedStory
 
 
 class ReadStory(msgspec.Struct, frozen=True, kw_only=True):
-    """Read the whole aggregate. Answer: StoryRead."""
+    """Read all events of a workload. Outcome: StoryRead."""
 
     ref: str
     tenant: str
@@ -14,22 +14,21 @@ class ReadStory(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class WriteStory(msgspec.Struct, frozen=True, kw_only=True):
-    """Archive events. Answer: Written."""
+    """Archive events. Outcome: Written."""
 
     ref: str
     story: ArchivedStory
 
 
 class RemoveEvents(msgspec.Struct, frozen=True, kw_only=True):
-    """Remove these events, in this order; those that are gone already do not matter. Answer:
-    Removed."""
+    """Remove these events, in this order. Events removed before are no fault. Outcome: Removed."""
 
     ref: str
     sequences: tuple[int, ...]
 
 
 class WriteDecision(msgspec.Struct, frozen=True, kw_only=True):
-    """Archive the decision. Answer: Written."""
+    """Archive the decision. Outcome: Written."""
 
     ref: str
     cell: str
@@ -37,7 +36,7 @@ class WriteDecision(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ReadNextDecision(msgspec.Struct, frozen=True, kw_only=True):
-    """Find what stands behind this decision in its cell's chain. Answer: NextDecision."""
+    """Find the next decision in its cell's chain. Outcome: NextDecision."""
 
     ref: str
     cell: str
@@ -45,14 +44,16 @@ class ReadNextDecision(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RemoveDecision(msgspec.Struct, frozen=True, kw_only=True):
-    """Remove this one message from the chain. Answer: Removed."""
+    """Remove this one message from the chain. Outcome: Removed."""
 
     ref: str
     sequence: int
 
 
 class TaskDone(msgspec.Struct, frozen=True, kw_only=True):
-    """Nothing is left to do for it. ``archived``: events written; ``removed``: something went."""
+    """The task is done. ``archived``: number of events written, ``removed``: whether any was
+    removed.
+    """
 
     ref: str
     archived: int = 0
@@ -60,7 +61,9 @@ class TaskDone(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TaskLater(msgspec.Struct, frozen=True, kw_only=True):
-    """Tell it again after a pause (None: growing pauses). ``failed``: something is wrong."""
+    """Deliver the message again after a pause (None: growing pauses). ``failed``: an error
+    occurred.
+    """
 
     ref: str
     why: str
@@ -69,7 +72,7 @@ class TaskLater(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TaskFrozen(msgspec.Struct, frozen=True, kw_only=True):
-    """Nothing is touched: a person, or a newer version, must look."""
+    """The task changes nothing until an operator, or a newer version, resolves the fault."""
 
     ref: str
     why: str

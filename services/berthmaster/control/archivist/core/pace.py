@@ -1,11 +1,11 @@
-"""How fast is fast enough: a token bucket. Pure; the time is passed in.
+"""A token bucket. Pure: the time is passed in.
 
-Archiving is never urgent, and the streams that it reads and writes are those of the main path.
+Archiving is never urgent, and shares the streams with the main path.
 """
 
 
 class Pace:
-    """At most ``per_s`` turns a second on average, ``burst`` of them at once."""
+    """At most ``per_s`` slots a second on average, ``burst`` of them at once."""
 
     def __init__(self, per_s: float, burst: float) -> None:
         if per_s <= 0 or burst < 1:
@@ -16,7 +16,7 @@ class Pace:
         self._at_s = 0.0
 
     def take(self, now_s: float) -> float:
-        """Take a turn; the seconds to wait before using it. Turns are given in order."""
+        """Take a slot, and return the seconds to wait before using it. Slots are given in order."""
         if now_s > self._at_s:
             self._left = min(self._burst, self._left + (now_s - self._at_s) * self._per_s)
             self._at_s = now_s
