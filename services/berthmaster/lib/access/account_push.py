@@ -1,7 +1,8 @@
 """Updates the accounts of running servers: new, changed and removed ones.
 
-It uses a connection in the system's account (the user "accounts"). Every server of a cluster gets
-the update at once. No connection of another account is disturbed; those of a removed account close.
+The updates use a connection in the system account (the user "accounts"). Every server of a NATS
+cluster gets them at once. Connections of other accounts are not disturbed. Those of a removed
+account are closed.
 """
 
 from pathlib import Path
@@ -17,11 +18,11 @@ from berthmaster.lib.nats.errors import BusError
 from berthmaster.lib.runtime.log import LogLike
 
 PUSH_TIMEOUT_S: Final = 5.0
-NO_CLOCK: Final = ""  # this account has no JetStream to ask, and needs no time
+NO_CLOCK: Final = ""  # this account has no JetStream, and needs no time
 
 
 class AccountRefused(BusError):
-    """A server does not take the claims of an account; the text says why."""
+    """A server refuses the claims of an account. The text gives the reason."""
 
 
 class _Error(msgspec.Struct):
@@ -38,7 +39,7 @@ class _Listed(msgspec.Struct):
 
 
 class Changes(NamedTuple):
-    """What was told, by the accounts' names; what nobody knows the name of is not touched."""
+    """The updated accounts, by name. Accounts without a known name are not touched."""
 
     pushed: tuple[str, ...] = ()
     deleted: tuple[str, ...] = ()
@@ -50,27 +51,27 @@ class Changes(NamedTuple):
 async def open_pusher(
     settings: ConnectionSettings, log: LogLike, *, timeout_s: float = PUSH_TIMEOUT_S
 ) -> Connection:
-    """A connection in the system's account. Raises BusError."""
+    """Open a connection in the system account. Raises BusError."""
     return await Connection.open(
         settings, "accounts", log, timeout_s=timeout_s, clock_subject=NO_CLOCK
     )
 
 
 async def push(conn: Connection, jwt: str) -> None:
-    """An account as it is to be from now on. Raises BusError."""
+    """Create or replace an account. Raises BusError."""
     await _send(conn, "UPDATE", jwt)
 
 
 async def delete(conn: Connection, folder: Path, name: str) -> None:
-    """No such account any more: what its users have is revoked, then it is taken away. Raises
-    BusError, KeysError."""
+    """Delete an account, after revoking its users' credentials. Raises BusError, KeysError."""
     await push(conn, removed_accounts(folder)[name])
     await _send(conn, "DELETE", deletion(folder, name))
 
 
 async def reconcile(conn: Connection, folder: Path) -> Changes:
-    """Push what the servers do not know or know otherwise, and delete what was removed here. Raises
-    BusError, KeysError."""
+    """Push accounts that the servers lack or have with other claims, and delete those removed from
+    the folder. Raises BusError, KeysError.
+    """
     known = await _listed(conn)
     pushed, deleted = [], []
     for name, jwt in account_jwts(folder).items():

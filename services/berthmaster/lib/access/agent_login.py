@@ -1,9 +1,9 @@
-"""Keeps the credentials of an agent's pod that logs in: `python -m
+"""Renews the credentials of an agent's pod by login: `python -m
 berthmaster.lib.access.agent_login`.
 
-The container `login` of an agent with worker.login runs it. It shows the login service the pod's
-token, writes the credentials that it gets to a file that the pod's other containers read, and
-renews them before they end. /readyz says whether there are credentials.
+The container `login` of an agent with worker.login runs this. The container sends the pod's token
+to the login service, and writes the credentials to a file for the pod's other containers. They are
+renewed before they expire. /readyz shows whether credentials are available.
 """
 
 import asyncio
@@ -22,7 +22,7 @@ NAME: Final = "agent-login"
 
 @dataclass(frozen=True, kw_only=True)
 class AgentLoginSettings(CommonSettings):
-    """Whose credentials, by what, and where they go."""
+    """Cluster, token and destination of the credentials."""
 
     cluster: str = required(help="name of this cluster, equal to its MultiKueueCluster on the hub")
     sentinel_file: Path = setting(
@@ -42,7 +42,7 @@ class AgentLoginSettings(CommonSettings):
 
 
 async def main(ctx: Context[AgentLoginSettings]) -> None:
-    """Log in, and again before what that gave ends, until told to stop."""
+    """Log in, and again before the credentials expire, until the service stops."""
     settings = ctx.settings
     failing = ctx.metrics.gauge("failing", "1 while logins fail")
 

@@ -1,9 +1,10 @@
-"""The certificates of an embedded server: an authority of its own, and what it signs for itself.
+"""Certificates of an embedded server: its own authority, and a server certificate signed by it.
 
-A folder holds `ca.crt` (what clients trust, the only file that leaves it), `ca.key`, `server.crt`
-and `server.key`. The authority is made once and outlives everything that trusts it; the server's
-certificate is made anew when its host names change or a third of its life is left, which disturbs
-no client, as they trust the authority. Keys are for their owner alone and are never shown.
+A folder holds `ca.crt`, `ca.key`, `server.crt` and `server.key`. Clients trust `ca.crt`, the only
+file that leaves the folder. The authority is created once and outlives all that trust it. The
+server certificate is renewed when its host names change or a third of its lifetime is left. The
+renewal disturbs no client, since clients trust the authority. Only the owner can read the keys, and
+they are never shown.
 """
 
 import datetime as dt
@@ -20,16 +21,16 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-CA_LIFE: Final = dt.timedelta(days=20 * 365)  # renewing it means a visit to every cluster
+CA_LIFE: Final = dt.timedelta(days=20 * 365)  # a renewal means new files in every cluster
 SERVER_LIFE: Final = dt.timedelta(days=366)
 RENEW_BEFORE: Final = SERVER_LIFE / 3
-BACKDATED: Final = dt.timedelta(days=1)  # clocks that are behind ours accept it all the same
+BACKDATED: Final = dt.timedelta(days=1)  # so that clients with slow clocks accept the certificate
 USAGES: Final = (ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH)
-LOCAL_NAMES: Final = ("localhost", "127.0.0.1")  # the server's own services come this way
+LOCAL_NAMES: Final = ("localhost", "127.0.0.1")  # for the server's own services
 
 
 class CertificatesError(Exception):
-    """The folder or a file in it is not what it should be; the text names it."""
+    """The folder or a file in it is invalid. The text names the path."""
 
 
 class Certificates(NamedTuple):
@@ -39,8 +40,10 @@ class Certificates(NamedTuple):
 
 
 def ensure_certificates(folder: Path, names: Sequence[str], *, now_s: float) -> Certificates:
-    """Make what is missing or due. ``names``: host names and addresses under which clients come,
-    beside those of this machine. Raises CertificatesError."""
+    """Create missing certificates and renew due ones. Raises CertificatesError.
+
+    ``names``: host names and addresses for clients, besides those of this machine.
+    """
     files = Certificates(folder / "ca.crt", folder / "server.crt", folder / "server.key")
     now = dt.datetime.fromtimestamp(now_s, dt.UTC)
     wanted = [_general_name(name) for name in dict.fromkeys([*LOCAL_NAMES, *names])]
@@ -58,7 +61,7 @@ def ensure_certificates(folder: Path, names: Sequence[str], *, now_s: float) -> 
 
 
 def names_of(certificate: Path) -> tuple[str, ...]:
-    """The host names and addresses that a certificate is for. Raises CertificatesError, OSError."""
+    """Return the host names and addresses of a certificate. Raises CertificatesError, OSError."""
     loaded = _load_certificate(certificate)
     held = loaded.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     return tuple(str(name.value) for name in held)
@@ -83,7 +86,7 @@ def _authority(
 
 
 def _authority_certificate(key: ec.EllipticCurvePrivateKey, now: dt.datetime) -> x509.Certificate:
-    # A name of its own for each: clients that know several tell them apart by it.
+    # A unique name, by which clients with several authorities tell them apart.
     name = x509.Name(
         [x509.NameAttribute(NameOID.COMMON_NAME, f"berthmaster {secrets.token_hex(4)}")]
     )
@@ -114,7 +117,7 @@ def _server_certificate(
         _begun(name, ca.subject, key.public_key(), now, until)
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
         .add_extension(x509.SubjectAlternativeName(names), critical=False)
-        # Servers of a cluster show it to each other, too.
+        # Servers of a NATS cluster also present the certificate to each other.
         .add_extension(x509.ExtendedKeyUsage(USAGES), critical=False)
         .add_extension(issuer, critical=False)
         .sign(ca_key, hashes.SHA256())
@@ -198,7 +201,7 @@ def _pem_key(key: ec.EllipticCurvePrivateKey) -> bytes:
 
 
 def _write(path: Path, data: bytes, mode: int) -> None:
-    """Whole or not at all, and never readable by others in between."""
+    """Write the file completely or not at all, and never readable by others in between."""
     fresh = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     with os.fdopen(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
         file.write(data)

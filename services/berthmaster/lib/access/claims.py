@@ -1,24 +1,24 @@
-"""The claims of the JWTs by which nats-server knows accounts and users. Pure.
+"""The claims of the JWTs by which nats-server knows accounts and users. Pure: the caller passes
+times.
 
-lib/nats/jwts.py signs them.
+lib/nats/jwts.py signs them. Example: a tenant's ``submit`` goes from the account T_acme by an
+import to CORE, where the gateway answers. The answer returns to T_acme only.
 
-Rules of this file:
-
-- Only STREAMS has JetStream, and no user is in it. JetStream checks no right for the reply
-  subject of a request, but the server rewrites the reply subject of an imported one: the answer
-  reaches the asker's own account, and leads to no further import that holds a wildcard.
+- Only STREAMS has JetStream, and no user is in STREAMS. JetStream checks no permission for the
+  reply
+  subject of a request, but the server rewrites the reply subject of an imported request. So the
+  answer reaches only the requester's own account, and no further import with a wildcard.
 - Services that answer are in CORE, which imports the streams' subjects and JetStream's API. All
-  other services and people have accounts apart, a tenant and a cluster one each. Such an account
-  imports what its users may ask and hear, and nothing else.
-- Events reach tenants by way of STREAMS, so that no answer within CORE reaches them. Assignments
-  are CORE's: the server hands on to a client no message that came to an account as a request. For
-  the same reason STREAMS offers what is stored, and not the subjects that are written to.
-- Exports are public, which is safe: imports stand in account JWTs, and those only the operator's
-  key signs.
+  other services and human users have separate accounts, and each tenant and each cluster has one.
+  Such an account imports only subjects that its users may publish or subscribe to.
+- Tenants receive events by way of STREAMS, so that no answer within CORE reaches them. Assignments
+  are in CORE: the server forwards no message to a client that came to an account as a request. For
+  the same reason STREAMS exports the stored messages, not the subjects that writers use.
+- Exports are public, which is safe: imports are in account JWTs, and only the operator's key signs
+  these.
 - Requests of tenants to the gateway and of clusters to the door come by lanes
   (lib/nats/subjects.py).
-- An account's default permissions are a second fence, for JWTs that have none of their own.
-- Times are handed in.
+- An account's default permissions are a second line of defence, for JWTs without permissions.
 """
 
 from collections.abc import Mapping, Sequence
@@ -49,16 +49,16 @@ TENANT: Final = "T_"
 CLUSTER: Final = "C_"
 ALWAYS: Final = (STREAMS, RESOLVER, MULTIKUEUE, USAGE, SIGNER, CORE, SYSTEM)
 
-API_ANSWER_S: Final = 15  # how long an unanswered request's reply subject lives
-AGENT_ANSWER_S: Final = 60  # polls of agents are long
+API_ANSWER_S: Final = 15  # lifetime of an unanswered request's reply subject
+AGENT_ANSWER_S: Final = 60  # agents use long polling
 LOGIN_ANSWER_S: Final = 10
 LOGIN_SUBJECTS: Final = "login.*"
-_PINGS: Final = "$SRV.>"  # by which services are found
+_PINGS: Final = "$SRV.>"  # discovery of services
 STORE_ANSWER_S: Final = 30
-JETSTREAM_ANSWER_S: Final = 90  # of a stream with many subjects the server needs a minute
-BATCH_ANSWER_S: Final = 30  # between two messages of one answer; a pull is over after 20 s
+JETSTREAM_ANSWER_S: Final = 90  # a stream with many subjects takes the server a minute
+BATCH_ANSWER_S: Final = 30  # between two messages of one answer; a pull ends after 20 s
 
-# What is stored.
+# Stored subjects.
 STORED: Final = (
     *(subjects.ALL_WORKLOADS, subjects.ALL_DECISIONS, subjects.ALL_FLEET, subjects.ALL_CONTROL),
     *(subjects.ALL_ARCHIVE, subjects.ALL_DEAD, subjects.ALL_LOG_ENDS, subjects.ALL_LEASES),
@@ -74,9 +74,9 @@ _OF_SETUP: Final = (
     *("STREAM.CREATE.*", "STREAM.UPDATE.*", "STREAM.DELETE.*"),
     "CONSUMER.CREATE.>",
 )
-# Services by the subject that others ask under: how long an answer may take, and whether several
-# messages make one. Each subject holds a wildcard: an answer whose reply subject is that of a
-# literal import would be led on through that import.
+# Exported services by subject, with the time limit of an answer and whether an answer has several
+# messages. Each subject has a wildcard: an answer whose reply subject equals a literal import would
+# be forwarded through that import.
 STREAMS_SERVICES: Final[Mapping[str, tuple[int, bool]]] = MappingProxyType(
     {
         **dict.fromkeys((*STORED, ACKNOWLEDGEMENTS), (STORE_ANSWER_S, False)),
@@ -97,9 +97,9 @@ CORE_SERVICES: Final[Mapping[str, tuple[int, bool]]] = MappingProxyType(
         _PINGS: (API_ANSWER_S, True),
     }
 )
-# What services apart answer. CORE imports it, so tenants and operators ask all verbs of CORE. Where
-# two accounts answer one verb, the server (nats-server 2.15.1) asks both. Verbs of operators are
-# written with a wildcard, as STREAMS_SERVICES says.
+# Verbs answered by services with separate accounts. CORE imports them, so tenants and operators
+# send all verbs to CORE. If two accounts answer one verb, the server (nats-server 2.15.1) asks
+# both. Operators' verbs have a wildcard, for the reason given at STREAMS_SERVICES.
 _ANSWERED_APART: Final[Mapping[str, Sequence[str]]] = MappingProxyType(
     {
         RESOLVER: (
@@ -119,17 +119,18 @@ HEARD_OF_CORE: Final = (
     *(f"berth.{each}.>" for each in ("figures", "telemetry", "held")),
     subjects.ALL_ASSIGNMENTS,
 )
-_STREAMS_OFFERED: Final = (  # each with its account
+_STREAMS_OFFERED: Final = (  # with the exporting account
     *((each, STREAMS) for each in (subjects.ALL_STORED, subjects.ALL_EVENTS)),
     *((each, CORE) for each in HEARD_OF_CORE),
     (QUALITY, RESOLVER),
 )
 _NS: Final = 1_000_000_000
-Revocations = Mapping[str, int]  # public key of a user, "*" = all: until when JWTs were signed
+# public key of a user, "*" = all -> JWTs signed until this time are revoked
+Revocations = Mapping[str, int]
 
 
 class Limits(NamedTuple):
-    """What all clients of an account may have together."""
+    """Limits of all clients of an account together."""
 
     connections: int = -1
     subscriptions: int = -1
@@ -148,7 +149,9 @@ VIEW_LIMITS: Final = Limits(100, 10_000, 256 * 1024, 0)
 
 
 class Scope(NamedTuple):
-    """A key that may sign users of an account, who may do this whatever their JWTs say."""
+    """A key that may sign users of an account. They have these permissions, whatever their JWTs
+    contain.
+    """
 
     key: str  # public
     publish: Sequence[str]
@@ -156,12 +159,14 @@ class Scope(NamedTuple):
 
 
 def operator(key: str, *, system: str) -> Body:
-    """Who signs accounts; ``system``: public key of the account that may push them."""
+    """Return the claims of the operator, which signs accounts. ``system``: public key of the
+    account that may push them.
+    """
     return _body(key, "berth", {"type": "operator", "system_account": system})
 
 
 def streams(key: str, *, revocations: Revocations | None = None) -> Body:
-    """Where JetStream is, and what others may have of it."""
+    """Return the claims of STREAMS: the account with JetStream, and its exports."""
     return _account(
         key,
         STREAMS,
@@ -175,7 +180,9 @@ def streams(key: str, *, revocations: Revocations | None = None) -> Body:
 
 
 def core(keys: Mapping[str, str], *, revocations: Revocations | None = None) -> Body:
-    """Where others ask, and all that they may have; ``keys``: of the accounts of ALWAYS."""
+    """Return the claims of CORE: the account that answers requests. ``keys``: of the accounts of
+    ALWAYS.
+    """
     streams = keys[STREAMS]
     in_lanes = (
         *(subjects.api_of_all_tenants(verb) for verb in GATEWAY_VERBS),
@@ -221,9 +228,10 @@ def apart(
     limits: Limits = SERVICE_LIMITS,
     revocations: Revocations | None = None,
 ) -> Body:
-    """The account of users beside CORE: of the accounts of ALWAYS, by their ``keys``, it imports
-    what these users ask, and what they may subscribe to. A literal subject is imported by the
-    wildcard that offers it."""
+    """Return the claims of a separate account. From the accounts of ALWAYS, by their ``keys``, it
+    imports the subjects that its users may publish and subscribe to. For a literal subject, the
+    import is the wildcard export that covers it.
+    """
     asked = {
         each if "*" in each or each.endswith(">") else offer: account
         for each in map(_own_name, publish)
@@ -267,12 +275,12 @@ def _exports_apart(name: str) -> list[Body]:
 
 
 def system(key: str, *, core: str) -> Body:
-    """The server's own: accounts are pushed from there.
+    """Return the claims of the server's own account, which pushes accounts.
 
-    It imports something of CORE only because a server builds this account, and with it what it
-    imports from, before it takes clients. Otherwise the first of them build CORE, and nats-server
-    (2.15.1) hands one that is half built to whoever connects meanwhile: imports of CORE, or of the
-    accounts that import from it, are lost then until the server is started anew.
+    The account imports from CORE only so that a server builds CORE before it accepts clients.
+    Otherwise the first clients build CORE, and nats-server (2.15.1) gives a half-built CORE to
+    others that connect meanwhile. Imports of CORE, or of accounts that import from CORE, are then
+    lost until the server restarts.
     """
     return _account(key, SYSTEM, Limits(), imports=[_import("stream", "berth.figures.>", core)])
 
@@ -286,7 +294,7 @@ def tenant(
     revocations: Revocations | None = None,
     scope: Scope | None = None,
 ) -> Body:
-    """One tenant; ``name`` as it stands in subjects."""
+    """Return the claims of a tenant's account. ``name``: as a token."""
     requests = f"berth.api.{name}.*"
     streams_in = {f"berth.event.{name}.>": streams, f"berth.figures.{name}.>": core}
     return _guest(
@@ -309,9 +317,9 @@ def cluster(
     revocations: Revocations | None = None,
     scope: Scope | None = None,
 ) -> Body:
-    """One worker cluster; ``name`` as it stands in subjects."""
+    """Return the claims of a worker cluster's account. ``name``: as a token."""
     requests, streams_in = f"berth.agent.{name}.*", {f"berth.assign.{name}.>": core}
-    own = (f"berth.agent.{name}.telemetry",)  # of its nodes, heard where it is sent
+    own = (f"berth.agent.{name}.telemetry",)  # of its nodes, received in the account itself
     return _guest(
         key,
         f"{CLUSTER}{name}",
@@ -336,8 +344,9 @@ def _guest(
     scope: Scope | None,
     own: Sequence[str] = (),
 ) -> Body:
-    """An account that asks under one subject of the core's and hears some, each of the account that
-    it stands with, and nothing else; ``own`` is what its users hear of one another."""
+    """Return the claims of an account that publishes one subject of CORE and subscribes to some,
+    each with its exporting account. ``own``: subjects that users of the account send to each other.
+    """
     return _account(
         key,
         name,
@@ -353,7 +362,7 @@ def _guest(
 
 
 def login(key: str, *, signer: str, revocations: Revocations | None = None) -> Body:
-    """Where those are who have no credentials yet: they may ask for some, and nothing else."""
+    """Return the claims of LOGIN, for users without credentials: they may only request some."""
     return _account(
         key,
         LOGIN,
@@ -365,19 +374,22 @@ def login(key: str, *, signer: str, revocations: Revocations | None = None) -> B
 
 
 def scoped_user(key: str, name: str, *, account: str) -> Body:
-    """One user of an account, to be signed with a scoped key of it: what it may do is said there,
-    and one that says anything itself is refused."""
+    """Return the claims of a user for a scoped key of the account. The key's scope has the
+    permissions. The server refuses a user with permissions of its own.
+    """
     return _body(key, name, {"type": "user", "issuer_account": account})
 
 
 def user(key: str, name: str, *, publish: Sequence[str], subscribe: Sequence[str]) -> Body:
-    """One user; whoever signs it with an account's key takes it in there."""
+    """Return the claims of a user. The signature of an account's key makes it a user of that
+    account.
+    """
     nats = _permissions(publish, subscribe) | {"subs": -1, "data": -1, "payload": -1}
     return _body(key, name, nats | {"type": "user"})
 
 
 def deletion(operator: str, account: str) -> Body:
-    """The request to take an account away."""
+    """Return the claims of a request to delete an account."""
     return _body(operator, "delete", {"type": "generic", "accounts": [account]})
 
 
@@ -435,7 +447,7 @@ def _permissions(publish: Sequence[str], subscribe: Sequence[str]) -> Body:
 
 
 def _allowed(subjects: Sequence[str]) -> Body:
-    # An empty list of what is allowed would mean "everything" to the server.
+    # The server treats an empty allow list as "everything".
     return {"allow": list(subjects)} if subjects else {"deny": [">"]}
 
 
@@ -472,10 +484,7 @@ def _import(kind: str, subject: str, account: str) -> Body:
 
 
 def _own_name(subject: str) -> str:
-    """How STREAMS names what others ask of JetStream under another name."""
+    """Return STREAMS' own name of a JetStream subject that others import under another name."""
     if subject.startswith(subjects.IMPORTED_JETSTREAM):
         return f"{subjects.JETSTREAM}{subject.removeprefix(subjects.IMPORTED_JETSTREAM)}"
     return subject
-
-
-# ---- files

@@ -1,17 +1,16 @@
-"""A folder of keys: the operator's, the accounts', and one file of credentials for each user.
+"""A folder of keys: the operator's, the accounts', and one credentials file for each user.
 
-    operator.seed             signs accounts; whoever has it has the bus
-    login/NAME.json           where the login service runs: for each tenant's and cluster's account
-                              a key that signs users who may do what its JWT says, and no more
-    accounts/NAME.seed, .jwt  STREAMS, CORE, SYS, those of users apart (permissions.py), T_<tenant>
-                              for each tenant, C_<cluster> for each worker cluster, LOGIN where the
-                              login service runs; .removed = a .jwt of old, kept so that what was
-                              revoked stays so
-    <user>.creds              JWT and seed of one user: what that user connects with
+    operator.seed             signs accounts; its owner controls the bus
+    login/NAME.json           if the login service runs: for each tenant's and cluster's account, a
+                              key that signs users with the permissions in the account's JWT
+    accounts/NAME.seed, .jwt  STREAMS, CORE, SYS, the separate ones (permissions.py), T_<tenant> for
+                              each tenant, C_<cluster> for each worker cluster, LOGIN if the login
+                              service runs; .removed = a former .jwt, kept for its revocations
+    <user>.creds              JWT and seed of one user, for its connections
     accounts.conf             for the server: public keys and JWTs, nothing secret
 
-All but the last are for their owner alone. What is there stays: one more user changes nobody
-else's, and a JWT is signed anew only if it shall say something else (a newer version permits other
+Only the owner can read these files, except the last one. Existing files stay: a new user changes no
+other one, and a JWT is signed again only when its content changes (a newer version permits other
 subjects). A seed is never shown: not printed, not logged, not put into an error.
 
     python -m berthmaster.lib.access.keys FOLDER [--user tenant.acme]… [--owner UID]
@@ -46,7 +45,7 @@ from berthmaster.lib.nats.subjects import text
 DEFAULT_USERS: Final = (*SERVICES, "operator", "tenant.default")
 SERVER_CONF: Final = "accounts.conf"
 CREDS_SUFFIX: Final = ".creds"
-SIGNERS: Final = "login"  # where those keys are, for the login service
+SIGNERS: Final = "login"  # folder of those keys, for the login service
 DAY_S: Final = 86_400.0
 _ACCOUNTS: Final = "accounts"
 _OPERATOR: Final = "operator.seed"
@@ -54,19 +53,20 @@ _KINDS: Final = {claims.TENANT: "tenant", claims.CLUSTER: "cluster"}
 
 
 class Signer(NamedTuple):
-    """What signs users of one account, who may do what the account's JWT says of its key."""
+    """A key that signs users of one account, with the permissions in the account's JWT."""
 
     account: str  # public key
     seed: str
 
 
 class KeysError(Exception):
-    """A folder or a file in it is not what it should be; the text names it."""
+    """A folder or a file in it is invalid. The text names the path."""
 
 
 class WasRemoved(KeysError):
-    """A tenant or cluster of this name was removed. Jobs, their history, facts and Secrets still go
-    by the name, so a key for the name reads or reports what is of them."""
+    """A tenant or cluster of this name was removed. Jobs, their history, facts and Secrets still
+    have the name, so a new key for the name could read or report them.
+    """
 
     def __init__(self, account: str) -> None:
         kind, name = _KINDS[account[:2]], text(account[2:])
@@ -87,16 +87,16 @@ def creds_file(folder: Path, user: str) -> Path:
 def make_keys(
     folder: Path, users: Iterable[str] = DEFAULT_USERS, *, owner_uid: int | None = None
 ) -> Mapping[str, str]:
-    """Make what is missing and bring up to date what is there; every user of the folder with its
-    public key.
+    """Create missing keys and update existing ones. Return every user of the folder with its public
+    key.
 
-    A tenant or cluster that was removed stays so, see ``WasRemoved``. ``owner_uid``: who shall be
-    able to read all of it, if that is not whoever calls this (a container's user, say); only root
-    can give files away. Raises UnknownUser, KeysError, and its kind WasRemoved.
+    A removed tenant or cluster stays removed, see ``WasRemoved``. ``owner_uid``: another owner of
+    all files (a container's user, say); only root can change owners. Raises UnknownUser, KeysError,
+    and its subclass WasRemoved.
     """
     wanted = sorted(set(users))
     for user in wanted:
-        grants(user)  # raises for a name that means nothing, before anything is written
+        grants(user)  # raises for an unknown name, before anything is written
     try:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         keys = _Keys(folder)
@@ -117,9 +117,11 @@ def make_keys(
 
 
 def sign_user(folder: Path, user: str, *, days: float, again: bool = False) -> Creds:
-    """A JWT for a user, new or not, that ends after so many days. ``again``: a tenant or cluster
-    that was removed comes back as the same one. Raises UnknownUser, KeysError, and its kind
-    WasRemoved."""
+    """Return credentials of a new or existing user that expire after this many days.
+
+    ``again``: a removed tenant or cluster returns as the same one. Raises UnknownUser, KeysError,
+    and its subclass WasRemoved.
+    """
     grants(user)
     try:
         keys = _Keys(folder)
@@ -132,8 +134,11 @@ def sign_user(folder: Path, user: str, *, days: float, again: bool = False) -> C
 
 
 def remove_user(folder: Path, user: str) -> bool:
-    """Forget a user, and revoke what it has; whether there was one. A tenant's or cluster's account
-    goes with its last user. Servers must be told then (see account_push.py). Raises KeysError."""
+    """Remove a user and revoke its credentials. Return whether the user existed.
+
+    A tenant's or cluster's account is removed with its last user. Servers must then be updated (see
+    account_push.py). Raises KeysError.
+    """
     path = creds_file(folder, user)
     try:
         if not path.exists():
@@ -156,23 +161,23 @@ def remove_user(folder: Path, user: str) -> bool:
 
 
 def public_keys(folder: Path) -> dict[str, str]:
-    """Every user of the folder with its public key. Raises KeysError, OSError."""
+    """Return every user of the folder with its public key. Raises KeysError, OSError."""
     there = sorted(folder.glob(f"*{CREDS_SUFFIX}"))
     return {path.name.removesuffix(CREDS_SUFFIX): _public_key(path) for path in there}
 
 
 def account_jwts(folder: Path) -> dict[str, str]:
-    """Every account with its JWT. Raises OSError."""
+    """Return every account with its JWT. Raises OSError."""
     return _jwts(folder, ".jwt")
 
 
 def removed_accounts(folder: Path) -> dict[str, str]:
-    """Every account that was removed, with a JWT that takes nobody in. Raises OSError."""
+    """Return every removed account, with a JWT that accepts no user. Raises OSError."""
     return _jwts(folder, ".removed")
 
 
 def removed_tenants(folder: Path) -> set[str]:
-    """The tenants that were removed and not brought back, as subjects spell them."""
+    """Return the removed tenants without those added again, as tokens."""
     removed = (folder / _ACCOUNTS).glob(f"{claims.TENANT}*.removed")
     return {path.stem.removeprefix(claims.TENANT) for path in removed}
 
@@ -183,33 +188,36 @@ def _jwts(folder: Path, suffix: str) -> dict[str, str]:
 
 
 def accounts_state(folder: Path) -> object:
-    """Another one when an account was made, changed or removed. Raises OSError."""
+    """Return a value that changes when an account is created, changed or removed. Raises
+    OSError.
+    """
     there = (path for kind in ("jwt", "removed") for path in (folder / _ACCOUNTS).glob(f"*.{kind}"))
     return frozenset((path.name, path.stat().st_mtime_ns) for path in there)
 
 
 def first_end(folder: Path) -> tuple[float, str] | None:
-    """When the first JWT of a user ends, and whose that is. Raises KeysError, OSError."""
+    """Return when the first JWT of a user expires, and the user. Raises KeysError, OSError."""
     users = {path: _read_creds(path).jwt for path in folder.glob(f"*{CREDS_SUFFIX}")}
     ends = [(decoded(jwt).get("exp"), path.stem) for path, jwt in users.items()]
     return min(((ends_s, user) for ends_s, user in ends if ends_s), default=None)
 
 
 def deletion(folder: Path, name: str) -> str:
-    """What takes an account away from a server. Raises KeysError."""
+    """Return the request that deletes an account from a server. Raises KeysError."""
     signer = _seed(folder / _OPERATOR, "operator")
     body = claims.deletion(jwts.public_key(signer), account_key(folder, name))
     return jwts.signed(body, signer, now_s=time.time())
 
 
 def account_key(folder: Path, name: str) -> str:
-    """The public key of an account, which its data lie under. Raises KeysError."""
+    """Return the public key of an account, under which a server stores its data. Raises
+    KeysError.
+    """
     return _seed_key(folder / _ACCOUNTS / f"{name}.seed")
 
 
 def signer(signers: Path, account: str) -> Signer | None:
-    """The key that signs users of an account, by the account's name; None = there is no such
-    account. Raises KeysError."""
+    """Return the key that signs users of an account; None = no such account. Raises KeysError."""
     path = signers / f"{account}.json"
     try:
         found = json.loads(path.read_text())
@@ -224,8 +232,9 @@ def signer(signers: Path, account: str) -> Signer | None:
 
 
 def server_config(folder: Path, resolver: Path) -> str:
-    """What a server is to be told of the accounts; ``resolver``: the folder that it keeps their
-    JWTs in, into which those that are there now are laid. Raises KeysError."""
+    """Return a server's configuration of accounts. ``resolver``: the server's folder for their
+    JWTs, which gets the current ones. Raises KeysError.
+    """
     keys = {decoded(jwt)["sub"]: jwt for jwt in account_jwts(folder).values()}
     try:
         resolver.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -239,7 +248,7 @@ def server_config(folder: Path, resolver: Path) -> str:
 
 
 def resolver_block(resolver: Path) -> str:
-    """Where a server keeps accounts, and that they may be taken away."""
+    """Return the configuration of the server's folder of accounts, with deletion permitted."""
     return f'resolver {{ type: full, dir: "{resolver}", allow_delete: true, interval: "2m" }}\n'
 
 
@@ -258,7 +267,7 @@ def _server_conf(folder: Path, names: Iterable[str]) -> str:
 
 
 class _Keys:
-    """Signs what a folder needs."""
+    """Signs the JWTs of a folder."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -276,7 +285,7 @@ class _Keys:
         return jwts.public_key(self._seed(name))
 
     def revocations(self, name: str) -> dict[str, int]:
-        """What was revoked in an account, also of one that was removed."""
+        """Return the revocations of an account, also of a removed one."""
         path = self._accounts / f"{name}.jwt"
         for each in (path, path.with_suffix(".removed")):
             if each.exists():
@@ -284,14 +293,17 @@ class _Keys:
         return {}
 
     def account(self, name: str, *, revoke: str = "", again: bool = False) -> None:
-        """Make it, if its JWT would say something else; ``revoke``: a user of it, "*" = all.
-        Raises WasRemoved unless ``again`` says that a removed tenant or cluster comes back."""
+        """Create or update an account. ``revoke``: one of its users, "*" = all.
+
+        Raises WasRemoved unless ``again`` is True for a removed tenant or cluster that returns.
+        """
         removed = self._accounts / f"{name}.removed"
         if not again and name[:2] in _KINDS and removed.exists():
             raise WasRemoved(name)
         revocations = self.revocations(name)
         if revoke:
-            # Beyond the last one: what came back in that very second was signed a second later.
+            # After the last revocation: a user that returned in that second was signed a second
+            # later.
             revocations[revoke] = max(int(time.time()), revocations.get(revoke, 0) + 1)
         key = self._key(name)
         kind, part = name[:2], name[2:]
@@ -325,13 +337,15 @@ class _Keys:
             body = claims.cluster(key, part, core=core, revocations=revocations, scope=scope)
         jwt, now_s = removed.with_suffix(".jwt"), time.time()
         if removed.exists():
-            # A server takes no notice of the very JWT of an account that it has deleted.
+            # A server ignores a JWT identical to that of a deleted account.
             now_s = max(now_s, _decoded(removed, removed.read_text().strip())["iat"] + 1)
         _sign(jwt, body, self._operator, now_s)
         removed.unlink(missing_ok=True)
 
     def _scope(self, name: str, account: str) -> Scope | None:
-        """What the login service may sign for; None where there is none, or no such account."""
+        """Return the scope that the login service may sign for; None without a login service or
+        tenant or cluster account.
+        """
         role = {claims.TENANT: "tenant", claims.CLUSTER: "agent"}.get(name[:2])
         if role is None or not self.signers.is_dir():
             return None
@@ -342,7 +356,9 @@ class _Keys:
         return Scope(jwts.public_key(had.seed), allowed.publish, allowed.subscribe)
 
     def user(self, user: str, *, ends_s: float | None = None) -> Creds:
-        """Make it, or sign it anew; ``ends_s``: None = as before, for ever if it is new."""
+        """Create a user, or sign it again. ``ends_s``: None = unchanged, or never for a new
+        user.
+        """
         path = creds_file(self.folder, user)
         had = _read_creds(path) if path.exists() else None
         seed = had.seed if had else jwts.new_seed("user", secrets.token_bytes(32))
@@ -358,22 +374,21 @@ class _Keys:
             ends_s = jwt_claims.get("exp")
         revoked = self.revocations(account)
         since = max(revoked.get("*", 0), revoked.get(key, 0))
-        now_s = max(time.time(), since + 1)  # what was signed in that second is revoked, too
+        now_s = max(time.time(), since + 1)  # JWTs signed within that second are revoked too
         made = Creds(jwts.signed(body, signer, now_s=now_s, ends_s=ends_s), seed)
         write_whole(path, jwts.creds_text(made), mode=0o600)
         return made
 
     def write_server_conf(self) -> None:
-        """With every account, for a server whose folder of accounts is not at hand."""
+        """Write the configuration with every account, for a server without access to this
+        folder.
+        """
         names = account_jwts(self.folder)
         write_whole(self.folder / SERVER_CONF, _server_conf(self.folder, names), mode=0o644)
 
 
-# ---- files
-
-
 def _sign(path: Path, body: dict[str, Any], signer: str, now_s: float) -> None:
-    """Unless it says that already."""
+    """Write a signed JWT, unless the file already has the same content."""
     if path.exists():
         had = path.read_text().strip()
         if jwts.says(had, body | {"iss": jwts.public_key(signer)}):
@@ -382,7 +397,7 @@ def _sign(path: Path, body: dict[str, Any], signer: str, now_s: float) -> None:
 
 
 def _seed(path: Path, kind: Kind) -> str:
-    """The seed in a file, made if there is none."""
+    """Return the seed in a file, created if missing."""
     if not path.exists():
         write_whole(path, jwts.new_seed(kind, secrets.token_bytes(32)) + "\n", mode=0o600)
     seed = path.read_text().strip()
@@ -422,7 +437,7 @@ def _public_key(path: Path) -> str:
 
 
 def write_whole(path: Path, text: str, mode: int) -> None:
-    """Whole or not at all, and never readable by others in between."""
+    """Write the file completely or not at all, and never readable by others in between."""
     fresh = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     with os.fdopen(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "w") as file:
         os.fchmod(file.fileno(), mode)
@@ -431,7 +446,7 @@ def write_whole(path: Path, text: str, mode: int) -> None:
 
 
 def main(argv: Sequence[str]) -> int:
-    """The command line; says what it made, without a secret."""
+    """Run the command line. The output names the created users, without secrets."""
     parser = argparse.ArgumentParser(
         prog="python -m berthmaster.lib.access.keys",
         description=("folder for accounts and users of the bus"),

@@ -1,34 +1,41 @@
-"""Who may do what on the bus: a table, from which the users' JWTs are made (see keys.py).
+"""Permissions on the bus: a table from which users' JWTs are made (see keys.py).
 
-Rules of this file:
+A user has exactly the subjects that its service uses, and all others are denied. Patterns over the
+subjects of lib/nats/subjects.py are spelled here, with the reason if not obvious. Names of users:
 
-- A user has exactly the subjects that its service uses; what is not listed is denied. Patterns over
-  the subjects of lib/nats/subjects.py are spelled here, with the reason where it is not plain.
-- Names of users: a service ("gateway"), "setup" (makes the streams), "operator" (a person who runs
-  the system), "restorer" (the same, to build the log anew), "watcher" (who looks at all and asks
-  for nothing, such as a page or a program of another team), "steward" (who ends, moves, holds and
-  reorders anybody's jobs, cordons and drains, and can do nothing else), "sentinel" (who has but a
-  token, see login), or with a part behind a dot: "tenant.acme" (a person or program of one tenant),
-  "viewer.acme" (the same, who only looks: in the tenant's account), "executor.berlin",
-  "inventory.berlin", "telemetry.berlin" (what runs in one cluster), "agent.berlin" (all of that
-  under one key): none of those has any right on a stream. The part is one token.
-- Each user listens to answers under an inbox prefix of its own, so that no one hears another's.
-- JetStream's API is narrowed as far as the server can: by stream, by consumer name where it is a
-  durable's, by the filter where a consumer has exactly one.
+    a service, such as "gateway"
+    setup             creates the streams
+    operator          a human who runs the system
+    restorer          an operator who rebuilds the log
+    watcher           read-only, all tenants, such as a dashboard or another team's program
+    steward           job administrator: cancels, moves, holds and reorders jobs of all tenants,
+                      cordons and drains
+    sentinel          login-only: has a token and no credentials, see login
+    tenant.acme       a human or program of one tenant
+    viewer.acme       read-only, in the tenant's account
+    agent.berlin      the services of one cluster under one key; or one key for each service:
+                      executor.berlin, inventory.berlin, telemetry.berlin
 
-Every user is in another account than JetStream and asks it through imports (see claims.py), so
-answers go to the asker's account alone, whatever reply subject it names.
+The part after the dot is one token. Users with a dot have no permission on streams.
 
-What the server cannot narrow, and which users therefore get it:
+- Each user receives answers under its own inbox prefix, so that no user receives another's.
+- JetStream's API is restricted as far as the server can: by stream, by consumer name of a durable,
+  by filter if a consumer has exactly one.
 
-- Reading one message by sequence (STREAM.MSG.GET) reads all of the stream. Services, operators,
-  restorers and dashboards may, each of some streams. What runs in a worker cluster asks the door.
-- A consumer delivers to any subject of STREAMS that its maker names, and no import changes that.
-  Only "setup" and "restorer" make any (lib/nats/durables.py). All others hear what streams publish
-  again, and read all of a stream by DIRECT.GET (lib/nats/follower.py). Tenants read the past
-  through the gateway.
-- A service that answers may write to `_R_.<random>`, which the server puts in the place of reply
-  subjects from other accounts. Nothing else is written as an answer.
+No user is in JetStream's account. All use imports (see claims.py), so answers reach only the
+requester's account, whatever its reply subject.
+
+Permissions that the server cannot restrict further, and their users:
+
+- Reading one message by sequence (STREAM.MSG.GET) permits reading the whole stream. Services,
+  operators, restorers and dashboards may, each some streams. Services in a worker cluster ask the
+  door (agent API) instead.
+- A consumer delivers to any subject of STREAMS that its creator names, and imports do not change
+  this. Only "setup" and "restorer" create consumers (lib/nats/durables.py). All others receive
+  republished messages, and read whole streams by DIRECT.GET (lib/nats/follower.py). Tenants read
+  history through the gateway.
+- A service that answers may write to `_R_.<random>`, by which the server replaces reply subjects
+  from other accounts. A service writes answers to no other subject.
 """
 
 import re
@@ -89,7 +96,7 @@ EXECUTOR_KINDS: Final = (
     "failed",
     "cancelled",
 )
-LOOKING_VERBS: Final = (  # change nothing
+LOOKING_VERBS: Final = (  # read-only
     *("hello", "get", "list", "events", "why", "dry_run", "whatif", "gpus"),
     *USAGE_VERBS,
 )
@@ -97,31 +104,33 @@ _TOKEN: Final = re.compile(r"[A-Za-z0-9_=-]+\Z")
 
 
 class UnknownUser(ValueError):
-    """Nothing is known of what such a user may do; the text says which users there are."""
+    """A user name without permissions. The text names the known users."""
 
 
 class Grants(NamedTuple):
-    """What one user may do."""
+    """The permissions of one user."""
 
     publish: tuple[str, ...]
     subscribe: tuple[str, ...]
-    answers: bool = False  # may answer the requests that it receives
+    answers: bool = False  # may answer requests
 
 
-# ---- what the parts of the bus need (see the module of each)
+# Permissions of each component of the bus (see the modules).
 
 
 def _api(*subjects: str) -> tuple[str, ...]:
     return tuple(f"$JS.API.{subject}" for subject in subjects)
 
 
-# All who ask do so from other accounts, and the server rewrites where their answers go.
+# All requesters are in other accounts, and the server rewrites their reply subjects.
 _ANSWERS: Final = ("_R_.>",)
 _CLOCK: Final = _api(f"STREAM.INFO.{FLEET}")  # lib/nats/connection.py: the server's time
 
 
 def _follow(*streams: str) -> tuple[str, ...]:
-    """lib/nats/stream_reads.py: what streams hold, by batches, without a consumer."""
+    """Return the requests of lib/nats/stream_reads.py: read streams by batches, without a
+    consumer.
+    """
     return _api(
         *(f"STREAM.INFO.{stream}" for stream in streams),
         *(f"DIRECT.GET.{stream}" for stream in streams),
@@ -129,17 +138,19 @@ def _follow(*streams: str) -> tuple[str, ...]:
 
 
 def _look(*streams: str) -> tuple[str, ...]:
-    """The same, and last values one by one, for others' programs (docs/operators/dashboard.md)."""
+    """Return the same, and single last values, for other teams' programs
+    (docs/operators/dashboard.md).
+    """
     return (*_follow(*streams), *_api(*(f"DIRECT.GET.{stream}.>" for stream in streams)))
 
 
 def _stored(*filters: str) -> tuple[str, ...]:
-    """lib/nats/follower.py: where streams publish again what they have stored under these."""
+    """Return the subjects of lib/nats/follower.py: republished messages of these filters."""
     return tuple(map(subjects.stored, filters))
 
 
 def _work(*durables: Durable) -> tuple[str, ...]:
-    """lib/nats/worker.py: pull from durables, by name."""
+    """Return the requests of lib/nats/worker.py: pull from durables, by name."""
     requests = [
         f"CONSUMER.{verb}.{each.stream}.{each.name}"
         for each in durables
@@ -152,7 +163,7 @@ _MADE: Final = (f"CONSUMER.CREATE.{WORKLOADS}.>", f"CONSUMER.INFO.{WORKLOADS}.*"
 
 
 def _read(*streams: str) -> tuple[str, ...]:
-    """lib/event_log/workload_log.py: single messages, from the leader."""
+    """Return the requests of lib/event_log/workload_log.py: single messages, from the leader."""
     return _api(
         *(f"STREAM.INFO.{stream}" for stream in streams),
         *(f"STREAM.MSG.GET.{stream}" for stream in streams),
@@ -160,33 +171,38 @@ def _read(*streams: str) -> tuple[str, ...]:
 
 
 def _events(cluster: str, *kinds: str) -> tuple[str, ...]:
-    """Where workload events of these kinds are written. "-" is the place of those without one."""
+    """Return the subjects of workload events of these kinds. "-" is for events without a
+    cluster.
+    """
     return tuple(f"berth.workload.*.*.{kind}.{cluster}" for kind in kinds)
 
 
 def _endpoint_subjects(service: str) -> tuple[str, ...]:
-    """lib/nats/endpoints.py: what a micro service listens to so that it can be found."""
+    """Return the discovery subjects of a micro service (lib/nats/endpoints.py)."""
     return ("$SRV.*", f"$SRV.*.{service}", f"$SRV.*.{service}.*")
 
 
 def _snapshots() -> tuple[str, ...]:
-    """lib/event_log/snapshots.py: an object store is a stream; chunks and names are subjects."""
+    """Return the subjects of lib/event_log/snapshots.py: an object store is a stream, with subjects
+    for chunks and names.
+    """
     purge = _api(f"STREAM.PURGE.{SNAPSHOTS}")
     return (*subjects.SNAPSHOT_PARTS, *_read(SNAPSHOTS), *purge)
 
 
 def _looks_at_logs() -> tuple[str, ...]:
-    """lib/event_log/marks.py: whether the logs are those that services remember, beside the leases.
-    The archive tells whether a message that is gone was removed."""
+    """Return the requests of lib/event_log/marks.py: compare the logs with the services' marks,
+    stored beside the leases. The archive shows whether a missing message was removed.
+    """
     return _read(WORKLOADS, CONTROL, LEASES, ARCHIVE)
 
 
 def _guards(service: str) -> tuple[str, ...]:
-    """lib/event_log/guard.py: the same, and the service's own mark."""
+    """Return the same for lib/event_log/guard.py, with the service's own mark."""
     return (f"berth.lease.log.{service}", *_looks_at_logs())
 
 
-# ---- services
+# Services
 
 
 def _gateway(_: str) -> Grants:
@@ -198,7 +214,7 @@ def _gateway(_: str) -> Grants:
             *_events("*", "checkpointed", "progressed", "idle_changed", "limit_exceeded"),
             *_read(WORKLOADS, ARCHIVE, LOG_ENDS),
             *_follow(WORKLOADS),
-            "berth.assign.*.logs",  # agents are asked there for what jobs wrote
+            "berth.assign.*.logs",  # to request log lines from agents
             ALL_CONTROL,
             *_follow(CONTROL),
             *_guards("gateway"),
@@ -223,7 +239,7 @@ def _resolver(_: str) -> Grants:
             *_CLOCK,
             "berth.decision.*",
             *_events("*", "placed", "withdrawn", "eviction_requested", "resize_requested"),
-            *_events("-", "submitted", "divided", "succeeded"),  # divided jobs and their parts
+            *_events("-", "submitted", "divided", "succeeded"),  # divided jobs and their sub-jobs
             *_events("*", "committed", "evicted", "failed", "cancelled"),
             *_read(ARCHIVE),
             *_follow(WORKLOADS),
@@ -253,7 +269,7 @@ def _scorer(_: str) -> Grants:
             "berth.fleet.*.score",
             *_read(FLEET, LEASES),
             *_follow(FLEET),
-            # The job mix that fragmentation is measured for.
+            # The job mix for measuring fragmentation.
             *_follow(WORKLOADS),
             "berth.lease.scorer.>",
             "berth.dead.scorer",
@@ -271,9 +287,9 @@ def _archivist(_: str) -> Grants:
             *_CLOCK,
             "berth.archive.>",
             *_read(WORKLOADS, ARCHIVE),
-            *_api(f"DIRECT.GET.{WORKLOADS}"),  # many stories at once
+            *_api(f"DIRECT.GET.{WORKLOADS}"),  # many event histories at once
             *_work(ARCHIVED_DECISIONS, *ARCHIVED_STORIES, *TOMBSTONES),
-            # Of aggregates that ended, and of old decisions; the server knows nothing narrower.
+            # Of ended aggregates and old decisions. The server supports no narrower pattern.
             *_api(f"STREAM.MSG.DELETE.{WORKLOADS}"),
             *_guards("archivist"),
             "berth.dead.archivist",
@@ -283,15 +299,17 @@ def _archivist(_: str) -> Grants:
 
 
 def _usage(_: str) -> Grants:
-    """Keeps what ended jobs used, in a store of its own, and answers who asks for it."""
+    """Return the permissions of the usage service, which stores and reports the usage of ended
+    jobs.
+    """
     return Grants(
         publish=(
             *_CLOCK,
             *_follow(WORKLOADS),
             *_follow(ARCHIVE),
-            *_follow(FLEET),  # which GPU models nodes and clusters have
-            *_read(WORKLOADS, ARCHIVE),  # the story of an end that a webhook is told of
-            *_read(LOG_ENDS),  # what a job that failed wrote last
+            *_follow(FLEET),  # GPU models of nodes and clusters
+            *_read(WORKLOADS, ARCHIVE),  # the event history for a webhook delivery
+            *_read(LOG_ENDS),  # the last lines of a failed job
             *_work(*NOTICES),
             *_guards("usage"),
             "berth.dead.usage",
@@ -309,7 +327,9 @@ def _usage(_: str) -> Grants:
 
 
 def _door(_: str) -> Grants:
-    """What agents speak to: it stores and reads for them, each cluster its own."""
+    """Return the permissions of the door (agent API), which stores and reads for agents, each its
+    own cluster only.
+    """
     services = ("executor", "inventory", "claims")
     return Grants(
         publish=(
@@ -342,8 +362,9 @@ def _door(_: str) -> Grants:
 
 
 def _in_cluster(cluster: str) -> Grants:
-    """What runs in a worker cluster: it asks the door, is told of its own, and hears its nodes'
-    telemetry on its way to the door. Nothing else."""
+    """Return the permissions of services in a worker cluster: they send requests to the door, and
+    receive their own assignments and their nodes' telemetry on its way to the door.
+    """
     return Grants(
         publish=(f"berth.agent.{cluster}.*",),
         subscribe=(f"berth.assign.{cluster}.>", f"berth.agent.{cluster}.telemetry"),
@@ -351,14 +372,17 @@ def _in_cluster(cluster: str) -> Grants:
 
 
 def _of_nodes(cluster: str) -> Grants:
-    """The telemetry agents of a cluster's nodes, all under one key, which lies on every node: they
-    tell what GPUs do, ask for the time, and hear nothing."""
+    """Return the permissions of a cluster's telemetry agents, with one key on every node: they send
+    telemetry, request the time, and receive nothing.
+    """
     verbs = ("telemetry", "hello")
     return Grants(publish=tuple(f"berth.agent.{cluster}.{v}" for v in verbs), subscribe=())
 
 
 def _ocm(_: str) -> Grants:
-    """Reads scores and profiles of clusters, and writes no fact."""
+    """Return the permissions of ocm, which reads scores and profiles of clusters and writes no
+    fact.
+    """
     publish = (
         *_CLOCK,
         *_read(LEASES),
@@ -371,7 +395,7 @@ def _ocm(_: str) -> Grants:
 
 
 def _members(_: str) -> Grants:
-    """Reports what a hub knows of its clusters."""
+    """Return the permissions of members, which reports a hub's knowledge of its clusters."""
     return Grants(
         publish=(
             *_CLOCK,
@@ -386,7 +410,9 @@ def _members(_: str) -> Grants:
 
 
 def _multikueue(_: str) -> Grants:
-    """Decides and carries out what goes by way of the hub's Kueue; only its own cell's chain."""
+    """Return the permissions of multikueue, which decides and executes jobs by way of the hub's
+    Kueue. It writes decisions only of its own cell.
+    """
     return Grants(
         publish=(
             *_CLOCK,
@@ -410,7 +436,9 @@ def _multikueue(_: str) -> Grants:
 
 
 def _karmada(_: str) -> Grants:
-    """Tells of a Karmada control plane's bindings and carries out what the resolver decides."""
+    """Return the permissions of karmada, which reports a Karmada control plane's bindings and
+    executes the resolver's decisions.
+    """
     return Grants(
         publish=(
             *_CLOCK,
@@ -428,7 +456,9 @@ def _karmada(_: str) -> Grants:
 
 
 def _admission(_: str) -> Grants:
-    """Hears which workers still have copies, and says nothing."""
+    """Return the permissions of admission, which reads which workers still have copies, and reports
+    nothing.
+    """
     return Grants(
         publish=(
             *_CLOCK,
@@ -442,15 +472,18 @@ def _admission(_: str) -> Grants:
 
 
 def _accounts(_: str) -> Grants:
-    """Tells the servers of accounts. Alone in the system's account (see keys.py)."""
+    """Return the permissions of accounts, which updates the servers' accounts. The only user of the
+    system account (see keys.py).
+    """
     verbs = ("UPDATE", "DELETE", "LIST")
     claims = tuple(f"$SYS.REQ.CLAIMS.{verb}" for verb in verbs)
     return Grants(publish=(*claims, "$SYS.REQ.ACCOUNT.*.CLAIMS.LOOKUP"), subscribe=())
 
 
 def _dashboard(_: str) -> Grants:
-    """Shows what there is. It asks what changes nothing, of every tenant, and orders nothing: who
-    acts by way of the page does so with other credentials."""
+    """Return the permissions of the dashboard, which shows everything. It sends read-only requests,
+    for every tenant. Actions on the dashboard use other credentials.
+    """
     return Grants(
         publish=(
             *_CLOCK,
@@ -471,18 +504,23 @@ def _dashboard(_: str) -> Grants:
 
 
 def _login(_: str) -> Grants:
-    """Answers those who have a token and no credentials. It stores nothing and reads nothing."""
+    """Return the permissions of login, which answers users with a token and no credentials. It
+    stores and reads nothing.
+    """
     return Grants(publish=(), subscribe=(LOGIN, *_endpoint_subjects("berth-login")), answers=True)
 
 
 def _sentinel(_: str) -> Grants:
-    """Whoever has no credentials yet; this user's are published, and good for one question. Alone
-    in an account of its own (see keys.py)."""
+    """Return the permissions of users without credentials. The sentinel's own are published and
+    good for one request. The only user of its account (see keys.py).
+    """
     return Grants(publish=(LOGIN,), subscribe=())
 
 
 def _setup(_: str) -> Grants:
-    """Makes the streams and consumers and brings them up to date. Nobody else may."""
+    """Return the permissions of setup, the only user that may create and update streams and
+    consumers.
+    """
     verbs = ("INFO", "CREATE", "UPDATE")
     return Grants(
         publish=_api(
@@ -494,9 +532,10 @@ def _setup(_: str) -> Grants:
 
 
 def _restorer(_: str) -> Grants:
-    """Builds the log anew, from what is left, a backup, and what it asks clusters for. Nobody runs
-    as this but for that."""
-    # An old log is kept under a name of its own, which a subject cannot name in part.
+    """Return the permissions of an operator who rebuilds the log from its rest, a backup, and the
+    clusters' answers. Not for any other use.
+    """
+    # An old log is kept under a new name, and a subject cannot match part of a name.
     verbs = ("INFO", "CREATE", "UPDATE", "DELETE", "MSG.GET")
     return Grants(
         publish=(
@@ -509,7 +548,7 @@ def _restorer(_: str) -> Grants:
     )
 
 
-# ---- people
+# Human users
 
 
 def _tenant(tenant: str) -> Grants:
@@ -520,7 +559,7 @@ def _tenant(tenant: str) -> Grants:
 
 
 def _viewer(tenant: str) -> Grants:
-    """Looks at what is the tenant's, and changes nothing."""
+    """Return the permissions of a read-only user of one tenant."""
     return Grants(
         publish=tuple(f"berth.api.{tenant}.{verb}" for verb in (*LOOKING_VERBS, "logs")),
         subscribe=(f"berth.event.{tenant}.>", f"berth.figures.{tenant}.>"),
@@ -528,8 +567,9 @@ def _viewer(tenant: str) -> Grants:
 
 
 def _watcher(_: str) -> Grants:
-    """Looks at all: facts, scores, events, decisions, readings, quality. It asks nobody for
-    anything but what streams hold, and makes nothing."""
+    """Return the permissions of a read-only user of all tenants: facts, scores, events, decisions,
+    samples, quality. The user reads streams, sends no other request, and creates nothing.
+    """
     return Grants(
         publish=_look(WORKLOADS, FLEET, CONTROL),
         subscribe=(
@@ -542,8 +582,10 @@ def _watcher(_: str) -> Grants:
 
 
 def _steward(_: str) -> Grants:
-    """Ends, moves, holds and reorders anybody's jobs, cordons and drains: what a page does for an
-    operator, without the rest of an operator's rights."""
+    """Return the permissions of a job administrator: cancel, move, hold and reorder jobs of all
+    tenants, cordon and drain. The dashboard acts with these, without the other permissions of an
+    operator.
+    """
     return Grants(
         publish=(
             *(f"berth.api.*.{verb}" for verb in ("hello", "cancel", "reprioritize")),
@@ -554,7 +596,9 @@ def _steward(_: str) -> Grants:
 
 
 def _operator(_: str) -> Grants:
-    """Sees everything, orders by way of the gateway, writes no event and no fact itself."""
+    """Return the permissions of an operator, who reads everything, acts through the gateway, and
+    writes no event or fact directly.
+    """
     return Grants(
         publish=(
             *_CLOCK,
@@ -616,12 +660,14 @@ PART_ROLES: Final[Mapping[str, Role]] = MappingProxyType(
 )
 
 
-PUSHER: Final = "accounts"  # the one user of SYS
-SENTINEL: Final = "sentinel"  # the one user of LOGIN; with it, accounts get keys that sign users
-OF_TENANTS: Final = ("tenant", "viewer")  # roles whose users are in a tenant's account
-# Accounts beside CORE, with their users. CORE keeps the two services that answer by lanes and tell
-# clusters what there is (docs/reference/threats/services.md). What stands for all clusters on one
-# machine has one account, as the agents of one cluster do: they hear one another's telemetry.
+PUSHER: Final = "accounts"  # the only user of SYS
+# the only user of LOGIN; if present, accounts get keys that sign users
+SENTINEL: Final = "sentinel"
+OF_TENANTS: Final = ("tenant", "viewer")  # roles with users in a tenant's account
+# Accounts beside CORE, with their users. CORE keeps the two services that answer by lanes and send
+# clusters their assignments (docs/reference/threats/services.md). Users that stand for all clusters
+# on one machine share an account, like the agents of one cluster: they receive each other's
+# telemetry.
 APART: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
     {
         **{
@@ -636,7 +682,7 @@ APART: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
         claims.SIGNER: ("login",),
     }
 )
-VIEWS: Final = ("dashboard", "watcher", "steward")  # whose accounts may have few connections
+VIEWS: Final = ("dashboard", "watcher", "steward")  # their accounts get limits for few connections
 _ACCOUNTS: Final[Mapping[str, str]] = MappingProxyType(
     {
         **{user: account for account, users in APART.items() for user in users},
@@ -647,7 +693,7 @@ _ACCOUNTS: Final[Mapping[str, str]] = MappingProxyType(
 
 
 def grants(user: str) -> Grants:
-    """What a user of this name may do, its inbox included. Raises UnknownUser."""
+    """Return the permissions of a user, with its inbox. Raises UnknownUser."""
     role, dot, part = user.partition(".")
     if dot and role in PART_ROLES and _TOKEN.match(part):
         base = PART_ROLES[role](part)
@@ -662,8 +708,9 @@ def grants(user: str) -> Grants:
 
 
 def grants_of(users: Iterable[str]) -> Grants:
-    """What any of these users may do, but for listening to its own inbox: what an account must
-    have of others. Raises UnknownUser."""
+    """Return the permissions of these users together, without their inboxes: the imports that an
+    account needs. Raises UnknownUser.
+    """
     each = [(user, grants(user)) for user in users]
     return Grants(
         publish=_widest(subject for _, one in each for subject in one.publish),
@@ -677,7 +724,7 @@ def grants_of(users: Iterable[str]) -> Grants:
 
 
 def account_of(user: str) -> str:
-    """The name of the account that a user is in."""
+    """Return the name of a user's account."""
     role, dot, part = user.partition(".")
     if dot:
         return f"{claims.TENANT if role in OF_TENANTS else claims.CLUSTER}{part}"
@@ -690,8 +737,9 @@ def _imported(subject: str) -> str:
 
 
 def _widest(wanted: Iterable[str]) -> tuple[str, ...]:
-    """Without what another of them covers: a user's claims must fit into one line of 4 KiB, which
-    is what a server takes of whoever connects."""
+    """Return the subjects without those that another one covers. A user's claims must fit into one
+    line of 4 KiB, the server's limit at a connect.
+    """
     each = tuple(dict.fromkeys(wanted))
     return tuple(
         one
@@ -701,5 +749,5 @@ def _widest(wanted: Iterable[str]) -> tuple[str, ...]:
 
 
 def inbox_prefix(user: str) -> str:
-    """The prefix that this user's client must be given, as it may listen to no other."""
+    """Return the inbox prefix of this user's client, the only permitted one."""
     return f"_INBOX.{user}"

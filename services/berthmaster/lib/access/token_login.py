@@ -1,7 +1,7 @@
 """Exchanges a token for credentials at the login service, over the published sentinel credentials.
 
-The private key is made here and stays here. The new credentials are written to a file like any
-others, so that each connection with that file uses the renewed ones from its next connect on.
+The private key is created here and never sent. The new credentials are written to an ordinary file,
+so that each connection with that file uses the renewed ones from its next connect on.
 """
 
 import asyncio
@@ -26,10 +26,10 @@ from berthmaster.lib.runtime.backoff import Backoff
 from berthmaster.lib.runtime.log import LogLike
 from berthmaster.lib.runtime.periodic import stopped_within
 
-RENEW_AFTER: Final = 2 / 3  # of its lifetime, and up to a tenth of that earlier: not all at once
+RENEW_AFTER: Final = 2 / 3  # of the lifetime, and up to a tenth earlier at random: not all at once
 AGAIN: Final = Backoff(first_s=1.0, most_s=30.0)
 MAX_TOKEN_BYTES: Final = 64 * 1024  # of a file
-ASK_LIMIT_S: Final = 10.0  # the service's own is eight
+ASK_LIMIT_S: Final = 10.0  # the service's own limit is eight seconds
 
 
 class LoginRefused(BusError):
@@ -42,7 +42,8 @@ class LoginRefused(BusError):
 
 class LoginTarget(NamedTuple):
     """The login service's bus, for a program without a service's settings. See
-    ConnectionSettings."""
+    ConnectionSettings.
+    """
 
     nats_url: str
     nats_creds_file: Path | None
@@ -61,8 +62,9 @@ async def log_in(
     tenant: str = "",
     cluster: str = "",
 ) -> Creds:
-    """Credentials for a tenant or for a cluster's agent; ``seed``: of the user to be, "" = a new
-    one. Where the bus is, ``settings`` say. Raises NotLetIn and other BusErrors."""
+    """Return credentials for a tenant or for a cluster's agent. ``seed``: of the user, "" = a new
+    one. ``settings``: of the bus. Raises LoginRefused and other BusErrors.
+    """
     if not 0 < len(token) <= MAX_TOKEN_CHARS:
         raise LoginRefused(
             f"the token has {len(token)} characters, not 1 to {MAX_TOKEN_CHARS}", retry=False
@@ -85,7 +87,9 @@ async def log_in(
 
 
 async def ask(conn: Connection, request: LoginRequest) -> LoginReply:
-    """Send one request over a connection of the sentinel. Raises NotLetIn and other BusErrors."""
+    """Send one request over a connection of the sentinel. Raises LoginRefused and other
+    BusErrors.
+    """
     reply = await conn.request(LOGIN, encode(request), timeout_s=ASK_LIMIT_S)
     try:
         answer = LOGIN_ANSWERS.decode(reply.data)
@@ -100,7 +104,7 @@ async def ask(conn: Connection, request: LoginRequest) -> LoginReply:
 
 
 def write_creds(path: Path, creds: Creds) -> None:
-    """Write the file for its owner alone, whole or not at all. Raises OSError."""
+    """Write the file, readable only by its owner, completely or not at all. Raises OSError."""
     write_whole(path, jwts.creds_text(creds), mode=0o600)
 
 
@@ -115,7 +119,9 @@ def read_token(path: Path) -> str:
 
 
 def renew_in_s(jwt: str, chance: Callable[[], float]) -> float:
-    """Return how long a new JWT needs no renewal, by its own times: our clock may be wrong."""
+    """Return the seconds until a new JWT needs renewal, by the JWT's own times: the local clock may
+    be wrong.
+    """
     claims = jwts.decoded(jwt)
     lifetime_s: float = max(0, claims["exp"] - claims["iat"])
     return lifetime_s * RENEW_AFTER * (1 - 0.1 * chance())
@@ -128,11 +134,11 @@ async def keep_logged_in(
     *,
     report: Callable[[str], None],
 ) -> None:
-    """Write credentials, and renew them for the same key before they end, until ``stopping``.
+    """Write credentials, and renew them for the same key before they expire, until ``stopping``.
 
-    ``login`` is given the last seed, at first "". When a JWT ends, the server closes connections
-    that use it, and each reconnects at once with the new one in the file. ``report`` is called with
-    the error of a failed login, which is tried again, and with "" after each success.
+    ``login`` is called with the last seed, at first "". When a JWT expires, the server closes its
+    connections, and each reconnects at once with the new one in the file. ``report`` is called with
+    the error of a failed login, which is retried, and with "" after each success.
     """
     seed, failures = "", 0
     while not stopping.is_set():
