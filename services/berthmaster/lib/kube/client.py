@@ -367,8 +367,8 @@ class Client:
     async def uid(self) -> str:
         """Return the UID of the namespace kube-system. Raise KubernetesError.
 
-        The UID identifies the cluster: every cluster has this namespace and keeps the UID, even when
-        address and contexts change.
+        The UID identifies the cluster: every cluster has this namespace and keeps the UID, even
+        when address and contexts change.
         """
         path = NAMESPACES.path(name=IDENTITY)
         found = (await self.get(path, Object)).metadata.uid

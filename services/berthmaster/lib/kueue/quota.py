@@ -141,8 +141,7 @@ def without(
 ) -> QueueReport:
     """Return the queue's report without these pod sets.
 
-    Each pod set had one flavor of a resource group: the known flavor, or else the first possible
-    one.
+    Each pod set had one flavor of a resource group: the known or else the first possible flavor.
     """
     flavors = list(report.flavors)
     groups = dict.fromkeys(frozenset(flavor.resources) for flavor in flavors)
@@ -354,7 +353,7 @@ class _Trees:
 
 
 def _take(node: _Node, place: Place, amount: int) -> None:
-    """Charge an amount to this node, and the part above its reserved quota to its parent."""
+    """Charge an amount to a node, and the part above the reserved quota to the parent."""
     rest = amount - node.kept_left(place)
     node.used[place] = node.used.get(place, 0) + amount
     if node.parent is not None and rest > 0:
