@@ -1,5 +1,6 @@
-"""Exchanges an identity token of a trusted issuer for a NATS credential that lasts an hour.
+"""Exchange an identity token of a trusted issuer for a NATS credential that lasts an hour.
 
-The service signs with scoped keys: the server grants what the template of the key allows to a
-tenant or to the agent of a cluster, in that account alone.
+The service signs with scoped keys. The server grants the rights in the key's template to a tenant
+or
+to the agent of a cluster, in that account only.
 """

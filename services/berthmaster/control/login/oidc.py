@@ -1,9 +1,9 @@
-"""Checks ID tokens of a provider of OpenID Connect against the keys that it publishes.
+"""Check ID tokens of an OpenID Connect provider against the provider's published keys.
 
-Keys are fetched when they are needed, kept for five minutes, and for an hour if the provider is
-away. A token with a key that is not known has them fetched again, at most once in ten seconds, so
-that forged key ids are no way to make us ask without end. Only keys from there count: what a token
-brings itself (jwk, jku, x5c) is not looked at.
+Keys are fetched on demand, and kept for five minutes, or for an hour while the provider is
+unreachable. A token with an unknown key starts another fetch, at most one in ten seconds, so that
+forged key ids cannot cause endless requests. Only published keys count: keys inside a token (jwk,
+jku, x5c) are ignored.
 """
 
 import asyncio
@@ -22,7 +22,7 @@ from berthmaster.control.login.core.mapping import Identity, OidcIssuer, askable
 FRESH_S: Final = 300.0
 STALE_S: Final = 3600.0
 AGAIN_S: Final = 10.0
-LEEWAY_S: Final = 30  # two clocks are never the same
+LEEWAY_S: Final = 30  # two clocks always differ
 FETCH_LIMIT_S: Final = 5.0
 MAX_ANSWER_BYTES: Final = 256 * 1024
 MAX_KEYS: Final = 64
@@ -44,7 +44,7 @@ class _KeySet(msgspec.Struct):
 
 
 def issuer_of(token: str) -> str:
-    """Who a token says made it; nothing is checked. Raises Refused."""
+    """Return the issuer in a token, unchecked. Raises Refused."""
     try:
         claims = jwt.decode(token, options={"verify_signature": False})
     except (jwt.PyJWTError, ValueError, RecursionError):
@@ -56,12 +56,12 @@ def issuer_of(token: str) -> str:
 
 
 class Provider:
-    """One provider, and its keys as far as they are known."""
+    """One provider, with its fetched keys."""
 
     def __init__(
         self, issuer: OidcIssuer, session: aiohttp.ClientSession, now: Callable[[], float]
     ) -> None:
-        """``now``: seconds of any clock that goes on evenly."""
+        """``now`` returns seconds of any monotonic clock."""
         self._issuer = issuer
         self._session = session
         self._now = now
@@ -73,7 +73,7 @@ class Provider:
         self._fetching = asyncio.Lock()
 
     async def identity(self, token: str) -> Identity:
-        """Whose token it is. Raises Refused, Unavailable."""
+        """Return the identity of a token. Raises Refused, Unavailable."""
         algorithm, key_id = self._read_header(token)
         key = await self._key(algorithm, key_id)
         try:
@@ -116,8 +116,8 @@ class Provider:
         return found[0]
 
     async def _fetch(self, older_than_s: float) -> None:
-        """The keys anew if they are older. Raises Unavailable if none can be used."""
-        async with self._fetching:  # those who come meanwhile find what the first one fetched
+        """Fetch the keys if older than ``older_than_s``. Raises Unavailable without usable keys."""
+        async with self._fetching:  # waiting calls find the keys of the first one
             now_s = self._now()
             due = now_s - self._fetched_s > older_than_s
             if due and now_s - self._tried_s > AGAIN_S:
@@ -166,7 +166,9 @@ class Provider:
 
 
 def _usable(keys: list[Key], algorithm: str, key_id: str | None) -> list[jwt.PyJWK]:
-    """Those that may have made such a signature; a token without a key id fits a lone key."""
+    """Return the keys that may have made the signature. A token without a key id fits a single
+    key.
+    """
     found = []
     for key in keys:
         kind = (key.get("kty"), key.get("crv"))
@@ -185,7 +187,7 @@ def _usable(keys: list[Key], algorithm: str, key_id: str | None) -> list[jwt.PyJ
 
 
 def _words(error: jwt.PyJWTError) -> str:
-    """What is wrong, without a value of the token."""
+    """Return the fault, without a value of the token."""
     if isinstance(error, jwt.ExpiredSignatureError):
         return "it has expired"
     if isinstance(error, jwt.ImmatureSignatureError):

@@ -1,7 +1,8 @@
-"""Asks a cluster's API server whether a ServiceAccount's token is good (TokenReview).
+"""Check a ServiceAccount's token at the cluster's API server (TokenReview).
 
-So a token ends with its pod and its ServiceAccount. The server must say that the token was made for
-our audience: one that knows nothing of audiences says only that it was made for itself.
+A token thus ends with its pod and its ServiceAccount. The server must confirm our audience: a
+server
+without support for audiences only confirms a token for itself.
 """
 
 from pathlib import Path
@@ -38,13 +39,13 @@ class Reviewer:
     """One cluster's API server."""
 
     def __init__(self, issuer: KubernetesIssuer, client: Client) -> None:
-        """Use ``open``."""
+        """Store the client. Call ``open`` instead."""
         self._issuer = issuer
         self._client = client
 
     @classmethod
     async def open(cls, issuer: KubernetesIssuer, log: LogLike) -> Self:
-        """Nothing is sent yet. Raises BadConfig."""
+        """Create the client, without a request. Raises BadConfig."""
         client = await Client.open(
             await access_by(Path(issuer.kubeconfig) if issuer.kubeconfig else None, issuer.context),
             user_agent="berthmaster-login",
@@ -58,7 +59,7 @@ class Reviewer:
         await self._client.close()
 
     async def identity(self, token: str) -> Identity:
-        """Whose token it is. Raises Refused, Unavailable."""
+        """Return the identity of a token. Raises Refused, Unavailable."""
         body = {
             "apiVersion": TOKEN_REVIEWS.group_version,
             "kind": TOKEN_REVIEWS.kind,
@@ -67,7 +68,7 @@ class Reviewer:
         try:
             review = await self._client.create(TOKEN_REVIEWS.path(), body, _Review)
         except KubernetesError as error:
-            # What a server says may repeat what it was sent.
+            # A server's error may repeat the request.
             why = type(error).__name__
             raise Unavailable(f"{self._issuer.name}: its API server does not say ({why})") from None
         status = review.status

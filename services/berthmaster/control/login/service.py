@@ -1,8 +1,10 @@
-"""The login service: one request, one token checked, one JWT signed; nothing is kept.
+"""The login service: check one token for each request, and sign one JWT. No state is kept.
 
-What costs nothing is looked at first: the request, the issuer that the token names, whether any
-rule is about the account that is wanted. Only then is an issuer asked. Several replicas may run,
-each answers what it gets. Who was let in is logged, with the public key; who was not, counted.
+Free checks come first: the request, the issuer in the token, and a rule about the wanted account.
+Only
+then is an issuer asked. Several replicas may run, and each answers its own requests. Accepted
+logins
+are logged with the public key. Refused ones are counted.
 """
 
 import asyncio
@@ -46,9 +48,9 @@ from berthmaster.lib.runtime.service import Context, Service
 
 NAME: Final = "login"
 SERVED_AS: Final = "berth-login"
-NO_CLOCK: Final = ""  # it has no right to ask for the server's
+NO_CLOCK: Final = ""  # no right to request the server's clock
 ANSWER_LIMIT_S: Final = 8.0  # the reply subject lives for ten
-MAX_REQUESTS: Final = 256  # in hand; the service refuses others at once
+MAX_REQUESTS: Final = 256  # in flight. The service refuses others at once
 REVIEWS_PER_S: Final = 20.0  # TokenReviews of one cluster: any token makes its API server work
 REVIEWS_BURST: Final = 100  # TokenReviews of one cluster at once: all its agents start
 MAX_MAPPING_BYTES: Final = 4 * 1024 * 1024
@@ -60,7 +62,7 @@ Code = Literal[
 
 
 class Busy(LoginError):
-    """Nobody was asked, as too much was asked lately."""
+    """The issuer was not asked, because of too many recent requests."""
 
 
 class Shell:
@@ -70,7 +72,7 @@ class Shell:
         mapping: Mapping,
         checks: dict[str, Provider | Reviewer],
     ) -> None:
-        """``checks``: who is asked, by the issuer's name in the mapping."""
+        """``checks`` has the checker of each issuer, by the issuer's name in the mapping."""
         self._ctx = ctx
         self._mapping = mapping
         self._checks = checks
@@ -115,7 +117,9 @@ class Shell:
         return self._signed(request, user, issuer, identity)
 
     async def _identify(self, token: str, wanted: Wanted) -> tuple[Issuer, Identity]:
-        """Who it is, for whom a rule gives what is wanted. Raises LoginError."""
+        """Return an identity with a rule for the wanted account, and its issuer. Raises
+        LoginError.
+        """
         found = candidates(self._mapping, issuer_of(token), wanted)
         why: LoginError = Refused(f"no rule gives {wanted} to tokens of this issuer")
         for issuer in found:
@@ -125,7 +129,7 @@ class Shell:
                     raise Busy("too many logins in this second")
                 identity = await self._checks[issuer.name].identity(token)
             except LoginError as error:
-                # One that cannot be asked now weighs more than one that does not know the token.
+                # An unreachable issuer outweighs an issuer that does not know the token.
                 why = why if isinstance(why, (Unavailable, Busy)) else error
                 continue
             if stands_for(issuer, identity, wanted):
@@ -156,7 +160,7 @@ class Shell:
 
 
 def refusal(code: Code, field: str, value: str, expected: str, *, retry: bool = False) -> Refusal:
-    """The answer to who is not let in."""
+    """Return the answer to a refused login."""
     return Refusal(code=code, field=field, value=value[:64], expected=expected, retry=retry)
 
 
@@ -172,7 +176,7 @@ def _failed(subject: str, error: Exception) -> bytes:
 
 
 def read_mapping(ctx: Context[LoginSettings]) -> Mapping:
-    """Raises CannotStart."""
+    """Return the mapping file. Raises CannotStart."""
     path = ctx.settings.mapping_file
     try:
         data = path.read_bytes()
@@ -186,7 +190,7 @@ def read_mapping(ctx: Context[LoginSettings]) -> Mapping:
 
 
 async def main(ctx: Context[LoginSettings]) -> None:
-    """Run until told to stop. Raises CannotStart for a mapping or a folder that is none."""
+    """Run until the service stops. Raises CannotStart for an invalid mapping or folder."""
     mapping = read_mapping(ctx)
     if not ctx.settings.signers_dir.is_dir():
         raise CannotStart(f"--signers-dir {ctx.settings.signers_dir} is no folder")

@@ -1,4 +1,4 @@
-"""What the login service can be told."""
+"""The login service's settings."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -8,8 +8,6 @@ from berthmaster.lib.runtime.settings import CommonSettings, required, setting
 
 @dataclass(frozen=True, kw_only=True)
 class LoginSettings(CommonSettings):
-    """Each with its unit and the reason of its default."""
-
     mapping_file: Path = required(
         help="JSON file of trusted token issuers, and of their tokens' tenants and clusters"
     )

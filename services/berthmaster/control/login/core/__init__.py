@@ -1,1 +1,1 @@
-"""The decisions of the service, pure: the time is passed in, instructions come out."""
+"""The service's decisions, pure: events and the time are passed in, instructions are returned."""

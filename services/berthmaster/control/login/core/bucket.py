@@ -1,8 +1,8 @@
-"""So many a second, and at once so many."""
+"""A token bucket with a rate per second and a burst."""
 
 
 class Bucket:
-    """Full at first."""
+    """A bucket that is full at first."""
 
     def __init__(self, rate_per_s: float, burst: int) -> None:
         self._rate_per_s = rate_per_s
@@ -11,7 +11,7 @@ class Bucket:
         self._at_s = float("-inf")
 
     def take(self, now_s: float) -> bool:
-        """Whether there is one; then it is taken."""
+        """Take one, and return whether there was one."""
         gained = (now_s - self._at_s) * self._rate_per_s
         self._at_s = now_s
         self._left = min(float(self._burst), self._left + gained)

@@ -1,22 +1,22 @@
-"""What can keep somebody out, named by what who asks can do next.
+"""Reasons of a refused login, by the client's next step.
 
 ::
 
     LoginError
-    ├── Refused       this token is not good for it; another one may be
-    └── Unavailable   whoever would know cannot be asked now; the same token may be good later
+    ├── Refused       this token is not accepted, another token may be
+    └── Unavailable   the issuer cannot be asked now, the same token may be accepted later
 
-No text here holds a token or a part of one.
+No text here has a token or a part of a token.
 """
 
 
 class LoginError(Exception):
-    """Nobody was let in."""
+    """The login was not accepted."""
 
 
 class Refused(LoginError):
-    """The token is not believed; the text says what is wrong with it."""
+    """The token was refused. The text gives the fault."""
 
 
 class Unavailable(LoginError):
-    """The issuer cannot be asked; the text says why."""
+    """The issuer cannot be asked. The text gives the reason."""

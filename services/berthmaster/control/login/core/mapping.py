@@ -1,12 +1,11 @@
-"""Whose tokens are believed, and which of them stand for which tenant or cluster. Pure.
+"""Trusted issuers, and the tenant or cluster that each token stands for. Pure.
 
-Rules of this file:
-
-- What no rule names has no account. A rule names one whole identity or one value of one claim;
-  there are no patterns.
-- Who asks says which account it wants. So two clusters whose issuers have one name (a name that
-  kubeadm gives to all) are told apart: each is asked only for the accounts that its rules name.
-- A text that may come from a stranger is compared and never shown.
+- Without a rule there is no account. A rule names one whole identity or one value of one claim.
+  There are no patterns.
+- A client names the wanted account. Example: two clusters have issuers with the same name, as
+  kubeadm
+  gives to all. Each issuer is asked only for the accounts in its rules.
+- A text from an unauthenticated client is compared and never shown.
 """
 
 import re
@@ -19,7 +18,7 @@ from msgspec import Meta
 from berthmaster.lib.nats.subjects import SubjectError, token
 
 SERVICE_ACCOUNT: Final = "system:serviceaccount:"
-# Over TLS, or on this machine; with no user name in it.
+# Over TLS, or on this machine, without a user name.
 _ASKABLE: Final = re.compile(
     r"(?:https://[A-Za-z0-9.:\[\]-]+|http://(?:127\.0\.0\.1|\[::1\]|localhost)(?::\d+)?)(?:/[^\s@]*)?"
 )
@@ -28,7 +27,7 @@ Algorithm = Literal["RS256", "ES256"]
 
 
 class MappingError(ValueError):
-    """The mapping is not what it should be; the text names the field."""
+    """The mapping is invalid. The text names the field."""
 
 
 class ServiceAccountRule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -40,7 +39,7 @@ class ServiceAccountRule(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
 
 
 class ClaimRule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A claim with this value, or with a list that holds it."""
+    """A claim with this value, or with a list that contains the value."""
 
     claim: Text
     value: Text
@@ -59,13 +58,13 @@ class KubernetesIssuer(
     tag="kubernetes",
     tag_field="kind",
 ):
-    """A cluster whose API server is asked whether a ServiceAccount's token is good."""
+    """A cluster whose API server checks tokens of ServiceAccounts."""
 
     name: Text
-    issuer: Text  # what its tokens say: --service-account-issuer of the API server
-    audience: Text  # which tokens must be made for
+    issuer: Text  # `iss` of its tokens: --service-account-issuer of the API server
+    audience: Text  # required audience of tokens
     rules: Annotated[tuple[ServiceAccountRule, ...], Meta(min_length=1)]
-    kubeconfig: str = ""  # "" = as for every other service of ours
+    kubeconfig: str = ""  # "" = as in all other services of ours
     context: str = ""
 
 
@@ -77,13 +76,11 @@ class OidcIssuer(
     tag="oidc",
     tag_field="kind",
 ):
-    """A provider of OpenID Connect."""
-
     name: Text
     issuer: Text
-    audience: Text  # our client id there
+    audience: Text  # our client id at the provider
     rules: Annotated[tuple[ClaimRule, ...], Meta(min_length=1)]
-    jwks_url: str = ""  # "" = as the provider's discovery document says
+    jwks_url: str = ""  # "" = as in the provider's discovery document
     ca_file: str = ""  # "" = the system's authorities
     algorithms: Annotated[tuple[Algorithm, ...], Meta(min_length=1)] = ("RS256", "ES256")
 
@@ -92,20 +89,20 @@ Issuer = KubernetesIssuer | OidcIssuer
 
 
 class Mapping(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """All of it: the file of ``--mapping-file``."""
+    """The file of ``--mapping-file``."""
 
     issuers: Annotated[tuple[Issuer, ...], Meta(min_length=1)]
 
 
 class Wanted(NamedTuple):
-    """The account that somebody asks for; one of both is ""."""
+    """The wanted account: a tenant or a cluster, the other is ""."""
 
     tenant: str
     cluster: str
 
     @property
     def user(self) -> str:
-        """Whose rights that means: a user of lib/access/permissions.py. Raises SubjectError."""
+        """Return the user in lib/access/permissions.py. Raises SubjectError."""
         return f"tenant.{token(self.tenant)}" if self.tenant else f"agent.{token(self.cluster)}"
 
     def __str__(self) -> str:
@@ -113,14 +110,14 @@ class Wanted(NamedTuple):
 
 
 class Identity(NamedTuple):
-    """Who a token was proved to be of."""
+    """The proven identity of a token."""
 
     subject: str
     claims: Named[str, Any]
 
 
 def parse_mapping(text: bytes) -> Mapping:
-    """Raises MappingError."""
+    """Return the parsed mapping. Raises MappingError."""
     try:
         mapping = msgspec.json.decode(text, type=Mapping)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
@@ -136,7 +133,8 @@ def parse_mapping(text: bytes) -> Mapping:
             if issuer.jwks_url:
                 _check_url(issuer.jwks_url, f"{where}.jwks_url")
         elif issuer.audience == issuer.issuer:
-            # Every pod has a token for that audience, and gives it to whatever it talks to there.
+            # Every pod has a token for that audience, and sends the token to any server of that
+            # audience.
             raise MappingError(
                 f"{where}.audience: must be one of our own, such as berthmaster; tokens for the "
                 "API server itself are not to be sent elsewhere"
@@ -166,12 +164,12 @@ def _check_url(url: str, where: str) -> None:
 
 
 def askable(url: str) -> bool:
-    """Whether a URL of a provider may be asked: over TLS, or on this machine."""
+    """Return whether a provider's URL may be used: over TLS, or on this machine."""
     return _ASKABLE.fullmatch(url) is not None
 
 
 def candidates(mapping: Mapping, token_issuer: str, wanted: Wanted) -> list[Issuer]:
-    """Who may be able to say that a token with this issuer stands for what is wanted."""
+    """Return the issuers of this name with a rule for the wanted account."""
     return [
         issuer
         for issuer in mapping.issuers
@@ -181,7 +179,7 @@ def candidates(mapping: Mapping, token_issuer: str, wanted: Wanted) -> list[Issu
 
 
 def stands_for(issuer: Issuer, identity: Identity, wanted: Wanted) -> bool:
-    """Whether a rule gives this identity what is wanted."""
+    """Return whether a rule maps this identity to the wanted account."""
     return any(
         (rule.tenant, rule.cluster) == wanted and _applies(rule, identity) for rule in issuer.rules
     )
@@ -191,6 +189,6 @@ def _applies(rule: Rule, identity: Identity) -> bool:
     if isinstance(rule, ServiceAccountRule):
         return identity.subject == SERVICE_ACCOUNT + rule.service_account.replace("/", ":")
     if rule.claim == "email" and identity.claims.get("email_verified") is not True:
-        return False  # anybody may write any address there
+        return False  # anyone may write any address there
     found = identity.claims.get(rule.claim)
     return rule.value in found if isinstance(found, list) else rule.value == found
