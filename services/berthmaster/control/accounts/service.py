@@ -1,7 +1,7 @@
-"""The accounts service: compares what the servers know with the folder of keys, and tells them.
+"""The accounts service: compare the servers' accounts with the folder of keys, and push changes.
 
-At its start, when it has been away from the servers, when the folder has changed, and every ten
-minutes. It reads the folder of keys and never writes there.
+Comparisons happen at the start, after a reconnection, after a change of the folder, and every ten
+minutes. The service reads the folder of keys and never writes there.
 """
 
 import math
@@ -21,24 +21,20 @@ from berthmaster.lib.runtime.settings import CommonSettings, required
 
 NAME: Final = "accounts"
 SOON_S: Final = 7 * 86_400.0
-COMPARE_EVERY_S: Final = 600.0  # where nothing changes
-LOOK_S: Final = 1.0  # between two looks at whether the folder changed
+COMPARE_EVERY_S: Final = 600.0  # without changes
+LOOK_S: Final = 1.0  # between two checks of the folder for changes
 
 
 @dataclass(frozen=True, kw_only=True)
 class AccountsSettings(CommonSettings):
-    """Each with its unit and the reason of its default."""
-
     keys_dir: Path = required(help="folder of keys, created by `berth up` or deploy/keys")
 
 
 class Shell:
-    """One service on one connection."""
-
     def __init__(self, ctx: Context[AccountsSettings], conn: Connection) -> None:
         self._ctx = ctx
         self._conn = conn
-        self._done_for: object = None  # the folder's state, and which connection
+        self._done_for: object = None  # the folder's state, and the number of reconnections
         self._due_s = 0.0
         self._told = ""
         gauge, counter = ctx.metrics.gauge, ctx.metrics.counter
@@ -50,7 +46,7 @@ class Shell:
         self._changes = counter("changes", "Accounts pushed to the servers", ("change",))
 
     async def run(self) -> None:
-        """Until the service is told to stop."""
+        """Run until the service stops."""
         settings = self._ctx.settings
         self._ctx.health.ready(NAME, False, "servers have not been looked at yet")
         async for _ in beats(LOOK_S, self._ctx.stopping):
@@ -78,7 +74,7 @@ class Shell:
         self._due_s = self._conn.now() + COMPARE_EVERY_S
 
     def _look_for_ends(self, folder: Path) -> None:
-        """Nobody renews credentials but people: they are told in time."""
+        """Warn in time before credentials expire, because only operators renew them."""
         if (first := first_end(folder)) is None:
             self._first_end.set(math.inf)
             return
@@ -93,7 +89,7 @@ class Shell:
             )
 
     def _tell(self, trouble: str) -> None:
-        """Once for each trouble: it is tried again at every look."""
+        """Log each new fault once, because every check repeats the try."""
         self._failing.set(bool(trouble))
         self._ctx.health.ready(NAME, not trouble, trouble)
         if trouble and trouble != self._told:
@@ -102,7 +98,7 @@ class Shell:
 
 
 async def main(ctx: Context[AccountsSettings]) -> None:
-    """Run until told to stop. Raises CannotStart for a folder that is none."""
+    """Run until the service stops. Raises CannotStart without a folder of keys."""
     if not (ctx.settings.keys_dir / "accounts").is_dir():
         raise CannotStart(f"--keys-dir {ctx.settings.keys_dir} is no folder of keys")
     async with connected(ctx, clock_subject=NO_CLOCK) as conn:
