@@ -1,8 +1,8 @@
-"""Which clusters the contexts of `berth up` lead to, asked once before anything is started.
+"""Identifies the clusters behind the contexts of `berth up`, once before the start.
 
-Example: `--worker a=prod-1 --worker b=prod-2`, where both contexts lead to one API server. The UID
-of its namespace kube-system says so, and `berth up` refuses the second name. A context that does
-not answer in time, or not with what we need, is *away*: `berth up` goes on without it, and its
+Example: `--worker a=prod-1 --worker b=prod-2`, with one API server behind both contexts. The UID of
+the namespace kube-system is the same, and `berth up` refuses the second name. A context is *away*
+if it does not answer in time, or fails otherwise. `berth up` continues without the cluster, and its
 services keep trying.
 """
 
@@ -21,12 +21,12 @@ MEET_S: Final = 5.0  # for one context, its credential plugin included
 
 class Met(NamedTuple):
     target: KubeTarget
-    uid: str = ""  # of the API server's namespace kube-system; "" = not known
-    away: str = ""  # why it does not answer; "" = it does
+    uid: str = ""  # of the API server's namespace kube-system; "" = unknown
+    away: str = ""  # why the API server does not answer; "" = it answers
 
 
 async def meet(targets: Iterable[KubeTarget], *, limit_s: float = MEET_S) -> list[Met]:
-    """Ask all contexts at once, each for no longer than the limit."""
+    """Query all contexts concurrently, each within the limit."""
     log = Log("up", level="error", format="text")
     return list(await asyncio.gather(*(_meet(target, log, limit_s) for target in targets)))
 
@@ -39,7 +39,7 @@ async def _meet(target: KubeTarget, log: Log, limit_s: float) -> Met:
             async with client:
                 return Met(target, await client.uid())
     except (Forbidden, NotFound):
-        return Met(target)  # it answers, and these credentials may not ask that
+        return Met(target)  # the API server answers, but denies these credentials the UID
     except TimeoutError:
         return Met(target, away=f"no answer within {limit_s:g} s")
     except (KubernetesError, OSError) as error:
@@ -47,7 +47,7 @@ async def _meet(target: KubeTarget, log: Log, limit_s: float) -> Met:
 
 
 def named_twice(workers: Sequence[Met]) -> str:
-    """Return what is wrong where two workers are one cluster; "" where none are."""
+    """Return the error if two workers are one cluster; "" if none are."""
     first: dict[str, KubeTarget] = {}
     for met in workers:
         other = first.setdefault(met.uid, met.target) if met.uid else met.target
@@ -60,5 +60,5 @@ def named_twice(workers: Sequence[Met]) -> str:
 
 
 def away(met: Iterable[Met]) -> Mapping[str, str]:
-    """Return why clusters are left out, by name."""
+    """Return the reasons why clusters are left out, by name."""
     return {one.target.name: one.away for one in met if one.away}

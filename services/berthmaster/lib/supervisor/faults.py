@@ -1,4 +1,4 @@
-"""Why Berthmaster cannot be started as asked: the errors of starting it, in words for people."""
+"""Errors of starting Berthmaster, with texts for operators."""
 
 from typing import Final
 
@@ -24,7 +24,9 @@ FAULTS: Final = (
 
 
 def fault_text(error: BaseException) -> str:
-    """In words: an operating system's error without its number, with the file it is about."""
+    """Return the text of an error: an operating system's error without its number, with its
+    file.
+    """
     if isinstance(error, OSError) and error.strerror:
         about = f"{error.filename}: " if error.filename is not None else ""
         return f"{about}{error.strerror}"

@@ -1,8 +1,8 @@
-"""The data folder of a `berth up`: who has it, and how other commands find the bus that it runs.
+"""The data folder of a `berth up`: its lock, and how other commands find its bus.
 
-A lock keeps a folder for one `berth up` at a time. Once everything is ready it leaves a connection
-file there, and the folder's path in the user's state folder, so that `berth jobs` typed in any
-directory finds it.
+A lock reserves the folder for one `berth up` at a time. When all services are ready, `berth up`
+writes a connection file there, and the folder's path into the user's state folder. So `berth jobs`
+finds the bus from any directory.
 """
 
 import fcntl
@@ -23,7 +23,7 @@ DEFAULT_TENANT: Final = "default"
 
 
 class ConnectionFile(msgspec.Struct, kw_only=True):
-    """What `berth up` tells the other commands."""
+    """Connection parameters that `berth up` writes for other commands."""
 
     url: str
     tenant: str = DEFAULT_TENANT
@@ -35,19 +35,19 @@ class ConnectionFile(msgspec.Struct, kw_only=True):
 
 
 class External(msgspec.Struct, frozen=True, kw_only=True):
-    """Where agents in other clusters find this bus: kept while it does not run, too."""
+    """The URL of this bus for agents in other clusters, kept while the bus does not run, too."""
 
     url: str
 
 
 def state_file(env: Mapping[str, str]) -> Path | None:
-    """Where the folder of the last `berth up` is kept; None without a home."""
+    """Return the file with the folder of the last `berth up`; None without a home."""
     base = env.get("XDG_STATE_HOME") or (f"{env['HOME']}/.local/state" if env.get("HOME") else "")
     return Path(base) / "berth" / "up" if base else None
 
 
 class AlreadyRunning(Exception):
-    """Another `berth up` has the folder."""
+    """Another `berth up` uses the folder."""
 
     def __init__(self, folder: Path, pid: str) -> None:
         who = f" (process {pid})" if pid else ""
@@ -58,7 +58,7 @@ class AlreadyRunning(Exception):
 
 
 class FolderUnusable(Exception):
-    """The folder cannot be made or written to."""
+    """The folder cannot be created or written to."""
 
     def __init__(self, folder: Path, error: OSError) -> None:
         if isinstance(error, FileExistsError | NotADirectoryError):
@@ -69,10 +69,10 @@ class FolderUnusable(Exception):
 
 
 class FolderLock:
-    """Holds a data folder for one `berth up`. The system lets go of it when the process ends.
+    """Locks a data folder for one `berth up`. The system releases the lock when the process ends.
 
-    Keys and everybody's data are in it: what this process and its children make meanwhile is for
-    their user alone.
+    The folder holds keys and all tenants' data, so new files of this process and its children are
+    readable only by their user.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -97,7 +97,7 @@ class FolderLock:
         try:
             os.truncate(fd, 0)
             os.write(fd, f"{os.getpid()}\n".encode())
-        except OSError as error:  # its disk is full
+        except OSError as error:  # the disk is full
             os.close(fd)
             raise FolderUnusable(self._folder, error) from error
         self._fd = fd
@@ -111,16 +111,16 @@ class FolderLock:
 
 
 def _close_to_others(folder: Path) -> None:
-    """A folder with other things in it is somebody's who may have reasons for its mode."""
+    """Restrict the folder's mode, unless it has other content: its owner may need the mode."""
     if (folder / LOCK_FILE).exists() or not any(folder.iterdir()):
         try:
             folder.chmod(0o700)
         except PermissionError:
-            pass  # a volume that belongs to root and that our group may write to
+            pass  # a volume of root, writable by this process's group
 
 
 def write_connection(folder: Path, file: ConnectionFile, env: Mapping[str, str]) -> None:
-    """Leave word of how to connect, whole or not at all."""
+    """Write the connection file, completely or not at all."""
     path = folder / CONNECTION_FILE
     draft = path.with_suffix(".new")
     draft.touch(mode=0o600)
@@ -131,11 +131,11 @@ def write_connection(folder: Path, file: ConnectionFile, env: Mapping[str, str])
             state.parent.mkdir(parents=True, exist_ok=True)
             state.write_text(f"{folder.resolve()}\n")
         except OSError:
-            pass  # a read-only home: then --data or the folder itself finds it
+            pass  # a read-only home: commands then use --data or the folder itself
 
 
 def write_external(folder: Path, url: str) -> None:
-    """Leave word of where agents elsewhere connect; "" takes it back."""
+    """Store the URL for agents elsewhere; "" = remove it."""
     path = folder / EXTERNAL_FILE
     if url:
         path.write_bytes(msgspec.json.encode(External(url=url)) + b"\n")
@@ -144,7 +144,7 @@ def write_external(folder: Path, url: str) -> None:
 
 
 def read_external(folder: Path) -> str:
-    """Where agents elsewhere connect; "" if they cannot."""
+    """Return the URL for agents elsewhere; "" = none."""
     try:
         return msgspec.json.decode((folder / EXTERNAL_FILE).read_bytes(), type=External).url
     except (OSError, msgspec.DecodeError, UnicodeDecodeError):
@@ -152,7 +152,7 @@ def read_external(folder: Path) -> str:
 
 
 def remove_connection(folder: Path, env: Mapping[str, str]) -> None:
-    """Take that back."""
+    """Remove the connection file."""
     (folder / CONNECTION_FILE).unlink(missing_ok=True)
     state = state_file(env)
     try:

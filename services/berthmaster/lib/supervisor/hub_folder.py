@@ -1,11 +1,11 @@
-"""The folder of keys of an installed hub: what is in it, and what each pod needs of it.
+"""The folder of keys of an installed hub: its content, and the Secrets for each pod.
 
-Example: `prepare(Path("/data"), url="tls://berth-nats.berth-system.svc:4222", names=[…])` makes
-what is missing and leaves what is there::
+Example: `prepare(Path("/data"), url="tls://berth-nats.berth-system.svc:4222", names=[…])` creates
+missing files and keeps existing ones::
 
     keys/             a key for each service, the operator and each tenant
     tls/              the authority of the bus and the certificate of its servers
-    connection.json   how `berth`, run beside the folder, finds the bus
+    connection.json   how `berth`, run next to the folder, finds the bus
     external.json     where agents in other clusters find the bus
 
 `parts(folder)` returns the contents of the Secrets that the pods mount, see hub_keys.py.
@@ -40,7 +40,7 @@ from berthmaster.lib.supervisor.plan import LOGIN
 from berthmaster.lib.supervisor.stack import OPERATOR, RESTORER, SETUP, external_url
 from berthmaster.services import SERVICES
 
-# own: an authority of ours signs the certificate; given: cert-manager puts it into the folder.
+# own: Berthmaster's authority signs the certificate; given: cert-manager writes it into the folder.
 CertificateSource = Literal["own", "given"]
 USERS: Final = (
     *(
@@ -68,9 +68,9 @@ def prepare(
     login: bool = False,
     certificates: CertificateSource = "own",
 ) -> None:
-    """Make what is missing. Raises one of faults.FAULTS, or CertificatesError.
+    """Create missing files. Raises one of faults.FAULTS, or CertificatesError.
 
-    ``url``: of the bus for services beside it; ``names``: of its servers in this cluster;
+    ``url``: of the bus for services in this cluster; ``names``: of its servers in this cluster;
     ``external``: names and addresses for agents elsewhere.
     """
     folder = folder.absolute()
@@ -93,8 +93,9 @@ def prepare(
 
 
 def renew_certificate(folder: Path, names: Sequence[str], source: CertificateSource) -> None:
-    """Make the certificate of the servers if there is none, or if its end is near. Raises
-    CertificatesError."""
+    """Create the servers' certificate if missing or close to its expiry. Raises
+    CertificatesError.
+    """
     if source == "own":
         ensure_certificates(folder / TLS_FOLDER, names, now_s=time.time())
         return

@@ -1,9 +1,9 @@
-"""Keeps the folder of keys of an installed hub, and brings its parts to the pods that need them.
+"""Keeps the folder of keys of an installed hub, and copies its parts to the pods' Secrets.
 
 The container `keys` of the pod berth-accounts runs `python -m berthmaster.lib.supervisor.hub_keys`.
-The service makes the folder, writes three Secrets, and compares both every ten seconds: an account
-that `berth tenant add` made, or a renewed certificate, is in its Secret soon after. The service may
-patch these Secrets, which the chart has made empty, and read none.
+The service creates the folder, writes three Secrets, and compares both every ten seconds. Example:
+an account of `berth tenant add`, or a renewed certificate, is in its Secret soon after. The service
+may patch these Secrets, which the chart creates empty, and read none.
 """
 
 import asyncio
@@ -37,18 +37,18 @@ from berthmaster.lib.supervisor.hub_folder import (
 
 NAME: Final = "hub"
 COMPARE_EVERY_S: Final = 10.0
-WRITE_AGAIN_S: Final = 600.0  # somebody else may have changed the Secrets meanwhile
+WRITE_AGAIN_S: Final = 600.0  # the Secrets may have been changed meanwhile
 CALL_LIMIT_S: Final = 10.0
 TOKEN_FOLDER: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 
 
 class PublishFailed(Exception):
-    """The API server did not take a Secret; the text names the Secret and the reason."""
+    """The API server refused a Secret. The text names the Secret and the reason."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class HubKeysSettings(CommonSettings):
-    """The folder, and what is made in it."""
+    """The folder and its content."""
 
     data: Path = setting(Path("/data"), help="folder of keys and certificates")
     names: tuple[str, ...] = required(
@@ -75,14 +75,14 @@ class HubKeysSettings(CommonSettings):
 
 @dataclass(frozen=True)
 class ApiServer:
-    """The API server of the cluster of this pod."""
+    """The API server of this pod's cluster."""
 
     url: str
     folder: Path  # token, authority and namespace
 
     @classmethod
     def of_pod(cls) -> "ApiServer":
-        """Raises CannotStart outside of a pod."""
+        """Return the API server of this pod. Raises CannotStart outside a pod."""
         host = os.environ.get("KUBERNETES_SERVICE_HOST", "")
         port = os.environ.get("KUBERNETES_SERVICE_PORT", "443")
         if not host or not (TOKEN_FOLDER / "token").exists():
@@ -90,7 +90,7 @@ class ApiServer:
         return cls(f"https://{f'[{host}]' if ':' in host else host}:{port}", TOKEN_FOLDER)
 
     def write(self, name: str, data: Mapping[str, bytes]) -> None:
-        """Let the Secret hold these data and no other of ours. Raises PublishFailed."""
+        """Replace this field manager's data in the Secret. Raises PublishFailed."""
         try:
             namespace = (self.folder / "namespace").read_text().strip()
             body = {
@@ -122,7 +122,7 @@ class ApiServer:
 
 
 class Publisher:
-    """Writes each Secret whose contents are not what it wrote last."""
+    """Writes each Secret whose content differs from the last written one."""
 
     def __init__(self, write: Callable[[str, Mapping[str, bytes]], None]) -> None:
         self._write = write
@@ -130,7 +130,7 @@ class Publisher:
         self._again_s = 0.0
 
     def compare(self, wanted: Mapping[str, Mapping[str, bytes]], now_s: float) -> list[str]:
-        """Write what differs; the names. Raises PublishFailed."""
+        """Write changed Secrets and return their names. Raises PublishFailed."""
         if now_s >= self._again_s:
             self._written.clear()
             self._again_s = now_s + WRITE_AGAIN_S
@@ -145,7 +145,7 @@ class Publisher:
 
 
 async def main(ctx: Context[HubKeysSettings]) -> None:
-    """Make the folder, then keep the Secrets like it. Raises CannotStart."""
+    """Create the folder, then keep the Secrets equal to its content. Raises CannotStart."""
     settings = ctx.settings
     names = [*settings.external, *settings.names]
     ctx.health.ready("secrets", False, "not written yet")

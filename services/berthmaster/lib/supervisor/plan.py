@@ -1,7 +1,7 @@
-"""Which processes `berth up` runs and what each is told. Pure: options in, command lines out.
+"""The processes of `berth up` and their flags. Pure: options in, command lines out.
 
-Three kinds of services: those of the pipeline, one of each; those that are multiplied (resolver=2);
-and those that belong to a Kubernetes cluster, one for the hub or one for each worker.
+Three kinds of services: one of each in the pipeline, replicated ones (resolver=2), and those of a
+Kubernetes cluster, one for the hub or one for each worker.
 """
 
 import shlex
@@ -17,36 +17,37 @@ from berthmaster.services import SERVICES
 
 DASHBOARD: Final = "dashboard"
 EMULATOR: Final = "emulator"
-LOGIN: Final = "login"  # runs where a mapping says whom to believe
+LOGIN: Final = "login"  # runs only with a mapping of trusted token issuers
 EMULATOR_FOLDER: Final = "emulator"
 USAGE_FOLDER: Final = "usage"
 DEFAULT_CLUSTERS: Final = 8
-# Enough nodes for every GPU model of the published fleet, and few enough for two cores beside
-# everything else: each node sends its telemetry every second.
+# Enough nodes for every GPU model of the published fleet, and few enough for two cores shared with
+# all services: each node sends its telemetry every second.
 DEFAULT_NODES: Final = 160
-SERVER_COUNTS: Final = (1, 3, 5)  # an even number outvotes no more than the odd one below it
+SERVER_COUNTS: Final = (1, 3, 5)  # an even number tolerates no more failures than the odd one below
 LOOKS_LIKE_A_FILE: Final = ("/", "./", "../", "~")
-MOST_WORKERS: Final = 20  # what a MultiKueueConfig holds; more are for pods in their clusters
+# the limit of a MultiKueueConfig; more workers need pods in their clusters
+MOST_WORKERS: Final = 20
 
 Sync = Literal["always", "default"]
 Mode = Literal["observe", "dispatch"]
 
 
 class PlanError(ValueError):
-    """The options do not make a plan; the text says what would."""
+    """The options are no valid plan. The text says what would be right."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class KubeTarget:
-    """A Kubernetes cluster and how to reach it; neither file nor context = from inside."""
+    """A Kubernetes cluster and its access. Neither file nor context = in-cluster access."""
 
     name: str
     kubeconfig: Path | None = None  # None = KUBECONFIG, else ~/.kube/config
-    context: str = ""  # "" = the file's current one
+    context: str = ""  # "" = the file's current context
 
     @property
     def flags(self) -> tuple[str, ...]:
-        """What a service is told."""
+        """Return the flags for a service."""
         file = ("--kubeconfig", str(self.kubeconfig)) if self.kubeconfig else ()
         return (*file, *(("--context", self.context) if self.context else ()))
 
@@ -56,7 +57,7 @@ def defaults(
     workers: Sequence[KubeTarget] = (),
     karmada: KubeTarget | None = None,
 ) -> tuple[str, ...]:
-    """What runs when no services are named: emulated clusters only where there are no real ones."""
+    """Return the services that run by default. Emulated clusters run only without real ones."""
     targets = {"hub": hub, "karmada": karmada, "worker": workers}
     real = [kind for kind, target in targets.items() if target]
     return tuple(
@@ -68,7 +69,7 @@ def defaults(
 
 @dataclass(frozen=True, kw_only=True)
 class UpOptions:
-    """What `berth up` was asked for."""
+    """Options of `berth up`."""
 
     folder: Path
     services: tuple[str, ...] = defaults()
@@ -78,11 +79,11 @@ class UpOptions:
     fleet: str = "builtin"
     speed: float = 1.0
     seed: int = 1
-    servers: int = 1  # of NATS; several hold each stream together and one may be lost
+    servers: int = 1  # NATS servers; several replicate each stream and one may fail
     nats_port: int = 0  # 0 = a free one
-    page_port: int = 0  # of the dashboard; 0 = the usual one if it is free, else any
-    websocket_port: int = 0  # of NATS, for pages that subscribe by themselves; 0 = there is none
-    websocket_origins: tuple[str, ...] = ()  # whose pages may; none named = anybody's, with a key
+    page_port: int = 0  # of the dashboard; 0 = the default one if free, else any
+    websocket_port: int = 0  # of NATS, for web pages that subscribe directly; 0 = none
+    websocket_origins: tuple[str, ...] = ()  # permitted origins of web pages; () = any, with a key
     sync: Sync = "always"
     tenants: tuple[str, ...] = ("default",)
     log_level: str = "info"
@@ -90,20 +91,21 @@ class UpOptions:
     karmada: KubeTarget | None = None  # the API server of a Karmada control plane
     workers: tuple[KubeTarget, ...] = ()
     mode: Mode = "observe"
-    namespaces: tuple[str, ...] = ()  # of the workers, in which jobs may be made
+    namespaces: tuple[str, ...] = ()  # namespaces of the workers in which jobs may be created
     labels: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # worker: KEY=VALUE …
-    external: tuple[str, ...] = ()  # names under which agents elsewhere reach NATS; then over TLS
-    login_mapping: Path | None = None  # whose tokens the login service takes; None = there is none
+    external: tuple[str, ...] = ()  # names under which agents elsewhere reach NATS, then over TLS
+    # tokens accepted by the login service; None = no login service
+    login_mapping: Path | None = None
 
 
 class Entry(NamedTuple):
-    """One process to be: its name, its service, who it is on the bus, what it alone is told."""
+    """A planned process: its name, service, user of the bus, and own flags."""
 
     name: str
     service: str
     user: str
     flags: tuple[str, ...] = ()
-    cluster: str = ""  # name of the Kubernetes cluster whose API server it needs; "" = none
+    cluster: str = ""  # Kubernetes cluster whose API server the process needs; "" = none
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -116,8 +118,11 @@ class Planned:
 
 
 def kube_target(text: str, is_file: Callable[[Path], bool]) -> KubeTarget:
-    """[NAME=]CONTEXT or [NAME=]FILE[:CONTEXT]. Contexts may hold colons too, so what stands before
-    the first one is a file only if it is there. Raises PlanError."""
+    """Parse [NAME=]CONTEXT or [NAME=]FILE[:CONTEXT]. Raises PlanError.
+
+    Contexts may contain colons too, so the text before the first colon is a file only if the file
+    exists.
+    """
     name, equals, rest = text.partition("=")
     if not equals or not _is_name(name):
         name, rest = "", text
@@ -144,7 +149,7 @@ def _is_name(text: str) -> bool:
 
 
 def check(options: UpOptions) -> None:
-    """Raises PlanError for what cannot be."""
+    """Raise PlanError for options that are no valid plan."""
     known = [row.name for row in SERVICES.values() if row.up]
     for service in (*options.services, *options.replicas):
         if service not in known:
@@ -191,7 +196,7 @@ def _check_kubernetes(options: UpOptions) -> None:
 
 
 def entries(options: UpOptions) -> list[Entry]:
-    """Every process, in the order in which they are shown. Raises PlanError."""
+    """Return every process, in the order of display. Raises PlanError."""
     check(options)
     found: list[Entry] = []
     for service in dict.fromkeys(options.services):
@@ -215,7 +220,9 @@ def entries(options: UpOptions) -> list[Entry]:
 
 
 def _among(kind: str, services: Iterable[str]) -> list[str]:
-    """Of these services, those that run for such a cluster, in the order of services.py."""
+    """Return those of the services that run for this kind of cluster, in the order of
+    services.py.
+    """
     return [row.name for row in SERVICES.values() if row.up == kind and row.name in services]
 
 
@@ -226,7 +233,7 @@ def worker_entries(
     *,
     labels: Sequence[str] = (),
 ) -> list[Entry]:
-    """What belongs to one worker cluster."""
+    """Return the processes of one worker cluster."""
     name = token(worker.name)
     allowed = ("--namespaces", ",".join(namespaces))
     own = {
@@ -247,8 +254,9 @@ def worker_entries(
 
 
 def figures_from(options: UpOptions) -> list[str]:
-    """Where what the workers' GPUs do comes from, a sentence each, and what it takes if from
-    nowhere: telemetry is read on nodes, and none of what runs here is on one."""
+    """Return a sentence for each worker on the source of its GPUs' usage metrics. Telemetry is read
+    on nodes, and processes here run on none of the worker's nodes.
+    """
     told = [
         f"What the GPUs of {worker.name} do is told by agents on its nodes "
         f"(`berth cluster add {shlex.quote(worker.name)} --nodes`, "
@@ -279,9 +287,11 @@ def planned(
     usage: Path | None = None,
     page_port: int = 0,
 ) -> list[Planned]:
-    """Every process with its command line. ``creds_files`` by user of the bus; ``memory``: where
-    services remember how far the logs were; ``keys``: where accounts are; ``usage``: where the
-    store of ended jobs is; ``page_port``: where the dashboard's page is."""
+    """Return every process with its command line.
+
+    ``creds_files``: by user of the bus; ``memory``: folder of high-water marks; ``keys``: folder of
+    accounts; ``usage``: folder of the usage of ended jobs; ``page_port``: of the dashboard.
+    """
     processes: list[Planned] = []
     for entry, port in zip(entries, http_ports, strict=True):
         argv = [python, "-m", "berthmaster.cli.main", "serve", entry.service]
@@ -308,7 +318,7 @@ def planned(
 
 
 def with_fleet(entries: Sequence[Entry], options: UpOptions) -> list[Entry]:
-    """The same, and each emulator knows its fleet; several share the clusters."""
+    """Return the entries with each emulator's flags. Several emulators divide the clusters."""
     count = options.replicas.get(EMULATOR, 1)
     number = 0
     told: list[Entry] = []
@@ -324,7 +334,7 @@ def with_fleet(entries: Sequence[Entry], options: UpOptions) -> list[Entry]:
 
 
 def emulator_flags(options: UpOptions) -> list[str]:
-    """What the emulator is told of the fleet."""
+    """Return the emulator's flags for the fleet."""
     return [
         *("--fleet", options.fleet),
         *("--clusters", str(options.clusters)),

@@ -1,13 +1,18 @@
 """Keeps a set of processes running: started together, watched, restarted, stopped together.
 
-A slow start is no failure: whoever waits is told who is behind, and why, while it is tried on. A
-start does not wait long for services whose cluster does not answer: it goes on without them.
+A slow start is no failure: the caller learns which processes are behind, and why, while the start
+continues. A start waits only a short time for services whose cluster does not answer, and then
+continues without them.
 
-A process that ends is started again after a pause that grows while it keeps ending, except when it
-said that its settings are wrong, or before it ever was ready that it cannot start: that does not
-improve by itself. One that runs and says something that only a new start cures is ended for that.
-Whoever watches is told of each change. All children die with this process, however it ends;
-stopping asks first and makes sure after a limit.
+    the process                             the supervisor
+    ends                                    restarts after a pause that grows with each failure
+    exits: settings are wrong               gives up, since a retry would not help
+    exits: cannot start, never was ready    gives up, or retries if a cluster's access may change
+    reports a state that only a restart     terminates and restarts
+    cures
+
+``told`` is called at each change. All children end with this process, however it ends. ``stop``
+terminates them, and kills them after a limit.
 """
 
 import asyncio
@@ -29,24 +34,25 @@ from berthmaster.lib.supervisor.embedded import Server, ServerFailed
 
 WATCH_INTERVAL_S: Final = 0.02
 PROBE_TIMEOUT_S: Final = 1.0
-# What nats-server says of itself after a write that failed: of a stream, a consumer or a log; one
-# of several that replicate leaves off with all of JetStream.
+# nats-server's report after a failed write of a stream, a consumer or a log. A replicating server
+# then disables all of JetStream.
 NEEDS_RESTART: Final = ("write error", "JetStream not enabled")
 RESTARTS: Final = Backoff(first_s=0.2, most_s=10.0)
-AGAIN: Final = Backoff(first_s=2.0, most_s=60.0)  # of what a broken kubeconfig keeps from starting
-CLUSTER_S: Final = 15.0  # a start waits so long for the services of a cluster that answers
-SETTLED_S: Final = 30.0  # up for so long, it counts as never having failed
-STOP_LIMIT_S: Final = 4.5  # services drain within 4; all of it is over within 5
+# retries of services whose kubeconfig may be invalid
+AGAIN: Final = Backoff(first_s=2.0, most_s=60.0)
+CLUSTER_S: Final = 15.0  # how long a start waits for the services of a cluster that answers
+SETTLED_S: Final = 30.0  # after this time without an end, earlier failures are forgotten
+STOP_LIMIT_S: Final = 4.5  # services drain within 4; everything ends within 5
 SERVER_STOP_LIMIT_S: Final = 2.0
 MAX_LOG_BYTES: Final = 64 * 1024 * 1024
-NO_LIMIT_S: Final = math.inf  # an API server or a hub that is away may be long in coming
-SLOW: Final = Backoff(first_s=30.0, most_s=300.0, jitter=0.0)  # between two words about it
+NO_LIMIT_S: Final = math.inf  # an absent API server or hub may take long to return
+SLOW: Final = Backoff(first_s=30.0, most_s=300.0, jitter=0.0)  # between two reports of a slow start
 
 Condition = Literal["waiting", "starting", "ready", "unready", "restarting", "stopped", "failed"]
 
 
 class Child(Protocol):
-    """A process that can be started again and again."""
+    """A process that can be started repeatedly."""
 
     @property
     def name(self) -> str: ...
@@ -57,21 +63,21 @@ class Child(Protocol):
     @property
     def pid(self) -> int: ...
     @property
-    def stop_last(self) -> bool: ...  # what the others need until they have ended
+    def stop_last(self) -> bool: ...  # stopped after the others, which need it
     @property
-    def our_exit_codes(self) -> bool: ...  # whether its codes mean what runtime.errors says
+    def our_exit_codes(self) -> bool: ...  # whether its exit codes are those of runtime.errors
     @property
     def cluster(self) -> str: ...  # whose API server it needs; "" = none: a start waits for it
     def start(self) -> None: ...
-    def ended(self) -> int | None: ...  # exit code; None = it runs
-    async def unready(self) -> str: ...  # "" = ready, else why not
-    async def wants_restart(self, why: str) -> bool: ...  # being unready for that; a restart cures
+    def ended(self) -> int | None: ...  # exit code; None = running
+    async def unready(self) -> str: ...  # "" = ready, else the reason
+    async def wants_restart(self, why: str) -> bool: ...  # whether a restart cures this reason
     def signal(self, number: signal.Signals) -> None: ...
 
 
 @dataclass(kw_only=True)
 class ServiceChild:
-    """One of our services: `berth serve NAME` with health over HTTP."""
+    """A service of Berthmaster: `berth serve NAME` with health over HTTP."""
 
     name: str
     argv: Sequence[str]
@@ -84,16 +90,16 @@ class ServiceChild:
 
     @property
     def shown_url(self) -> str:
-        """Where its health and metrics are."""
+        """Return the URL of health and metrics."""
         return f"http://127.0.0.1:{self.http_port}"
 
     @property
     def pid(self) -> int:
-        """0 before the first start."""
+        """Return the process id; 0 before the first start."""
         return self._process.pid if self._process is not None else 0
 
     def start(self) -> None:
-        """Start it, with its output appended to its log. Raises OSError."""
+        """Start the process, with its output appended to its log. Raises OSError."""
         self.log_path.parent.mkdir(parents=True, exist_ok=True)
         with self.log_path.open("ab") as log:
             self._process = subprocess.Popen(
@@ -101,24 +107,25 @@ class ServiceChild:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                start_new_session=True,  # a Ctrl-C is ours: we stop them in order
+                # Ctrl-C goes to this process, which stops the others in order
+                start_new_session=True,
                 preexec_fn=end_with_parent(),  # noqa: PLW1509 # takes no lock
             )
 
     def ended(self) -> int | None:
-        """Its exit code."""
+        """Return the exit code; None = running."""
         return self._process.poll() if self._process is not None else None
 
     async def unready(self) -> str:
-        """Ask /readyz."""
+        """Query /readyz."""
         return await probe("127.0.0.1", self.http_port, "/readyz")
 
     async def wants_restart(self, why: str) -> bool:
-        """What it lacks comes to it while it runs."""
+        """Return False: a running service recovers by itself."""
         return False
 
     def signal(self, number: signal.Signals) -> None:
-        """Send a signal if it is there."""
+        """Send a signal if the process runs."""
         if self._process is not None and self._process.poll() is None:
             self._process.send_signal(number)
 
@@ -128,7 +135,7 @@ class ServerChild:
     server: Server
     name: str = "nats-server"
     stop_last: bool = True
-    our_exit_codes: bool = False  # it ends with 2 when Go panics or memory is out
+    our_exit_codes: bool = False  # nats-server ends with 2 when Go panics or memory is exhausted
     cluster: str = ""
 
     @property
@@ -137,24 +144,24 @@ class ServerChild:
 
     @property
     def shown_url(self) -> str:
-        """Where clients connect."""
+        """Return the URL for clients."""
         return self.server.url
 
     @property
     def pid(self) -> int:
-        """0 before the first start."""
+        """Return the process id; 0 before the first start."""
         return self.server.pid
 
     def start(self) -> None:
-        """Start it on the ports of its first life."""
+        """Start the server on the ports of its first run."""
         self.server.launch()
 
     def ended(self) -> int | None:
-        """Its exit code."""
+        """Return the exit code; None = running or never started."""
         return self.server.returncode if self.server.pid else None
 
     async def unready(self) -> str:
-        """Whether it has said that it is ready, and then whether it says that it is well."""
+        """Return why the server is not ready: first by its log, then by its health check."""
         try:
             if not self.server.ready():
                 return "starting"
@@ -163,19 +170,21 @@ class ServerChild:
         return await probe("127.0.0.1", self.server.config.monitor_port, "/healthz")
 
     async def wants_restart(self, why: str) -> bool:
-        """After a write that failed, as on a full disk, it writes no more. As long as there is no
-        room it is left alone: one that is alone can be read from all the same."""
+        """Return whether a restart would help. After a failed write, as on a full disk, nats-server
+        writes no more. While the disk is full it keeps running, since a single server can still be
+        read.
+        """
         stuck = any(words in why for words in NEEDS_RESTART)
         return stuck and await asyncio.to_thread(self.server.has_room)
 
     def signal(self, number: signal.Signals) -> None:
-        """Send a signal if it is there."""
+        """Send a signal if the server runs."""
         if self.server.running:
             os.kill(self.server.pid, number)
 
 
 async def probe(host: str, port: int, path: str) -> str:
-    """GET over HTTP: "" for a 200, else what is amiss. Never longer than its time limit."""
+    """GET over HTTP: "" for a 200, else the fault. Never longer than the time limit."""
     try:
         async with asyncio.timeout(PROBE_TIMEOUT_S):
             reader, writer = await asyncio.open_connection(host, port)
@@ -192,35 +201,35 @@ async def probe(host: str, port: int, path: str) -> str:
 
 @dataclass
 class Supervised:
-    """A child and how it fares."""
+    """A child and its state."""
 
     child: Child
     condition: Condition = "waiting"
     note: str = ""
     starts: int = 0
-    failures: int = 0  # ends in a row
+    failures: int = 0  # consecutive failures
     was_ready: bool = False
-    cure: str = ""  # why it was told to end: only a new start cures that
+    cure: str = ""  # why the supervisor terminated it: only a restart cures that
     cure_s: float = 0.0
     started_s: float = 0.0  # monotonic
     restart_s: float = 0.0
 
     @property
     def restarts(self) -> int:
-        """How often it had to be started again."""
+        """Return the number of restarts."""
         return max(0, self.starts - 1)
 
 
 class NotReady(Exception):
-    """A process did not come up in time, or never will."""
+    """A process did not become ready in time, or never will."""
 
 
 @dataclass(frozen=True)
 class SlowStart:
-    """Processes that are not ready after so long; they go on being tried."""
+    """Processes that are not ready after this time. The supervisor keeps trying."""
 
     after_s: float
-    behind: Mapping[str, str]  # by name: why
+    behind: Mapping[str, str]  # name -> reason
 
     def __str__(self) -> str:
         told = (f"{name} ({why})" for name, why in self.behind.items())
@@ -229,9 +238,9 @@ class SlowStart:
 
 @dataclass(frozen=True)
 class LeftOut:
-    """A start went on without the services of these clusters; they go on being tried."""
+    """A start continued without the services of these clusters. The supervisor keeps trying."""
 
-    clusters: Mapping[str, str]  # by name: why
+    clusters: Mapping[str, str]  # name -> reason
 
     def __str__(self) -> str:
         told = (f"{name} ({why})" for name, why in self.clusters.items())
@@ -239,8 +248,9 @@ class LeftOut:
 
 
 class Supervisor:
-    """Runs children until it is stopped. ``told(watched)`` is called at each change, ``slow`` now
-    and then while a start takes long, and when one goes on without clusters."""
+    """Runs children until stopped. ``told(watched)`` is called at each change, ``slow`` from time
+    to time during a long start, and when a start continues without clusters.
+    """
 
     def __init__(
         self,
@@ -264,10 +274,12 @@ class Supervisor:
     async def start(
         self, children: Sequence[Child], *, timeout_s: float, away: Container[str] = ()
     ) -> None:
-        """Start more children and wait until each is ready, for as long as that can still be. For
-        those of a cluster it waits ``cluster_s`` at most, and not at all for those of clusters that
-        are ``away``. Raises NotReady when another can never be ready, or the time is over; stop it
-        then."""
+        """Start more children and wait until each is ready, as long as possible.
+
+        For services of a cluster the wait is ``cluster_s`` at most, and none if the cluster is
+        ``away``. Raises NotReady when another one can never be ready, or at the time limit. Call
+        ``stop`` then.
+        """
         new = [Supervised(child) for child in children]
         self.watched += new
         for watched in new:
@@ -306,7 +318,7 @@ class Supervisor:
             self._slow(LeftOut(late))
 
     async def stop(self) -> None:
-        """End all: services together, then what they need; within the limits of both."""
+        """Stop all: services together, then the servers, within the limits of both."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.wait({self._task}, timeout=1)
@@ -317,7 +329,8 @@ class Supervisor:
 
     async def _end(self, those: Sequence[Supervised], limit_s: float) -> None:
         for watched in those:
-            watched.child.signal(signal.SIGCONT)  # a stopped process cannot hear the next one
+            # a suspended process cannot handle the next signal
+            watched.child.signal(signal.SIGCONT)
             watched.child.signal(signal.SIGTERM)
         await _until_gone(those, limit_s)
         for watched in those:
@@ -332,10 +345,11 @@ class Supervisor:
         watched.started_s = time.monotonic()
         try:
             watched.child.start()
-            self._set(watched, "starting", watched.note)  # why it ended last, until it is ready
+            # keeps the reason of the last end until ready
+            self._set(watched, "starting", watched.note)
         except (OSError, ServerFailed) as error:
             why = f"cannot be started: {getattr(error, 'strerror', None) or error}"
-            if watched.was_ready:  # it could once: the disk is full, or memory is out
+            if watched.was_ready:  # it ran before: the disk is full, or memory is exhausted
                 self._again(watched, why)
             else:
                 self._set(watched, "failed", why)
@@ -352,7 +366,7 @@ class Supervisor:
             await asyncio.sleep(WATCH_INTERVAL_S)
 
     def _look(self, watched: Supervised, *, probe_now: bool) -> None:
-        """One child, once: has it ended, is it due again, is it ready?"""
+        """Check one child once: ended, due for a restart, or ready."""
         now_s = time.monotonic()
         if watched.condition in ("failed", "stopped", "waiting"):
             return
@@ -368,7 +382,7 @@ class Supervisor:
                 return
             if ours and code == EXIT_CANNOT_START and not watched.was_ready:
                 why = f"cannot start (exit code {code})"
-                if watched.child.cluster:  # its kubeconfig may be mended
+                if watched.child.cluster:  # its kubeconfig may be repaired
                     self._again(watched, why, AGAIN)
                 else:
                     self._set(watched, "failed", why)
@@ -382,7 +396,7 @@ class Supervisor:
             task.add_done_callback(self._probes.discard)
 
     def _again(self, watched: Supervised, why: str, backoff: Backoff | None = None) -> None:
-        """Start it again after a pause."""
+        """Schedule a restart after a pause."""
         backoff = backoff or self._backoff
         now_s = time.monotonic()
         settled = now_s - watched.started_s > SETTLED_S
@@ -421,14 +435,14 @@ class Supervisor:
 
 
 async def unless(stopping: asyncio.Event, work: Any) -> Any:
-    """The result of the work, or None when it was told to stop before it was done."""
+    """Return the result of the work, or None when ``stopping`` was set before."""
     task = asyncio.ensure_future(work)
     stop = asyncio.ensure_future(stopping.wait())
     await asyncio.wait({task, stop}, return_when=asyncio.FIRST_COMPLETED)
     stop.cancel()
     if not task.done():
         task.cancel()
-        await asyncio.wait({task})  # it cleans up behind itself
+        await asyncio.wait({task})  # wait for its cleanup
     return None if task.cancelled() else task.result()
 
 
@@ -443,7 +457,7 @@ def _runs(watched: Supervised) -> bool:
 
 
 def describe_exit(code: int) -> str:
-    """An exit code in words: signals have names."""
+    """Return an exit code as text: signals have names."""
     if code >= 0:
         return f"exit code {code}"
     try:
@@ -453,17 +467,19 @@ def describe_exit(code: int) -> str:
 
 
 def bound_log(path: Path, most_bytes: int = MAX_LOG_BYTES) -> None:
-    """Keep a log and one predecessor within bounds: its writer appends, so it can be cut here."""
+    """Keep a log and one predecessor within bounds. The writer appends, so the file can be
+    truncated.
+    """
     try:
         if path.stat().st_size > most_bytes:
             path.with_suffix(".log.1").write_bytes(path.read_bytes()[-most_bytes:])
             os.truncate(path, 0)
     except OSError:
-        pass  # the log is for people; that it cannot be cut stops nothing
+        pass  # a log that cannot be truncated is no reason to stop
 
 
 def _tail(child: Child, lines: int = 5) -> str:
-    """The end of a child's log, to be shown where it failed."""
+    """Return the end of a failed child's log."""
     try:
         text = child.log_path.read_bytes()[-8192:].decode(errors="replace").strip()
     except OSError:

@@ -1,8 +1,8 @@
-"""Finds the nats-servers that run on a data folder, and what they say of their clients.
+"""Finds the nats-servers that run on a data folder, and reads their clients.
 
-A server has its configuration in its folder, with the port of its figures on loopback. Servers in
-pods of their own are asked by the URLs of their figures. Example: `berth cluster list`, run in the
-container `accounts` of an installed hub, asks each pod of the bus.
+A server has its configuration in its folder, with the port of its metrics on loopback. Servers in
+their own pods are read by the URLs of their metrics. Example: `berth cluster list`, run in the
+container `accounts` of an installed hub, reads each pod of the bus.
 """
 
 import re
@@ -45,29 +45,29 @@ class _Clients(msgspec.Struct):
 
 
 def running(folder: Path) -> list[Path]:
-    """Return the folders of the servers that run: of one server, or of each of several.
+    """Return the folders of the running servers: of one server, or of each of several.
 
-    The store that a server names tells it from another one that has its port by now.
+    The reported store distinguishes the server from another one that now uses its port.
     """
     return [place for place in (folder, *sorted(folder.glob("server-*"))) if _runs(place)]
 
 
 def connected_keys(folder: Path) -> frozenset[str]:
-    """The public keys of those who are connected now to the servers of this folder, and of the
-    accounts that they are in: who logged in has a key that the folder does not know. Raises
-    ServerFailed."""
+    """Return the public keys of the users connected to the servers of this folder, and of their
+    accounts. A user who logged in has a key that is not in the folder. Raises ServerFailed.
+    """
     return keys_connected_to([_monitor(place) for place in running(folder)])
 
 
 def keys_connected_to(monitors: Iterable[str]) -> frozenset[str]:
-    """Return the same for servers whose figures are at these URLs. Raises ServerFailed."""
+    """Return the same for servers with metrics at these URLs. Raises ServerFailed."""
     found = [_ask(f"{monitor}/connz?auth=1&limit=65536", _Clients) for monitor in monitors]
     clients = [one for each in found for one in each.connections]
     return frozenset(key for one in clients for key in (one.authorized_user, one.account))
 
 
 def answers(monitor: str) -> bool:
-    """Return whether a server tells its figures at this URL."""
+    """Return whether a server reports its metrics at this URL."""
     try:
         _ask(f"{monitor}/varz", _Figures)
     except ServerFailed:
@@ -76,7 +76,7 @@ def answers(monitor: str) -> bool:
 
 
 def client_url(folder: Path) -> str:
-    """Where clients of this machine reach the server of a folder. Raises ServerFailed."""
+    """Return the URL of a folder's server for clients of this machine. Raises ServerFailed."""
     config = (folder / CONFIG_FILE).read_text()
     port = _PORT.search(config)
     if port is None:

@@ -1,8 +1,11 @@
 """All of Berthmaster as processes of this machine, as a context: started, watched, stopped.
 
-Order: the folder is locked, keys and, for a bus that is reached from elsewhere, certificates are
-made, nats-server starts, the streams are made by the one user who may, then every service at once.
-The connection file comes last: whoever finds it can connect.
+1. Lock the folder.
+2. Create keys and, for a bus reached from other machines, certificates.
+3. Start nats-server.
+4. Create the streams as the user "setup", the only one permitted.
+5. Start all services at once.
+6. Write the connection file last: a client that finds the file can connect.
 """
 
 import asyncio
@@ -74,10 +77,10 @@ from berthmaster.lib.supervisor.processes import (
 if TYPE_CHECKING:
     from berthmaster.lib.access.certificates import Certificates
 
-START_LIMIT_S: Final = 120.0  # for programs; people end a start that takes too long themselves
+START_LIMIT_S: Final = 120.0  # for programs; users interrupt a start that takes too long
 AGAIN_S: Final = 0.2
 OPERATOR: Final = "operator"
-RESOLVER_FOLDER: Final = "accounts"  # what a server knows of accounts
+RESOLVER_FOLDER: Final = "accounts"  # a server's folder of accounts
 RESTORER: Final = "restorer"
 SETUP: Final = "setup"
 MEMORY_FOLDER: Final = "memory"
@@ -105,7 +108,7 @@ class ProcessView(msgspec.Struct, frozen=True, kw_only=True):
 
 class StackView(msgspec.Struct, frozen=True, kw_only=True):
     url: str
-    page: str  # where the dashboard's page is; "" = there is none
+    page: str  # URL of the dashboard; "" = none
     folder: str
     tenant: str
     creds_file: str  # of the operator: only its path
@@ -113,11 +116,11 @@ class StackView(msgspec.Struct, frozen=True, kw_only=True):
     ca_file: str  # "" = without TLS
     took_s: float
     processes: list[ProcessView]
-    figures: list[str] = []  # where what the workers' GPUs do comes from
+    figures: list[str] = []  # sources of the workers' GPU usage metrics
 
 
 class Stack:
-    """Everything that `berth up` runs."""
+    """All processes of `berth up`."""
 
     def __init__(
         self,
@@ -131,9 +134,10 @@ class Stack:
         away: Container[str] = (),
     ) -> None:
         """``away``: clusters that do not answer, so that the start does not wait for their
-        services. ``announce``: leave a connection file where other commands look for it.
-        ``slow`` is told when a start takes long."""
-        self._entries = entries(options)  # a plan that cannot be is told before anything is started
+        services. ``announce``: write a connection file for other commands. ``slow`` is called when
+        a start takes long.
+        """
+        self._entries = entries(options)  # an invalid plan fails before anything is started
         self.options = options
         self.folder = options.folder.absolute()
         self.supervisor = Supervisor(told, slow=self._slow_start)
@@ -141,7 +145,7 @@ class Stack:
         self._start_limit_s = start_limit_s
         self._slow = slow
         self._away = away
-        self._is_answering = False  # the bus does, and has its streams
+        self._is_answering = False  # the bus answers, and has its streams
         self._files: Certificates | None = None
         self.took_s = 0.0
         self._page_port = 0
@@ -152,27 +156,29 @@ class Stack:
 
     @property
     def url(self) -> str:
-        """Where clients connect: every server, with commas between them."""
+        """Return the URLs of all servers, separated by commas."""
         return ",".join(server.url for server in self._servers)
 
     @property
     def page(self) -> str:
-        """Where the dashboard's page is; "" if it runs none."""
+        """Return the URL of the dashboard; "" = none."""
         return f"http://127.0.0.1:{self._page_port}/" if self._page_port else ""
 
     @property
     def keys(self) -> Path:
-        """Where seeds are."""
+        """Return the folder of seeds."""
         return self.folder / KEYS_FOLDER
 
     @property
     def ca_file(self) -> Path | None:
-        """What clients trust; None without TLS."""
+        """Return the authority for clients; None without TLS."""
         return self._files.ca if self._files else None
 
     @property
     def connection(self) -> ConnectionFile:
-        """How people on this machine connect: as operator, acting for the first tenant."""
+        """Return the connection of users on this machine: as operator, acting for the first
+        tenant.
+        """
         return ConnectionFile(
             url=self.url,
             tenant=self.options.tenants[0],
@@ -183,7 +189,7 @@ class Stack:
         )
 
     async def __aenter__(self) -> Self:
-        """Bring it up. Raises one of faults.FAULTS; what was started is stopped then."""
+        """Start all. Raises one of faults.FAULTS, after stopping started processes."""
         began_s = time.monotonic()
         self._lock.__enter__()
         try:
@@ -197,7 +203,7 @@ class Stack:
     async def _start(self) -> None:
         users = {entry.user for entry in self._entries} | {OPERATOR, RESTORER, SETUP, PUSHER}
         tenants = {token(tenant) for tenant in self.options.tenants}
-        # `berth tenant remove` holds: a start brings no tenant back.
+        # A start must not restore a tenant removed by `berth tenant remove`.
         users |= {f"tenant.{tenant}" for tenant in tenants - removed_tenants(self.keys)}
         if self.options.login_mapping is not None:
             users.add(SENTINEL)
@@ -225,13 +231,15 @@ class Stack:
             write_connection(self.folder, self.connection, self._env)
 
     def _slow_start(self, slow: SlowStart | LeftOut) -> None:
-        """Services may wait for a person, on a damaged log say: commands must find the bus then."""
+        """Write the connection file early: a service may wait for an operator, on a damaged log
+        say, whose commands need the bus.
+        """
         if self._announce and self._is_answering:
             write_connection(self.folder, self.connection, self._env)
         self._slow(slow)
 
     def _ensure_certificates(self) -> "Certificates":
-        # Not at the top: most run without TLS and need not load what makes it.
+        # A late import: most runs have no TLS and need not load the module.
         from berthmaster.lib.access.certificates import CertificatesError, ensure_certificates
 
         folder = self.folder / TLS_FOLDER
@@ -292,7 +300,7 @@ class Stack:
         return [self._logged(*line) for line in lines]
 
     def _choose_page_port(self) -> int:
-        """The one that was asked for; else the usual one, as people remember it."""
+        """Return the requested port, else the default one if free, which users remember."""
         asked = self.options.page_port
         if asked and not self._claims.take(asked):
             raise PlanError(f"port {asked} is in use; give another with --page-port")
@@ -348,7 +356,7 @@ def command_lines(
     usage: Path | None = None,
     page_port: int = 0,
 ) -> list[tuple[Entry, Sequence[str], int]]:
-    """Each entry with its command line and the port of its health."""
+    """Return each entry with its command line and the port of its health."""
     plan = planned(
         told,
         python=sys.executable,
@@ -375,7 +383,7 @@ async def make_streams(
     replicas: int = 1,
     timeout_s: float = 5,
 ) -> None:
-    """As the one user who may. Raises BusError."""
+    """Create the streams as the only permitted user. Raises BusError."""
     settings = _Settings(url, seed, inbox_prefix(SETUP), ca_file)
     log = Log("up", level="error", format="text")
     async with await Connection.open(settings, SETUP, log, timeout_s=timeout_s) as conn:
@@ -389,9 +397,10 @@ async def until_answered(
     slow: Callable[[SlowStart], None],
     patience: Backoff = SLOW,
 ) -> None:
-    """Do it again while the server gives no answer: one that reads large streams, or that was ended
-    and is started again, takes its time. Raises NoAnswer and NotConnected when the time is over,
-    and what the server will not do at once."""
+    """Repeat the work while the server gives no answer. A server may read large streams or restart.
+
+    Raises NoAnswer and NotConnected at the time limit, and an error of the server at once.
+    """
     began_s = time.monotonic()
     chance = random.Random()
     told = 1
@@ -412,7 +421,7 @@ async def until_answered(
 
 
 def external_url(names: Sequence[str], url: str) -> str:
-    """Where agents elsewhere find this bus; "" if it is for this machine alone."""
+    """Return the URLs of this bus for agents elsewhere; "" if for this machine only."""
     port = url.rpartition(":")[2]
     return ",".join(f"tls://{f'[{name}]' if ':' in name else name}:{port}" for name in names)
 
@@ -430,7 +439,7 @@ def process_view(watched: Supervised) -> ProcessView:
 
 
 def ephemeral_folder() -> tempfile.TemporaryDirectory[str]:
-    """A folder that goes with its owner, in memory where that can be."""
+    """Return a folder that is deleted with its owner, in memory if possible."""
     memory = Path("/dev/shm")
     place = memory if os.access(memory, os.W_OK) else None
     return tempfile.TemporaryDirectory(prefix="berth-", dir=place, ignore_cleanup_errors=True)
