@@ -1,5 +1,6 @@
-"""The client of the door for services of a worker cluster: join, facts, lease, polls, reports.
+"""The client of the door (agent API) for services of a worker cluster: join, facts, leases, polls,
+reports.
 
-May live here: the requests of a cluster's agent and their time limits. Must not: streams, because
-an agent has no right to one.
+Belongs here: the requests of a cluster's agent and their time limits. Not here: streams, because an
+agent has no permission on them.
 """

@@ -1,9 +1,12 @@
-"""What runs in a worker cluster speaks to the door, and to nothing else on the bus.
+"""Client of the door (agent API) for services in a worker cluster, which use no other part of the
+bus.
 
-A request without an answer is asked again, with growing pauses: another replica has it then, or the
-same one that was started anew. What was told is told again with the same bytes and the same guard,
-so it is stored once. What must be known is taken as a level: from a cursor on, and all that is open
-now and then and whenever the connection was lost, so that nothing that was missed stays unknown.
+Example: ``follow`` lists all open placements at cursor 930, then polls from 930 on. After a lost
+connection, and every 30 s, it lists again, so that a missed placement is found.
+
+- A request without an answer is repeated, with growing pauses. Another or a restarted replica then
+  answers.
+- An event is repeated with the same bytes and the same guard, and so stored only once.
 """
 
 import asyncio
@@ -52,16 +55,16 @@ from berthmaster.lib.runtime.redact import excerpt, redact, redact_bytes
 
 ASK_TIMEOUT_S: Final = 4.0
 REPORT_LIMIT_S: Final = 10.0
-POLL_GRACE_S: Final = 2.0  # for the answer of a poll that has waited long enough
-SILENT_S: Final = 3 * MAX_POLL_S  # whoever follows is answered once in a poll's time
-GREET_AFTER_S: Final = MAX_POLL_S  # without an answer, as nothing was asked
-NUDGE_GRACE_S: Final = 0.25  # the poll's own answer is on its way, mostly
+POLL_GRACE_S: Final = 2.0  # for the answer at the end of a poll
+SILENT_S: Final = 3 * MAX_POLL_S  # a follower gets an answer within the time of a poll
+GREET_AFTER_S: Final = MAX_POLL_S  # after this time without an answer, since nothing was requested
+NUDGE_GRACE_S: Final = 0.25  # the poll's own answer is usually on its way
 LIST_EVERY_S: Final = 30.0
-REQUESTS_IN_FLIGHT: Final = 8  # that tell something; what comes meanwhile goes together
+REQUESTS_IN_FLIGHT: Final = 8  # concurrent reports; events that arrive meanwhile are batched
 REPORT_BYTES: Final = MAX_AGENT_BYTES // 2
-LONGEST_TOLD_S: Final = 5.0  # that the door may have us wait before we ask again
+LONGEST_TOLD_S: Final = 5.0  # maximum wait that the door may impose before a repetition
 RECONNECT_POLL_S: Final = 1.0
-FORGET_AFTER: Final = 20  # stories that the door is behind of: the log was cut, or put back
+FORGET_AFTER: Final = 20  # failed reads of event histories: the log was truncated or restored
 MAX_LETTER_BYTES: Final = 64 * 1024
 _PAUSES: Final = Backoff(first_s=0.05, most_s=5.0)
 _REPORT_PAUSES: Final = Backoff(first_s=0.02, most_s=1.0)
@@ -72,7 +75,7 @@ _HINT_EVENTS: Final = msgspec.json.Decoder(HintEvent)
 
 
 class DoorRefused(BusError):
-    """The door said no; ``refusal`` says whether asking again may help."""
+    """The door refused. ``refusal`` says whether a repetition may help."""
 
     def __init__(self, refusal: Refusal) -> None:
         where = f"{refusal.field}: " if refusal.field else ""
@@ -83,25 +86,25 @@ class DoorRefused(BusError):
 class Taken(NamedTuple):
     event: HintEvent
     sequence: int
-    held: bool  # of a list: some executor has claimed it
+    held: bool  # in a list: an executor has claimed it
     receipt: str = ""  # of a placement
 
 
 class Heard(NamedTuple):
-    """Hints in their order. ``listed``: they are all that is open in the cluster."""
+    """Hints in order. ``listed``: they are all open ones of the cluster."""
 
     hints: Sequence[Taken]
     listed: bool
     cursor: int
-    renewed: bool = False  # it is another log than before, or what of it counts is something else
+    renewed: bool = False  # the log was replaced, or an accepted loss changed its state
 
 
 class Story(NamedTuple):
-    workload: Workload | None  # None unless it is open in this cluster
-    failed: str = ""  # why its events cannot be read
+    workload: Workload | None  # None unless open in this cluster
+    failed: str = ""  # why its events cannot be decoded
     receipt: str = ""  # of its placement
-    why: str = ""  # what the asker holds is not the log's
-    now_s: float = 0.0  # the server's time then, 0 = not told
+    why: str = ""  # why the caller's receipt does not match the log
+    now_s: float = 0.0  # the server's time of the reply, 0 = unknown
 
 
 class _Tale:
@@ -112,45 +115,51 @@ class _Tale:
 
 
 class DoorClient:
-    """One cluster's side of the door."""
+    """One cluster's client of the door."""
 
     def __init__(self, conn: Connection, cluster: str) -> None:
         self.conn = conn
         self.cluster = cluster
         self._loop = asyncio.get_running_loop()
         self._received_s = self._loop.time()
-        self._seen = 0  # no story is read from an older view of the log
+        # highest sequence read; a workload is never read from an older state of the log
+        self._seen = 0
         self._log_name = ""
         self._unreported: deque[_Tale] = deque()
         self._reports = 0
         self._tasks: set[asyncio.Task[None]] = set()
         self._chance = random.Random()
-        self._not_before_s: dict[str, float] = {}  # verb -> when the door wants to be asked again
+        # verb -> earliest time of the next request, set by the door
+        self._not_before_s: dict[str, float] = {}
 
     @property
     def log(self) -> LogLike:
         return self.conn.log
 
     def now(self) -> float:
-        """The server's time."""
+        """Return the server's time."""
         return self.conn.now()
 
     @property
     def seen(self) -> int:
-        """The sequence of the log up to which the door's answers were read."""
+        """Return the highest log sequence in the door's answers."""
         return self._seen
 
     @property
     def silent(self) -> str:
-        """For whoever asks all the time: that there was no answer for long, "" = there was."""
+        """Return an error after a long time without an answer, for services that send requests
+        constantly; "" = none.
+        """
         silent_s = self._loop.time() - self._received_s
         return f"the door has not answered for {silent_s:.0f} s" if silent_s > SILENT_S else ""
 
     async def ask(
         self, verb: str, request: msgspec.Struct | bytes, *, timeout_s: float = ASK_TIMEOUT_S
     ) -> bytes:
-        """One request; the answer as it came, unless it is a refusal. Waits first for as long as
-        the door has asked for with its last refusal of this verb. Raises BusError."""
+        """Send one request and return the raw answer, unless a refusal. Raises BusError.
+
+        Waits first as long as the door's last refusal of this verb demanded.
+        """
         data = request if isinstance(request, bytes) else encode(request)
         pause_s = self._not_before_s.get(verb, 0.0) - self._loop.time()
         if pause_s > 0:
@@ -180,24 +189,26 @@ class DoorClient:
         return reply
 
     async def hello(self) -> GreetReply:
-        """Whether the door is open. Raises BusError."""
+        """Greet the door, which proves that the door answers. Raises BusError."""
         return _of(GreetReply, await self._request_reply("hello", GreetRequest()))
 
     async def keep_greeting(self, stopping: asyncio.Event) -> None:
-        """Ask the door for an answer whenever there was none for a poll's time, until the service
-        stops. A service that publishes only, or has nothing to publish, asks nothing else, and
-        ``silent`` shall tell of the door and not of how little the service has to say."""
+        """Greet the door after each poll's time without an answer, until the service stops.
+
+        A service that only publishes, or has nothing to publish, sends no other request. ``silent``
+        must depend on the door, not on how little the service sends.
+        """
         while not stopping.is_set():
             wait_s = self._received_s + GREET_AFTER_S - self._loop.time()
             if wait_s <= 0:
                 try:
                     await self.hello()
                 except BusError:
-                    wait_s = GREET_AFTER_S  # ``silent`` tells how long that has been so
+                    wait_s = GREET_AFTER_S  # ``silent`` reports the duration
             await stopped_within(wait_s, stopping)
 
     async def connected(self) -> None:
-        """Wait for the server, instead of asking one that is away."""
+        """Wait for the server to be connected, instead of sending requests to an absent one."""
         back = asyncio.Event()
         forget = self.conn.when_reconnected(back.set)
         try:
@@ -211,11 +222,12 @@ class DoorClient:
         finally:
             forget()
 
-    # Telling
+    # Reporting
 
     async def append(self, event: WorkloadEvent) -> Outcome:
-        """Store one event if its workload still is at ``event.after``. Unknown only after a time
-        limit. Raises TooLarge."""
+        """Store one event if its workload is still at ``event.after``. Returns Unknown only after a
+        time limit. Raises TooLarge.
+        """
         tale = _Tale(event)
         if len(tale.data) > REPORT_BYTES:
             raise TooLarge(f"{len(tale.data)} bytes; an event has at most {REPORT_BYTES}")
@@ -224,7 +236,7 @@ class DoorClient:
         return await tale.outcome
 
     def _report_more(self) -> None:
-        """All that waits goes together, as soon as a request may go."""
+        """Send waiting events in batches, as soon as a request may be sent."""
         while self._unreported and self._reports < REQUESTS_IN_FLIGHT:
             tales: list[_Tale] = []
             size = 0
@@ -247,7 +259,7 @@ class DoorClient:
         self._report_more()
 
     async def _report(self, tales: list[_Tale]) -> None:
-        """Until each has its outcome, or the time limit passes."""
+        """Send until each event has its outcome, or the time limit passes."""
         deadline = self._loop.time() + REPORT_LIMIT_S
         again = False
         failures = 0
@@ -292,7 +304,7 @@ class DoorClient:
             case "refused":
                 tale.outcome.set_result(Refused())
             case _:
-                pass  # nobody knows, or nothing was done: tell it again
+                pass  # unknown outcome, or nothing was done: report again
 
     # Reading
 
@@ -305,8 +317,11 @@ class DoorClient:
         executor: str = "",
         timeout_s: float = ASK_TIMEOUT_S,
     ) -> Story:
-        """A workload as it stands. ``receipt``: of the placement whose pods ``executor`` holds,
-        which the door brings back first if the log has lost it. Raises BusError."""
+        """Return a workload's current state. Raises BusError.
+
+        ``receipt``: of the placement whose pods ``executor`` holds. If the log has lost the
+        placement, the door restores it first.
+        """
         request = StoryRequest(
             tenant=tenant, id=workload_id, after=self._seen, receipt=receipt, executor=executor
         )
@@ -315,15 +330,16 @@ class DoorClient:
         return Story(workload, reply.failed, reply.receipt, reply.why, reply.now_s)
 
     def forget(self) -> None:
-        """The log may have been put back: what was seen of it counts no more."""
+        """Reset the highest sequence, since the log may have been restored."""
         self._seen = 0
 
     async def follow(
         self, heard: Callable[[Heard], None], *, inquired: Callable[[str], None] = lambda _: None
     ) -> None:
-        """Tell what happens, and all that is open at first, again and again, until cancelled.
-        ``inquired``: called with an inquiry of `berth recover`, also while the door has nothing to
-        tell."""
+        """Pass on new hints, and at first and repeatedly all open ones, until cancelled.
+
+        ``inquired``: called with an inquiry of `berth recover`, also without new hints.
+        """
         wake: asyncio.Event = asyncio.Event()
         lost: asyncio.Event = asyncio.Event()
         newest = 0
@@ -372,7 +388,7 @@ class DoorClient:
             await subscription.unsubscribe()
 
     async def _list(self, heard: Callable[[Heard], None]) -> int:
-        """All that is open, page by page. Raises BusError."""
+        """Read all open hints, page by page. Raises BusError."""
         first = await self._took(TakeRequest())
         hints = list(first.hints)
         page = first
@@ -387,7 +403,7 @@ class DoorClient:
             hints += page.hints
         is_renewed = self._log_name not in ("", first.log)
         self._log_name = first.log
-        if is_renewed:  # not at the first list: what was told before may be newer than it
+        if is_renewed:  # not at the first list: an earlier report may be newer than the list
             self._seen = 0
         self._seen = max(self._seen, first.cursor)
         heard(Heard(self._read(hints), True, first.cursor, is_renewed))
@@ -401,7 +417,9 @@ class DoorClient:
         wake: asyncio.Event,
         newest: Callable[[], int],
     ) -> int:
-        """One poll; a nudge ends it if it was lost with its door. Raises BusError."""
+        """Send one poll. A wake-up message ends a poll that was lost with its door. Raises
+        BusError.
+        """
         request = TakeRequest(after=cursor, log=self._log_name, wait_s=wait_s)
         polling = asyncio.ensure_future(self._took(request, wait_s + POLL_GRACE_S))
         try:
@@ -434,7 +452,9 @@ class DoorClient:
             raise NoAnswer(f"an answer of the door cannot be read: {error}") from error
 
     def _read(self, hints: Sequence[RawHint]) -> list[Taken]:
-        """What this version can read of them; the door freezes what it cannot read itself."""
+        """Return the hints that this version can decode. The door freezes the workload of an event
+        that the door itself cannot decode.
+        """
         found: list[Taken] = []
         for hint in hints:
             try:
@@ -445,25 +465,26 @@ class DoorClient:
             found.append(Taken(event, hint.sequence, hint.held, hint.receipt))
         return found
 
-    # The rest
+    # Other requests
 
     async def observe(self, data: bytes) -> None:
-        """One node's telemetry, unacknowledged. Raises TooLarge, NotConnected."""
+        """Publish one node's telemetry, unacknowledged. Raises TooLarge, NotConnected."""
         await self.conn.publish(subjects.agent(self.cluster, "telemetry"), data)
 
     async def figures(self, data: bytes) -> None:
-        """One job's figures, unacknowledged. Raises TooLarge, NotConnected."""
+        """Publish one job's usage metrics, unacknowledged. Raises TooLarge, NotConnected."""
         await self.conn.publish(subjects.agent(self.cluster, "figures"), data)
 
     async def hear_nodes(self, heard: Callable[[str, bytes], None]) -> None:
-        """Hear the telemetry of this cluster's own nodes, on its way to the door."""
+        """Subscribe to the telemetry of this cluster's nodes, on its way to the door."""
         await self.conn.subscribe(subjects.agent(self.cluster, "telemetry"), heard)
 
     async def store_dead_letter(
         self, service: str, *, subject: str, reason: str, body: bytes = b"", workload: str = ""
     ) -> bool:
-        """Keep what could not be handled, with the reason. If even that fails (False), the log
-        line remains."""
+        """Store a dead letter with the reason. Return False on failure: only the log line remains
+        then.
+        """
         subject, reason = redact(subject)[:2000], excerpt(reason, 2000)
         self.log.error("dead letter", subject=subject, reason=reason, workload=workload)
         try:
@@ -485,7 +506,7 @@ class DoorClient:
 
 
 class DoorLease(lease.Lease):
-    """Tries to hold one lease of this cluster for as long as ``run`` runs."""
+    """Tries to hold one lease of this cluster as long as ``run`` runs."""
 
     def __init__(
         self,
@@ -509,7 +530,7 @@ class DoorLease(lease.Lease):
 
 
 class _LeaseStore:
-    """A lease's record, by way of the door."""
+    """A lease's record, read and written through the door."""
 
     def __init__(self, door: DoorClient, name: LeaseName, timeout_s: float) -> None:
         self._door = door

@@ -1,4 +1,4 @@
-"""A cluster's own facts by way of the door: reported in batches, mirrored by polls."""
+"""A cluster's own facts through the door (agent API): reported in batches, mirrored by polls."""
 
 import asyncio
 import random
@@ -34,8 +34,8 @@ from berthmaster.lib.nats.message_subjects import fact_subject
 from berthmaster.lib.runtime.backoff import Backoff
 
 REPORT_BYTES: Final = MAX_AGENT_BYTES // 2
-BETWEEN_POLLS_S: Final = 0.5  # facts change often, and each answer holds all that changed
-POLL_S: Final = 5.0  # an answer is also how the door is known to be there
+BETWEEN_POLLS_S: Final = 0.5  # facts change often, and each answer contains all changes
+POLL_S: Final = 5.0  # each answer also proves that the door is up
 RELIST_S: Final = 600.0
 _PAUSES: Final = Backoff(first_s=0.1, most_s=10.0)
 _REPORTS: Final = msgspec.json.Decoder(ReportReply)
@@ -53,7 +53,7 @@ async def _read(
 
 
 class DoorFacts(Stamps):
-    """Writes a cluster's facts, as lib/nats/reporting.py wants it."""
+    """Writes a cluster's facts, as the Writer of lib/nats/reporting.py."""
 
     def __init__(self, door: DoorClient) -> None:
         super().__init__()
@@ -62,7 +62,7 @@ class DoorFacts(Stamps):
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def begin(self) -> list[FleetFact]:
-        """A new life: what earlier ones told. Raises BusError."""
+        """Begin an incarnation. Return the facts of earlier ones. Raises BusError."""
         found: list[FleetFact] = []
         page = await _read(self._door, (), 0, "")
         epoch = page.epoch
@@ -76,9 +76,10 @@ class DoorFacts(Stamps):
         return found
 
     async def put(self, subject: str, fact: FleetFact, *, keep_s: float | None = None) -> int:
-        """Store a fact; its sequence. All that is put in one turn of the loop goes together. Raises
-        BusError."""
-        del subject  # follows from the fact
+        """Store a fact and return its sequence. Facts put in one pass of the event loop are sent
+        together. Raises BusError.
+        """
+        del subject  # derived from the fact by the door
         if not isinstance(
             fact,
             ClusterAlive | ClusterProfile | NodeReport | NodeGone | QueueReport | CopyReport,
@@ -148,7 +149,7 @@ def _seen(door: DoorClient, page: RawFacts) -> list[Seen]:
 
 
 class DoorMirror:
-    """This cluster's facts of some kinds, kept as they change; calls as FactMirror's."""
+    """This cluster's facts of some kinds, kept up to date. Callbacks as FactMirror's."""
 
     def __init__(
         self,
@@ -191,7 +192,8 @@ class DoorMirror:
             if page.reset:
                 listed = set()
             if page.log != log:
-                self._known = dict.fromkeys(self._known, 0)  # other sequences
+                # sequences of the previous log are invalid
+                self._known = dict.fromkeys(self._known, 0)
             cursor, log = page.cursor, page.log
             for seen in _seen(self._door, page):
                 if listed is not None:

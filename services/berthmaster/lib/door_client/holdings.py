@@ -1,7 +1,7 @@
-"""What an executor tells the door when `berth recover` asks what its cluster holds.
+"""An executor's answer to `berth recover`: the attempts that its cluster holds.
 
-The answer is a listing of pages, each a request of the verb ``holdings``. For example, 450 attempts
-of 1 KB each make pages 0, 1 and 2, of which 2 is the last. Each page is sent until it is answered.
+The answer is a listing in pages, each a request of the verb ``holdings``. Example: 450 attempts of
+1 KB each make pages 0, 1 and 2, with 2 as the last. Each page is sent until it is answered.
 """
 
 import asyncio
@@ -18,14 +18,15 @@ from berthmaster.lib.messages.families import UNREADABLE, encode
 from berthmaster.lib.nats.errors import BusError
 from berthmaster.lib.runtime.backoff import Backoff
 
-INQUIRY_S: Final = 60.0  # whoever asked has given up by then
+INQUIRY_S: Final = 60.0  # the inquirer has given up by then
 PAGE_BYTES: Final = 400 * 1024
 _PAUSES: Final = Backoff(first_s=0.1, most_s=2.0)
 
 
 def pages(inquiry: str, listing: str, held: Iterable[HeldAttempt]) -> Iterator[HoldingsRequest]:
-    """One listing of what is held; a single empty page if that is nothing. A receipt that is too
-    long for a message is left out, as with the job object."""
+    """Yield the pages of one listing; a single empty page if there are no attempts. A receipt too
+    long for a message is left out, as in the job object.
+    """
     number, size = 0, 0
     page: list[HeldAttempt] = []
     for one in held:
@@ -61,7 +62,7 @@ async def report(door: DoorClient, inquiry: str, held: Iterable[HeldAttempt]) ->
 
 
 async def _is_taken(door: DoorClient, page: HoldingsRequest) -> bool:
-    """Raises DoorRefused if sending it again is pointless."""
+    """Return whether the door accepted a page. Raises DoorRefused if a repetition is pointless."""
     await door.connected()
     try:
         await door.ask("holdings", page)

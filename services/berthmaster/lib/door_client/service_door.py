@@ -1,4 +1,4 @@
-"""The door of a service in a worker cluster: a connection, once the door answers."""
+"""The door (agent API) for a service in a worker cluster: a connection, once the door answers."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -14,16 +14,17 @@ from berthmaster.lib.runtime.settings import CommonSettings
 
 FIRST_PAUSE_S: Final = 0.1
 LONGEST_PAUSE_S: Final = 5.0
-NAME_FIRST_S: Final = 5.0  # until the first question whether this cluster has another name
-NAME_EVERY_S: Final = 60.0  # between two of them
+NAME_FIRST_S: Final = 5.0  # until the first check whether this cluster has another name
+NAME_EVERY_S: Final = 60.0  # between two checks
 NAME: Final = "name of the cluster"
 S = TypeVar("S", bound=CommonSettings)
 
 
 @asynccontextmanager
 async def service_door(ctx: Context[S], cluster: str) -> AsyncIterator[DoorClient | None]:
-    """A cluster's door once it answers; None if told to stop before. Raises CannotStart when the
-    server will not have this user."""
+    """Yield a client of a cluster's door once the door answers; None if the service stops before.
+    Raises CannotStart when the server refuses this user.
+    """
     async with connected(ctx, clock_subject=subjects.agent(cluster, "hello")) as conn:
         if conn is None:
             yield None
@@ -38,8 +39,9 @@ async def service_door(ctx: Context[S], cluster: str) -> AsyncIterator[DoorClien
 
 
 async def _watch_name(ctx: Context[S], door: DoorClient) -> None:
-    """Report while the API server of this cluster is in the fleet under another name, too: in the
-    log once, and in /readyz. The service stays ready, since its running jobs need it."""
+    """Report if this cluster's API server is in the fleet under a second name: once in the log, and
+    in /readyz. The service stays ready, since its running jobs need it.
+    """
     reported = ""
     pause_s = NAME_FIRST_S
     while not await stopped_within(pause_s, ctx.stopping):
@@ -47,7 +49,7 @@ async def _watch_name(ctx: Context[S], door: DoorClient) -> None:
         try:
             same_as = (await door.hello()).same_as
         except BusError:
-            continue  # the part "door" reports that
+            continue  # the component "door" reports the error
         if same_as == reported:
             continue
         reported = same_as
@@ -58,7 +60,7 @@ async def _watch_name(ctx: Context[S], door: DoorClient) -> None:
 
 
 async def door_answers(ctx: Context[S], door: DoorClient) -> bool:
-    """Wait for the door; False when told to stop before."""
+    """Wait for the door. Return False if the service stops before."""
     ctx.health.ready("door", False, "the door has not answered yet")
     is_logged = False
     pause_s = FIRST_PAUSE_S

@@ -1,4 +1,4 @@
-"""Settings that name the worker cluster of a service."""
+"""The setting that names the worker cluster of a service."""
 
 from dataclasses import dataclass
 
@@ -7,7 +7,7 @@ from berthmaster.lib.runtime.settings import CommonSettings, required
 
 
 def cluster_problem(text: str) -> str:
-    """Return what a cluster's name must be, or "" if the name is right."""
+    """Return the valid form of a cluster's name; "" if the name is valid."""
     try:
         token(text)
     except SubjectError as error:
