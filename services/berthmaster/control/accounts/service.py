@@ -74,7 +74,7 @@ class Shell:
         self._due_s = self._conn.now() + COMPARE_EVERY_S
 
     def _look_for_ends(self, folder: Path) -> None:
-        """Warn in time before credentials expire, because only operators renew them."""
+        """Warn in time before credentials expire, because only operators renew credentials."""
         if (first := first_end(folder)) is None:
             self._first_end.set(math.inf)
             return

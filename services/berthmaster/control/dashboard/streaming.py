@@ -3,7 +3,7 @@ reads.
 
 Nothing is queued for a browser. While the last event is not sent, the browser's cursor stays, and
 the next event has the current state of all changes since then. A browser that reads nothing for
-``WRITE_LIMIT_S`` is disconnected. It reconnects by itself with its position (Last-Event-ID).
+``WRITE_LIMIT_S`` is disconnected. The browser then reconnects with its position (Last-Event-ID).
 """
 
 import asyncio

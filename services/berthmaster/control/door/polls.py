@@ -1,7 +1,7 @@
 """Requests that wait for an answer, a bounded number for each cluster.
 
 One poll too many ends the oldest one with an empty answer: a killed agent has left the oldest poll,
-and its successor must not wait for that.
+and must not delay its successor.
 """
 
 import asyncio

@@ -223,8 +223,8 @@ class Shell:
     # Streams
 
     async def _follow_log(self) -> None:
-        """Compare the log with the last known state before reading. An executor ends a job that the
-        log does not have, so the door answers nothing from a log it has not compared.
+        """Compare the log with the last known state before reading. An executor ends every job
+        missing in the log, so the door answers nothing from an unchecked log.
         """
         while await self._guard.begin():
             try:
@@ -274,8 +274,8 @@ class Shell:
         self._stir(cluster, recorded.sequence)
 
     def _stir(self, cluster: str, sequence: int) -> None:
-        """Wake the polls of a cluster with a new hint. The nudge is for an executor that has lost
-        its poll or the answer: the link of a leaf node failed, and neither end is notified.
+        """Wake the polls of a cluster with a new hint. The nudge is for an executor whose poll or
+        answer is lost: the link of a leaf node failed, and neither end is notified.
         """
         if cluster and self._ready["log"]:
             self._takes.stir(cluster)
@@ -373,8 +373,8 @@ class Shell:
             self._core.in_hand.end(cluster)
 
     def _needs(self, work: _Work) -> tuple[str, ...]:
-        """Return the streams that must be read before this verb is answered. While the log is
-        damaged, agents may greet, report and read facts, list their attempts, and hold the lease.
+        """Return the streams to read before an answer to this verb. While the log is damaged,
+        agents may greet, report and read facts, list their attempts, and hold the lease.
         """
         if work in (self._hello, self._holdings, self._lease):
             return ()
@@ -534,7 +534,7 @@ class Shell:
         self, request: StoryRequest, found: StoryReply, work: OwnWorkload
     ) -> StoryReply | Refusal:
         """Return the state unless the log has a newer event. The caller has no pods, and would
-        create them for a claimed attempt. The log may already have an ending that is not read here.
+        create them for a claimed attempt. The log may already have an ending, unread here.
         """
         if State(work.state) not in HELD:
             return found
@@ -550,9 +550,9 @@ class Shell:
     async def _unknown(
         self, cluster: str, request: StoryRequest, found: StoryReply
     ) -> StoryReply | Refusal:
-        """Answer a query about an attempt that is not open in the cluster. Log or archive usually
-        have the reason: an ending, or a later attempt. If neither does, the log has lost the
-        attempt, and the attempt continues.
+        """Answer a query about an attempt not open in the cluster. Log or archive usually have the
+        reason: an ending, or a later attempt. If neither does, the log has lost the attempt, and
+        the attempt continues.
         """
         held = self._core.receipts.opened(request.receipt)
         name = request.tenant, request.id

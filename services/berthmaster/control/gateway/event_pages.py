@@ -27,9 +27,7 @@ AGAIN_S: Final = 0.1
 
 
 class EventReader:
-    """Pages of one gateway. ``followed_to`` returns the last log sequence that the gateway has
-    read.
-    """
+    """Pages of one gateway. ``followed_to`` returns the last log sequence read by the gateway."""
 
     def __init__(self, conn: Connection, followed_to: Callable[[], int]) -> None:
         self._conn = conn
@@ -55,7 +53,7 @@ class EventReader:
             self._reading.discard(tenant)
 
     async def _page(self, tenant: str, after: int, limit: int) -> EventsReply:
-        """Return one page, complete up to the sequence that was followed before the first read."""
+        """Return one page, complete up to the sequence followed before the first read."""
         known_to = max(after, self._followed_to())
         over_s = asyncio.get_running_loop().time() + PAGE_LIMIT_S
         filter_ = subjects.workloads_of(tenant)

@@ -1,7 +1,7 @@
 """The verb ``logs``: find a job's log, request more from the cluster's agent and answer followers.
 
 1. A tenant requests a log, and the gateway looks up the cluster of the job.
-2. Only this cluster gets the request, under a random number that no other party receives.
+2. Only this cluster gets the request, under a random number known to no other party.
 3. The door names the cluster of each answer. The gateway accepts only an answer of that cluster
    under that number.
 

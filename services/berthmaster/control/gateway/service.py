@@ -201,7 +201,7 @@ class Shell:
         return fitted(reply, self._conn.nc.max_payload - REPLY_MARGIN_BYTES)
 
     async def _story(self, tenant: str, workload: str) -> GetReply | Refusal:
-        """Return one workload with its event history, as its tenant would get them."""
+        """Return a workload with its event history, in the form for its tenant."""
         ref = f"{self._life}/{next(self._numbers)}"
         asked = encode(GetRequest(id=workload, story=True))
         told = self._tell(Requested(ref=ref, tenant=tenant, verb="get", data=asked))
@@ -255,7 +255,7 @@ class Shell:
         return self._core.handle(event, self._conn.now())
 
     def _start(self, begun: list[Instruction]) -> None:
-        """Start conversations that no request began. The core bounds their number."""
+        """Start conversations without a request. The core bounds their number."""
         for step in begun:
             if not step.ref.startswith(WISH):
                 raise RuntimeError(f"{step.ref} was begun by nobody")

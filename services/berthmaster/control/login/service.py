@@ -1,10 +1,8 @@
 """The login service: check one token for each request, and sign one JWT. No state is kept.
 
-Free checks come first: the request, the issuer in the token, and a rule about the wanted account.
-Only
-then is an issuer asked. Several replicas may run, and each answers its own requests. Accepted
-logins
-are logged with the public key. Refused ones are counted.
+Checks without cost come first: the request, the issuer in the token, and a rule about the wanted
+account. Only then is an issuer asked. Several replicas may run, and each answers its own requests.
+Accepted logins are logged with the public key. Refused ones are counted.
 """
 
 import asyncio

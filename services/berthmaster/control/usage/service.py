@@ -2,8 +2,7 @@
 
 The service has two database threads, one that writes and one that reads. Beside the streams, its
 inputs are the nodes' GPUs, the jobs' GPU usage, the quality reports of deciders, and the prices
-file. It also notifies webhooks of the ends of jobs (control/usage/notifying.py). Several replicas
-may
+file. Webhooks are notified of the ends of jobs (control/usage/notifying.py). Several replicas may
 write to one PostgreSQL. A SQLite file belongs to one replica.
 """
 

@@ -1,8 +1,8 @@
 """When an event history moves to the archive, and the order: copy, confirm, then remove. Pure.
 
-A task begins with an ending or a decision in the log. It is a generator: it yields one instruction,
-receives the outcome, and returns its end. Call ``handle(event, now_s)`` and pass each outcome back
-under its ref, until an End is returned.
+A task begins with an ending or a decision in the log. A task is a generator that yields one
+instruction, receives the outcome, and returns an end. Call ``handle(event, now_s)`` and pass each
+outcome back under its ref, until an End is returned.
 
 A crash may follow any step, and two archivists may run the same step. The next try continues from
 the stored state:

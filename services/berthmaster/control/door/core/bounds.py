@@ -29,7 +29,7 @@ MIB = 1 << 20
 
 
 class Limits(NamedTuple):
-    """Limits of one cluster. settings.py has those that operators set."""
+    """Limits of one cluster. settings.py has the limits for operators."""
 
     max_requests: int = 64  # requests in flight
     max_items: int = 1000  # events and facts in flight
@@ -96,7 +96,7 @@ class Buckets:
         return bucket
 
     def take(self, cluster: str, amount: float, now_s: float) -> bool:
-        """Take the amount from the cluster's bucket if available, and return whether it was."""
+        """Take the amount from the cluster's bucket and return True, or return False."""
         return self.of(cluster).take(amount, now_s)
 
 
@@ -211,7 +211,7 @@ class FleetView:
             self.twins = Twins()
 
     def end_listing(self) -> None:
-        """Remove the facts that the listing did not name."""
+        """Remove the facts missing in the listing."""
         if self._listed is None:
             return
         for cluster, one in self._clusters.items():

@@ -272,7 +272,7 @@ class Door:
 
     def _dated(self, profile: ClusterProfile, now_s: float) -> ClusterProfile:
         """Return the profile with the time at which its uid was first stored. The agent's own time
-        does not count: an earlier time would let the agent take another cluster's name.
+        does not count: an earlier time would give the agent's cluster precedence over another.
         """
         before = self.fleet.profile(profile.cluster)
         since_s = now_s if before is None or before.uid != profile.uid else before.uid_since_s
@@ -341,7 +341,7 @@ class Door:
         return self._asked.take(cluster, size, now_s)
 
     def may_keep_end(self, cluster: str, end: PodLogEnd) -> bool:
-        """Return whether the pod was of an attempt that is or was in this cluster."""
+        """Return whether the pod's attempt is or was in this cluster."""
         return self.log.had(cluster, key(end.tenant, end.id), end.attempt)
 
     def may_read(self, cluster: str, now_s: float) -> bool:

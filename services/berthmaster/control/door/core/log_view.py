@@ -352,7 +352,7 @@ class LogView:
     # Queries of clusters
 
     def hub_work(self, cluster: str, asked: HubPods) -> HubWork | None:
-        """Return the workload of these pods, if it is in this cluster by way of a hub."""
+        """Return the workload of these pods, if in this cluster by way of a hub."""
         here = self._by_hub.get(cluster, {})
         space, job = asked.namespace, asked.job
         names = HubName(space, asked.workload), HubName(space, "", job)
@@ -415,7 +415,7 @@ class LogView:
         return taken, ""
 
     def story(self, cluster: str, tenant: str, workload_id: str) -> OwnWorkload | Frozen | None:
-        """Return a workload that is open in this cluster."""
+        """Return an open workload of this cluster."""
         name = key(tenant, workload_id)
         if self.frozen_in.get(name) == cluster:
             return Frozen(self.frozen[name])
@@ -427,7 +427,7 @@ class LogView:
         return OwnWorkload(**told | {"state": workload.state.value})
 
     def receipt(self, cluster: str, tenant: str, workload_id: str) -> PlacementReceipt | None:
-        """Return the receipt of a workload that is open in this cluster."""
+        """Return the receipt of an open workload of this cluster."""
         here = self._here.get(cluster, {}).get(key(tenant, workload_id))
         return here.placed.receipt if here is not None else None
 

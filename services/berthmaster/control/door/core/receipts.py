@@ -2,9 +2,9 @@
 
 Example: attempt 2 of acme/train runs on red, and the log is lost. `berth recover` asks the executor
 of red for its attempts. The executor returns the receipt kept with the job object. The receipt
-names
-acme/train, its request, red and attempt 2. The door checks the signature, and publishes the proven
-attempt. An executor also returns a receipt when the door does not know the attempt.
+proves acme/train, the job's request, red and attempt 2. The door checks the signature, and
+publishes the proven attempt. An executor also returns a receipt when the door does not know the
+attempt.
 
 Only the door can make receipts: the key is derived from the seed in the door's credentials. All
 replicas of the door have that seed, and no agent has it. The format is opaque to executors: base64
@@ -84,7 +84,7 @@ class Receipts:
             return None
 
     def proven(self, cluster: str, held: HeldAttempt) -> ProvenAttempt:
-        """Return an attempt that a cluster reports, with its receipt if that names this attempt."""
+        """Return a reported attempt, with its receipt if the receipt names this attempt."""
         receipt = self.opened(held.receipt) if held.receipt else None
         named = (cluster, held.tenant, held.id, held.attempt)
         if receipt is not None:

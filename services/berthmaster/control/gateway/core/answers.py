@@ -13,8 +13,8 @@ from berthmaster.lib.messages.families import encode
 
 
 def malformed_verb(verb: str) -> Refusal:
-    """Return a refusal of an unknown verb. No endpoint listens on such a subject, but ``handle``
-    always answers.
+    """Return a refusal of an unknown verb. No endpoint has the subject of an unknown verb, but
+    ``handle`` always answers.
     """
     return Refusal(
         code="malformed", field="", value=shorten(verb), expected="a verb that the gateway has"
@@ -90,7 +90,7 @@ def repeated(work: Workload, digest: str) -> SubmitReply | Refusal:
 
 
 def changed(tenant: str, workload_id: str, state: State, note: str) -> ChangeReply:
-    """Return the reply for a recorded change, or for a state that was so before."""
+    """Return the reply for a recorded change, or for a state that already holds."""
     return ChangeReply(tenant=tenant, id=workload_id, state=state_name(state), note=note)
 
 

@@ -1,6 +1,6 @@
 """Each verb as a conversation. Pure.
 
-A conversation is a generator. It yields one instruction at a time, receives the outcome with the
+A conversation is a generator that yields one instruction at a time, receives the outcome with the
 time, and returns the reply.
 
 If the index and the log disagree, the log is right. The index answers where an old answer does no
@@ -296,7 +296,7 @@ def job_order(shared: SharedState, asked: Requested, verb: Verb, now_s: float) -
 
 
 def fulfil(shared: SharedState, ref: str, wish: Wish | Order, now_s: float) -> Conversation:
-    """Write the requested change as the workload's state allows, or find that nothing is to do."""
+    """Write the requested change as the workload's state allows, or find nothing to do."""
     tenant, name = wish.tenant, wish.id
     work = shared.certain(tenant, name)
     for _ in range(shared.limits.max_tries):

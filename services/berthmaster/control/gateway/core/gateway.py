@@ -107,7 +107,7 @@ class Gateway:
 
     @property
     def followed_to(self) -> int:
-        """Return the last log sequence that has been read."""
+        """Return the last log sequence read."""
         return self._shared.followed_to
 
     @property
@@ -293,7 +293,7 @@ class Gateway:
 
     @property
     def idle_jobs(self) -> int:
-        """Return the number of running jobs that are idle by the log."""
+        """Return the number of running jobs idle by the log."""
         return self._idle.idle
 
     @property
@@ -313,7 +313,7 @@ class Gateway:
             self._idle.take(figures, work, setting, now_s)
 
     def _note_measured(self, now_s: float) -> None:
-        """Record measured changes in the log. A change that is not stored is measured again."""
+        """Record measured changes in the log. An unstored change is measured again."""
         if not self._shared.caught_up:
             return
         for order in (*self._idle.due(self._shared.certain, now_s), *self._limits.due()):

@@ -57,7 +57,7 @@ class IdleWatch:
 
     @property
     def idle(self) -> int:
-        """Return the number of jobs that are idle by the log."""
+        """Return the number of jobs idle by the log."""
         return len(self._flagged)
 
     def forget(self) -> None:
@@ -78,7 +78,7 @@ class IdleWatch:
             self._wanted.pop(name, None)
 
     def take(self, told: JobFigures, work: Workload, setting: QueueSetting, now_s: float) -> None:
-        """Take one message about a job. ``setting`` is that of its queue, which has an idle
+        """Take one message about a job. ``setting`` is the setting of the job's queue, with an idle
         limit.
         """
         name = work.key

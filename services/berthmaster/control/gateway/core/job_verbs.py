@@ -1,7 +1,7 @@
 """Effects of the verbs of tenants and operators about one job, given its state. Pure.
 
-- A request for a state that already holds is no error, and the reply says so. An impossible request
-  is refused with a possible one.
+- A request for a state that already holds is no error, and the reply says so. The refusal of an
+  impossible request names a possible request.
 - A running workload is held only if the request allows its eviction.
 - A tenant cannot release an operator's hold.
 - Kueue moves the workloads that it governs on a worker, so their moves are refused here. On a hub,

@@ -36,7 +36,7 @@ class LimitWatch:
         self._wanted.clear()
 
     def follow(self, work: Workload) -> None:
-        """Drop a workload that no longer runs."""
+        """Drop a workload after its run."""
         if work.state is not State.RUNNING:
             self._rows.pop(work.key, None)
             self._wanted.pop(work.key, None)

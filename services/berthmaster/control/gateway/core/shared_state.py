@@ -159,8 +159,8 @@ def order_refusal(request: JobRequest, via: str) -> Refusal | None:
 
 
 def unknown(shared: SharedState, tenant: str, others: Sequence[Dependency]) -> list[int]:
-    """Return the positions of dependencies that this gateway does not know or no longer remembers.
-    Their event histories give their states.
+    """Return the positions of dependencies unknown to this gateway, or no longer remembered. Event
+    histories give their states.
     """
     view = shared.view
     return [

@@ -49,7 +49,7 @@ class Suspects:
         self._set: dict[Place, Cordon] = {}  # last cordon or uncordon, by anyone
 
     def take(self, event: WorkloadEvent, work: Workload, stored_at_s: float) -> None:
-        """Take an event that was applied. ``work`` is the workload after the event."""
+        """Take an applied event. ``work`` is the workload after the event."""
         if not self._after:
             return
         match event:
@@ -73,7 +73,7 @@ class Suspects:
             self._forget(place, fact.set_at_s)
 
     def due(self, now_s: float) -> list[Cordon]:
-        """Return the cordons that are due, with the evidence."""
+        """Return the due cordons, with the evidence."""
         if not self._after:
             return []
         since_s = now_s - self._within_s

@@ -188,8 +188,8 @@ class _Shelf:
         self.gone = 0
 
     def add(self, order: int, workload_id: str) -> None:
-        """Add an id. Orders are sequences and usually arrive in order. Workloads that were in doubt
-        come later.
+        """Add an id. Orders are sequences and usually arrive in order. Unverified workloads come
+        later.
         """
         at = bisect_left(self._orders, order) if self._orders and order < self._orders[-1] else None
         if at is None:
@@ -291,7 +291,7 @@ class _Tenant:
 
 
 class WorkloadIndex:
-    """All workloads of all tenants, up to the last sequence that was read."""
+    """All workloads of all tenants, up to the last sequence read."""
 
     def __init__(self) -> None:
         self._tenants: dict[str, _Tenant] = {}

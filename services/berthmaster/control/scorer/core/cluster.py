@@ -137,7 +137,7 @@ class ScoredCluster:
 
     @property
     def newest(self) -> Life:
-        """Return its own last heartbeat. Without any, return its hub's last measurement."""
+        """Return the cluster's last heartbeat, else the hub's last measurement."""
         return self.life if self.life.seen_s is not None else self._measured
 
     @property
@@ -163,8 +163,8 @@ class ScoredCluster:
         return iter(list(self._nodes))
 
     def saw_life(self, stored_at_s: float, now_s: float) -> None:
-        """Note a fact's store time as a heartbeat. A time ahead of our own clock is cut, because it
-        would keep a silent cluster fresh for too long.
+        """Note a fact's store time as a heartbeat. A time ahead of our clock is cut, because a
+        silent cluster would stay fresh too long.
         """
         seen_s = min(stored_at_s, now_s)
         if self.life.seen_s is None or seen_s > self.life.seen_s:
@@ -189,7 +189,7 @@ class ScoredCluster:
         return SOMETHING
 
     def on_membership(self, fact: Membership, stored_at_s: float, now_s: float) -> Changed:
-        """Take the hub's measurement. Its age is that of the observation, which precedes the
+        """Take the hub's measurement. The age counts from the observation, before the
         publication.
         """
         before = self._membership
@@ -233,8 +233,8 @@ class ScoredCluster:
         return self._assess(node, mix)
 
     def recall_closed(self, closed: Mapping[str, tuple[ClosedGpu, ...]], mix: Mix) -> None:
-        """Keep the GPUs closed that the newest score lists as closed, until telemetry of their node
-        arrives. A start of the scorer must not make a faulty GPU look healthy.
+        """Keep the GPUs closed in the newest score closed until telemetry of their node arrives. A
+        start of the scorer must not make a faulty GPU look healthy.
         """
         self._closed_before = closed
         for name in closed:

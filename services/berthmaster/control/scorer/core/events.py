@@ -35,8 +35,8 @@ class ScoreSeen(msgspec.Struct, frozen=True):
 
 
 class FactForgotten(msgspec.Struct, frozen=True):
-    """The bus no longer has this fact, which was deleted, though no reporter deletes facts. Or a
-    membership has no measured capacity, as most do not.
+    """The bus no longer has this fact (no reporter deletes facts), or a membership has no measured
+    capacity (the usual case).
     """
 
     cluster: str

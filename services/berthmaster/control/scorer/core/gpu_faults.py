@@ -56,7 +56,7 @@ class GpuState(msgspec.Struct, frozen=True):
 
 
 def recalled(gpu: ClosedGpu) -> GpuState:
-    """Return the state that an earlier scorer published."""
+    """Return the state published by an earlier scorer."""
     return GpuState(fault=gpu.fault, since_s=gpu.since_s, reason=gpu.reason)
 
 
@@ -85,7 +85,7 @@ def follow(
 
 
 def unseen(state: GpuState) -> GpuState | None:
-    """Return the state of a GPU that is missing in its node's telemetry."""
+    """Return the state of a GPU missing in its node's telemetry."""
     if state.fault is None:
         return None
     return msgspec.structs.replace(state, well_since_s=None, slow_since_s=None)

@@ -53,7 +53,7 @@ class NotBelieved(msgspec.Struct, frozen=True):
 
 
 class _PodSet(msgspec.Struct, frozen=True):
-    """The fields of a pod set that the mix uses, with the defaults of the whole."""
+    """The fields of a pod set for the mix, with the defaults of the whole."""
 
     count: int = 1
     cpu_milli: int = 1000
@@ -140,7 +140,7 @@ class Intake:
         return ScoreSeen(fact) if self._shard.owns(fact.cluster) else None
 
     def gone(self, subject: str) -> FactForgotten | None:
-        """Return the event of a fact that the bus no longer has under this subject."""
+        """Return the event of a fact removed under this subject."""
         return self._facts.pop(subject, None)
 
     def submitted(self, data: bytes, stored_at_s: float) -> WorkloadSubmitted | NotBelieved:

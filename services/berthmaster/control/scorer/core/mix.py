@@ -1,4 +1,4 @@
-"""The typical job mix: the pods that jobs request. Fragmentation is measured against the mix. Pure.
+"""The typical job mix: the pods of jobs' requests. Fragmentation is measured against the mix. Pure.
 
 Pods of submitted workloads are counted by shape, with a half-life. The typical mix is the most
 popular shapes up to 95 % of the pods, as FGD defines it. Pods without GPUs are left out, because
@@ -17,7 +17,7 @@ _REBASE_HALF_LIVES: Final = 64.0  # before weights leave the range of floats
 
 
 class PodSetLike(Protocol):
-    """The fields of a pod set that the mix uses."""
+    """The fields of a pod set for the mix."""
 
     @property
     def count(self) -> int: ...

@@ -104,8 +104,9 @@ class Life(msgspec.Struct, frozen=True):
     interval_s: float = 0.0
 
     def limits(self, rules: ScoringRules) -> tuple[float, float]:
-        """Return the ages at which the cluster is stale and withdrawn. An announced long interval
-        is allowed three times, so that a slow reporter does not look dead.
+        """Return the ages at which the cluster is stale and withdrawn. A cluster with a long
+        announced interval is stale after three intervals, so that a slow reporter does not look
+        dead.
         """
         stale_after_s = max(rules.stale_after_s, 3 * self.interval_s)
         return stale_after_s, max(rules.withdraw_after_s, 2 * stale_after_s)

@@ -14,8 +14,8 @@ these differences:
 Several scorers may serve one shard. All compute, and only the scorer with ``Led`` returns PutScore,
 under that epoch.
 
-``Agenda`` orders due work: a heap by time whose stale entries are skipped. It is rebuilt when they
-outnumber the live ones.
+``Agenda`` orders due work: a heap by time whose stale entries are skipped. The heap is rebuilt when
+stale entries outnumber live entries.
 """
 
 import heapq
@@ -315,7 +315,7 @@ class Scorer:
             self._after(cluster, changed, "telemetry", now_s)
 
     def _after(self, cluster: ScoredCluster, changed: Changed, kind: str, now_s: float) -> None:
-        """Count a rejected message, and schedule the work that depends on the change."""
+        """Count a rejected message, and schedule the work after the change."""
         if changed.dropped is not None:
             self.dropped[kind, changed.dropped] += 1
             if changed.dropped is Drop.OLD:
@@ -470,8 +470,8 @@ class Scorer:
         )
 
     def _same_as(self, name: str, now_s: float) -> str:
-        """Return the cluster with the same API server while it sends heartbeats, or "". The scorer
-        does not know clusters that operators declared lost, but these are mostly silent.
+        """Return the cluster with the same API server while it sends heartbeats, or "". Operators'
+        declarations of lost clusters are unknown here, but lost clusters are mostly silent.
         """
         first = self._clusters.get(self._twins.first(name))
         if first is None or first.newest.freshness(self._rules, now_s) == "withdrawn":

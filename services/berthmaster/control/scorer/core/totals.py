@@ -5,9 +5,9 @@ Every sum is of whole numbers, so that a removal restores exactly the sum before
 **Nodes.** The free capacity of one node, per resource and per GPU, by its report.
 
 Free = allocatable - withheld - unmanaged - ours. Use of an unlisted GPU is charged to the freest
-GPUs, so that an unclear report never makes a node look emptier. Example: a node lists 8 GPUs of
-which none is in use, and reports 1,000 milli of unmanaged use without an index. The node counts as
-having 7 free GPUs.
+GPUs, so that an unclear report never makes a node look emptier. A node may list fewer GPUs than are
+in use, or report only the number in use. Example: a node lists 8 GPUs of which none is in use, and
+reports 1,000 milli of unmanaged use without an index. The node counts as having 7 free GPUs.
 """
 
 import heapq
@@ -138,7 +138,7 @@ def room_of(report: NodeReport) -> NodeRoom:
 
 
 def _charge(left: list[int], doubt: int) -> int:
-    """Take ``doubt`` from the freest GPUs. Return the amount that none could give."""
+    """Take ``doubt`` from the freest GPUs. Return the rest after all GPUs are empty."""
     while doubt > 0:
         at = max(range(len(left)), key=lambda i: (left[i], i), default=None)
         if at is None or left[at] <= 0:
@@ -335,7 +335,7 @@ class Totals:
         return _amount(self.has)
 
     def node_has(self) -> Amount:
-        """Return the maximum of each resource that one node has."""
+        """Return the maximum of one node, for each resource."""
         return _amount([largest.value() for largest in self.largest_has])
 
     def cluster_free(self) -> Amount:
@@ -343,8 +343,8 @@ class Totals:
         return _amount(self.free)
 
     def node_free(self) -> Amount:
-        """Return the maximum of each resource that is free on one usable node, each resource alone,
-        at least 0.
+        """Return the maximum free amount on one usable node, for each resource alone, at least
+        0.
         """
         return _amount([largest.value() for largest in self.largest_free])
 

@@ -4,8 +4,8 @@
 
     {"currency": "EUR", "gpu_hour": {"H100": 2.9, "A100-80GB": 1.6}, "other": 0.5}
 
-Models have the names that nodes report. ``other`` is the price of all other models. Without it they
-have no price, and a report shows their hours.
+Models have the names that nodes report. ``other`` is the price of all other models. Without
+``other`` a report shows the hours of models without a price.
 """
 
 from typing import Annotated
