@@ -1,6 +1,6 @@
 """Detects damage of a log by the services' high-water marks. Pure.
 
-A mark records the log's incarnation, its last sequence, and a digest of that message. Example: a
+A mark records the log's incarnation, last sequence, and a digest of the last message. Example: a
 mark says that WORKLOADS of incarnation a3 reached 930, digest 5f. The log is damaged if
 
 - the stream is missing, or of an incarnation that did not replace a3,
@@ -32,7 +32,7 @@ class StreamState(NamedTuple):
 
     incarnation: str
     last: int
-    # incarnations that `berth recover` has replaced by this one
+    # incarnations replaced by `berth recover`
     replaces: frozenset[str] = frozenset()
     recovering: bool = False  # `berth recover` is reading the stream
     lost_bytes: int = 0  # bytes that the server could not read from the stream's files
@@ -46,7 +46,7 @@ def digest_of(sequence: int, subject: str, data: bytes) -> str:
 
 
 def damage(stream: str, seen: StreamState | None, marks: Iterable[tuple[StreamMark, str]]) -> str:
-    """Return why the stream does not match these marks, each with its service; "" = no damage.
+    """Return why the stream does not match the services' marks; "" = no damage.
 
     Only the server's stream state is compared. For messages see ``to_compare``.
     """
@@ -70,7 +70,7 @@ def damage(stream: str, seen: StreamState | None, marks: Iterable[tuple[StreamMa
 def to_compare(
     stream: str, seen: StreamState, marks: Iterable[tuple[StreamMark, str]]
 ) -> list[StreamMark]:
-    """Return the marks whose message to compare, one per sequence and digest."""
+    """Return the marks with messages to compare, without duplicates of a sequence and digest."""
     found = {
         (mark.sequence, mark.digest): mark
         for mark, _ in marks
@@ -87,9 +87,9 @@ def is_another(mark: StreamMark, subject: str, data: bytes) -> bool:
 def may_be_removed(mark: StreamMark, other: str) -> bool:
     """Return whether the archivist may have removed the marked message.
 
-    ``other``: the subject of another message that is left; "" = none. For a decision, this is the
-    newest decision of its chain. For an event, this is any event of its workload. The archivist
-    removes a decision when another follows, and the events of a workload after its ending.
+    ``other``: the subject of a remaining message; "" = all are gone. For a decision, the newest one
+    of the chain. For an event, any event of the workload. The archivist removes a decision when
+    another follows, and the events of a workload after the ending.
     """
     if is_decision(mark.subject):
         return bool(other)
@@ -100,7 +100,7 @@ def may_be_removed(mark: StreamMark, other: str) -> bool:
 
 
 def is_replaced(seen: Mapping[str, StreamState], own: Sequence[StreamMark]) -> bool:
-    """Return whether `berth recover` has replaced one of these streams."""
+    """Return whether `berth recover` has replaced any of the marked streams."""
     return any(
         (now := seen.get(mark.stream)) is not None and mark.incarnation in now.replaces
         for mark in own
@@ -108,5 +108,5 @@ def is_replaced(seen: Mapping[str, StreamState], own: Sequence[StreamMark]) -> b
 
 
 def by_service(marks: Iterable[LogMark]) -> list[tuple[StreamMark, str]]:
-    """Return the marks of all services, each with its service."""
+    """Return the marks of all services, with the service's name."""
     return [(one, mark.service) for mark in marks for one in mark.streams]

@@ -1,7 +1,7 @@
 """Input of a decider: the log, facts of the fleet, and operators' settings, decoded once.
 
 Every decider (the resolver, the MultiKueue reconciler) folds the same three streams. Unreadable
-messages become dead letters. An unreadable event freezes its workload. An unreadable decision of
+messages become dead letters. An unreadable event freezes the workload. An unreadable decision of
 the decider's own cell stops all its decisions, since a newer decider is running.
 """
 
@@ -48,10 +48,10 @@ class Decider(Protocol):
         """Handle an event of the log, in order. ``void``: the content names another workload."""
 
     def on_unreadable(self, tenant: str, workload_id: str, sequence: int, why: str) -> None:
-        """Handle an event that this reader cannot decode."""
+        """Handle an undecodable event."""
 
     def on_unreadable_decision(self, sequence: int, why: str) -> None:
-        """Handle a decision of the own cell that this reader cannot decode."""
+        """Handle an undecodable decision of the own cell."""
 
     def on_decision(self, decision: Decision, sequence: int) -> None: ...
 

@@ -1,7 +1,7 @@
 """The streams of a decider: the log, facts of the fleet, operators' settings, and the log's guard.
 
-The three deciders (resolver, MultiKueue reconciler, Karmada) share this class. They may decide
-while ``whole`` is True: the log is undamaged, and all three streams have been read to their ends.
+The three deciders (resolver, MultiKueue reconciler, Karmada) share this class. A decider may decide
+while ``whole`` is True: the log is undamaged, and all three streams have been read to the end.
 """
 
 from collections.abc import Callable, Sequence
@@ -34,9 +34,9 @@ class Feed:
         on_ready: Callable[[str], None] = lambda _: None,
         follows: Sequence[str] = FOLLOWED[WORKLOADS],
     ) -> None:
-        """``name``: of the service. ``mark``: the name of its high-water mark, if different.
-        ``on_gone``: called with the subject of a fact that a listing no longer found. ``on_ready``:
-        called with "log", "fleet" or "control" once that stream has been read to its end.
+        """``name``: of the service. ``mark``: the name of the high-water mark, if different.
+        ``on_gone``: called with the subject of a fact missing in a new listing. ``on_ready``:
+        called with "log", "fleet" or "control" once the stream has been read to the end.
         """
         self._ctx = ctx
         self._conn = conn
@@ -61,7 +61,7 @@ class Feed:
 
     @property
     def has_read(self) -> bool:
-        """Return whether all three streams have been read to their ends."""
+        """Return whether all three streams have been read to the end."""
         return all(self.caught_up.values())
 
     async def begin(self) -> bool:

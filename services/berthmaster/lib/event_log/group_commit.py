@@ -1,10 +1,9 @@
 """Group commit of single appends: under load, many writers share one sync to disk.
 
-A synced append costs the server about as much as a synced batch of a hundred. While few appends
-wait, they are sent one by one. When more wait, all of them are sent as one atomic batch, each event
-with its own guard. The server refuses a batch if one guard fails, and each event is then tried
-alone. So an append has the same outcome as without a group. All writers of one connection share a
-group.
+A synced append costs the server about as much as a synced batch of a hundred. Few waiting appends
+are sent singly. More are sent as an atomic batch, in which each event has a guard. The server
+refuses a batch if a guard fails, and each event is then tried alone. So an append has the same
+outcome as without a group. All writers of one connection share a group.
 """
 
 import asyncio
@@ -17,15 +16,15 @@ from berthmaster.lib.messages.workload import WorkloadEvent
 from berthmaster.lib.nats.connection import Connection
 from berthmaster.lib.nats.errors import BusError
 
-SINGLES_IN_FLIGHT: Final = 12  # above this, waiting for a batch costs less than a single append
+SINGLES_IN_FLIGHT: Final = 12  # above, waiting for a batch costs less than a single append
 BATCH_EVENTS: Final = 200
 BATCHES_IN_FLIGHT: Final = 2
-MAX_WAITING: Final = 20_000  # appends; above this, callers wait before they queue
+MAX_WAITING: Final = 20_000  # appends; above, callers wait before queueing
 _Entry = tuple[WorkloadEvent, "asyncio.Future[Outcome]"]
 
 
 class GroupCommit:
-    """``append`` like EventLog's, batched with all others on this connection."""
+    """``append`` like EventLog's, batched with all other appends on the connection."""
 
     def __init__(self, log: EventLog) -> None:
         self._log = log
@@ -36,7 +35,7 @@ class GroupCommit:
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def append(self, event: WorkloadEvent, *, in_doubt: bool = False) -> Outcome:
-        """Store one event if its aggregate is still at ``event.after``. Raises TooLarge.
+        """Store an event if the aggregate is still at ``event.after``. Raises TooLarge.
 
         ``in_doubt``: the event was sent before with an unknown outcome. After a refused batch each
         event is settled alone anyway.
@@ -96,7 +95,7 @@ class GroupCommit:
 
 
 def shared_group_commit(conn: Connection, *, settle_limit_s: float | None = None) -> GroupCommit:
-    """Return this connection's group, created at the first call with that call's time limit."""
+    """Return the connection's group, created at the first call with the time limit of the call."""
     known = conn.parts.get(GroupCommit)
     if not isinstance(known, GroupCommit):
         limit_s = SETTLE_LIMIT_S if settle_limit_s is None else settle_limit_s

@@ -1,25 +1,25 @@
-"""Stops a service while its log is not the one that the service has read or written.
+"""Stops a service while the log differs from the log that the service has read or written.
 
 ``LogGuard`` has ``begin`` (compare before the service reads), ``run`` (compare from then on),
-``sound`` and ``why`` (may the service decide?). The comparison itself is in damage.py, its
-high-water marks in marks.py.
+``sound`` and ``why`` (may the service decide?). The comparison is in damage.py. The high-water
+marks are in marks.py.
 
-Example: the resolver has read WORKLOADS up to 930 when the server restarts and loses its newest
+Example: the resolver has read WORKLOADS up to 930 when the server restarts and loses the newest
 block.
 
-    0.0 s   the connection is lost at 930: nothing is decided until the logs are compared
-    0.4 s   reconnected. The log ends at 512, below 930. A new leader may not see all messages yet.
-    1.4 s   the log still ends at 512: damaged. The resolver is not ready, and gives the reason.
+    0.0 s   reconnected: the resolver decides nothing until the logs are compared
+    0.1 s   the log ends at 512, below 930. A new leader may not see all messages yet.
+    1.1 s   the log still ends at 512: damaged. The resolver is not ready, and reports the reason.
 
 Rules:
 
 - At ``begin``, at each connection and while damaged, the logs are compared with the marks of all
-  services. Otherwise they are compared with the service's own mark, every second.
+  services. Otherwise the service compares them with the own mark, every second.
 - While a log is damaged, the service is not ready, decides and stores nothing, and reports why.
   Executors keep their jobs running.
 - When `berth recover` has built another log, ``run`` raises StreamReplaced. The service then folds
   the new log from its beginning.
-- A service stores its mark only while the logs are undamaged.
+- A service stores a mark only while the logs are undamaged.
 """
 
 import asyncio
@@ -180,8 +180,8 @@ class LogGuard:
         self._report()
 
     def _newest(self) -> list[StreamMark]:
-        """Return a mark of the last message that this service has read or written, of the same
-        stream incarnation as its previous mark.
+        """Return a mark of the last message read or written by the service, of the same stream
+        incarnation as the previous mark.
         """
         known = self._own.get(WORKLOADS)
         if known is None or self._last is None or self._last[0] <= known.sequence:

@@ -51,9 +51,7 @@ _INFO: Final = msgspec.json.Decoder(_Info)
 
 
 async def read_stream_state(conn: Connection, stream: str) -> StreamState | None:
-    """Return the state of a stream as the server reports it; None = no such stream. Raises
-    BusError.
-    """
+    """Return the state of a stream as reported by the server; None = not found. Raises BusError."""
     info = await find_stream(conn, stream)
     if info is None:
         return None
@@ -114,7 +112,7 @@ async def store_mark(conn: Connection, mark: LogMark, folder: Path | None) -> No
 
 async def restore_mark(conn: Connection, service: str, folder: Path) -> None:
     """Restore a service's mark from the folder to a bus that has lost the mark. `berth recover`
-    looks up there which log the new one replaces. Raises BusError, OSError.
+    reads the mark to find the replaced log. Raises BusError, OSError.
     """
     for raw in _read_files(folder, f"log-{service}.json"):
         if await last_message(conn, LEASES, subjects.log_mark(service)) is None:
@@ -124,7 +122,7 @@ async def restore_mark(conn: Connection, service: str, folder: Path) -> None:
 async def check(
     conn: Connection, stream: str, marks: list[tuple[StreamMark, str]]
 ) -> tuple[StreamState | None, str]:
-    """Return a stream's state, and its damage by these marks ("" = none). Raises BusError."""
+    """Return a stream's state, and the damage by these marks; "" = undamaged. Raises BusError."""
     seen = await read_stream_state(conn, stream)
     if (why := damage(stream, seen, marks)) or seen is None:
         return seen, why

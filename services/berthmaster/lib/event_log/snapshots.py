@@ -1,14 +1,15 @@
 """Snapshots in the object store, so that a service starts from a snapshot, not from the first
 event.
 
-A snapshot is an ordinary object of the NATS object store: chunks under one subject, then one
-message with their name, size and digest. So a half-written object is invisible. The last few
-snapshots of a name rotate through a fixed number of slots.
+A snapshot is an ordinary object of the NATS object store: chunks under a subject, then a message
+with name, size and digest. So a half-written object is invisible. The last few snapshots of a name
+rotate through a fixed number of slots.
 
 Example: ``keep=2`` uses the slots ``resolver.0`` and ``resolver.1``. The third save overwrites
 ``resolver.0``. If ``resolver.0`` is then damaged, ``load`` returns ``resolver.1``.
 
-``load`` verifies the digest. A snapshot only saves time, so none is better than a wrong one.
+``load`` verifies the digest. A snapshot only saves time, so a missing snapshot is better than a
+wrong snapshot.
 """
 
 import asyncio
@@ -172,7 +173,7 @@ async def _put(
 
 
 async def _read(conn: Connection, found: _Object) -> bytes | None:
-    """Return the object's bytes, or None if they differ from the saved ones."""
+    """Return the object's bytes, or None if the digest or size differs."""
     if not 0 <= found.size <= MAX_BYTES:
         return None
     parts: list[bytes] = []
@@ -194,7 +195,7 @@ async def _read(conn: Connection, found: _Object) -> bytes | None:
 async def _clear_away(
     conn: Connection, name: str, used: set[str], replaced: _Object | None
 ) -> None:
-    """Delete the chunks of the replaced snapshot, and those of crashed writers of this name."""
+    """Delete the chunks of the replaced snapshot and of crashed writers of the same name."""
     stale = [replaced.nuid] if replaced is not None and replaced.nuid not in used else []
     try:
         raw = await conn.api(f"STREAM.INFO.{SNAPSHOTS}", {"subjects_filter": _chunk_subject(">")})
@@ -207,5 +208,5 @@ async def _clear_away(
                     stale.append(nuid)
         for nuid in stale:
             await conn.api(f"STREAM.PURGE.{SNAPSHOTS}", {"filter": _chunk_subject(nuid)})
-    except BusError as error:  # they only occupy space, until the next save
+    except BusError as error:  # old chunks only occupy space, until the next save
         conn.log.warning("old snapshots not deleted", name=name, why=str(error))

@@ -1,10 +1,9 @@
 """Reads the event histories of many workloads at once, each as complete as if read alone.
 
-One request returns the last message of every subject of all requested workloads. A replica that is
-behind may answer, and the answer has only one message of a subject with several. So the leader's
-index is read for each workload afterwards. Example: the index has one message each under two
-subjects, and the batch brought these two: the history is complete. Otherwise this history is read
-alone.
+One request returns the last message of every subject of all requested workloads. A lagging replica
+may answer, and the answer has only the last message of a subject with several. So the leader's
+index is read for each workload afterwards. Example: the index has a message each under two
+subjects, and the batch returned both: the history is complete. Otherwise the history is read alone.
 """
 
 import asyncio
@@ -24,8 +23,9 @@ from berthmaster.lib.nats.stream_reads import GET_TIMEOUT_S
 from berthmaster.lib.nats.streams import WORKLOADS
 
 ASK: Final = f"DIRECT.GET.{WORKLOADS}"
-AT_ONCE: Final = 64  # histories: some hundred messages, while others wait for the same replica
-MOST: Final = 1024  # messages that the server returns for one request
+# histories: some hundred messages, while other readers wait for the same replica
+AT_ONCE: Final = 64
+MOST: Final = 1024  # maximum number of messages in an answer
 END_OF_BATCH: Final = "204"
 PAUSE_S: Final = 30.0  # after a failed batch; meanwhile each history is read alone
 
@@ -80,7 +80,7 @@ class StoryReader:
                 each.found.cancel()
 
     async def _together(self, names: set[Name]) -> dict[Name, list[Message]]:
-        """Return the histories of one request; none on failure, so that each is read alone."""
+        """Return the histories of a request; empty on failure, so that each is read alone."""
         loop = asyncio.get_running_loop()
         if loop.time() < self._next_s:
             return {}

@@ -1,14 +1,14 @@
 """The event log: guarded appends to workload aggregates, and atomic commits of decisions.
 
-Every write has a guard: the sequence on which it was decided. The server stores the write only if
-that is still the aggregate's last one. So a write may be repeated safely. After a lost
-acknowledgement the leader's last message decides. Example: an event with ``after=40`` was sent
-without an answer.
+Every write has a guard: the last sequence that the writer knew. The server stores the write only if
+the aggregate still ends there. So a write may be repeated safely. After a lost acknowledgement the
+first event after the guard's sequence decides the outcome. Example: an event with ``after=40`` was
+sent without an answer.
 
-    last message             outcome
-    40                       not stored: tried again
+    first event after 40     outcome
+    missing                  not stored: tried again
     47, the same bytes       stored under 47
-    47, another event        refused, since this one can never be stored
+    47, another event        refused, since the write can never be stored
 """
 
 import asyncio
@@ -92,7 +92,7 @@ class EventLog:
         self._try_s = min(TRY_TIMEOUT_S, settle_limit_s)
 
     async def append(self, event: WorkloadEvent, *, in_doubt: bool = False) -> Outcome:
-        """Store one event if its aggregate is still at ``event.after``. Raises TooLarge.
+        """Store an event if the aggregate is still at ``event.after``. Raises TooLarge.
 
         Returns Unknown only after the time limit: reload before the next decision. ``in_doubt``:
         the event was sent before with an unknown outcome.
@@ -106,8 +106,8 @@ class EventLog:
             return await self._conn.store(subject, data, timeout_s=self._try_s, headers=headers)
 
         async def ours(limit_s: float) -> int | None:
-            """Return the event's sequence if stored, None if not (yet). Raise _Lost if the first
-            event behind the guard's sequence is another one: this one can never be stored.
+            """Return the event's sequence if stored, None if not (yet). Raise _Lost if another
+            event is the first behind the guard's sequence: this event can never be stored.
             """
             last = await last_message(self._conn, WORKLOADS, guard, timeout_s=limit_s)
             if last is None or last.sequence <= event.after:
@@ -115,7 +115,7 @@ class EventLog:
             if last.data == data:
                 return last.sequence
             # Another event follows. The whole history costs the server less than a search for the
-            # aggregate's next message, which walks through all that others stored since.
+            # aggregate's next message, which walks through all events stored since.
             for message in await self.story(event.tenant, event.id, timeout_s=limit_s):
                 if message.sequence > event.after:
                     if message.data == data:
@@ -126,7 +126,7 @@ class EventLog:
         return await self._settled(event.after, once, ours, in_doubt=in_doubt)
 
     async def append_together(self, events: Sequence[WorkloadEvent]) -> list[Outcome] | None:
-        """Try to store events of different workloads as one batch, each with its own guard. Raises
+        """Try to store events of different workloads as a batch, each with a guard. Raises
         TooLarge.
 
         None: the outcome is unknown, or not all was stored. Then append each event ``in_doubt``.
@@ -136,7 +136,7 @@ class EventLog:
             guard = subjects.aggregate(event.tenant, event.id)
             parts.append((event_subject(event), encode(event), _guarded(guard, event.after)))
         if len({guarded[GUARD_SUBJECT] for _, _, guarded in parts}) < len(parts):
-            # two events of one workload: the later one depends on an event not stored yet
+            # two events of the same workload: the second depends on an event not stored yet
             return None
         for _, body, headers in parts:
             self._conn.check_size(body, headers | _BATCH_HEADERS)
@@ -147,7 +147,7 @@ class EventLog:
         return [Stored(last - len(parts) + number) for number in range(1, len(parts) + 1)]
 
     async def commit(self, decision: Decision, events: Sequence[WorkloadEvent]) -> Outcome:
-        """Store a decision and its events, all or nothing, each with its guard.
+        """Store a decision and the events, all or nothing, each with a guard.
 
         ``events`` are of different workloads. Raises TooLarge, and ValueError above MAX_BATCH.
         """
@@ -183,9 +183,9 @@ class EventLog:
         """Try until the outcome is certain, or the time limit passes.
 
         After a try without an answer, the write may be stored or still in flight. The next try may
-        then be refused because of this very write. From then on only the messages behind ``after``
+        then be refused because of the same write. From then on only the messages behind ``after``
         decide the outcome, never a refusal alone. Nothing is written again until the stream has
-        been read, so that a server that is behind gets no more work.
+        been read, so that a lagging server gets no more work.
         """
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self._settle_limit_s
@@ -235,7 +235,7 @@ class EventLog:
 
         ``timeout_s``: of each request. A caller that retries should wait longer each time. The
         stream's index names the subjects with messages. Asking for the next message of the whole
-        aggregate instead would walk through all that others wrote in between.
+        aggregate instead would walk through all events written in between.
         """
         while True:
             counts = await self.counts(tenant, workload_id, timeout_s=timeout_s)
@@ -264,7 +264,7 @@ class EventLog:
         return _SUBJECTS.decode(raw).state.subjects or {}
 
     async def _under(self, subject: str, count: int, timeout_s: float) -> list[Message]:
-        """Return all messages of one subject, nearly always one."""
+        """Return all messages of a subject, nearly always a single message."""
         last = await last_message(self._conn, WORKLOADS, subject, timeout_s=timeout_s)
         if last is None:
             return []
