@@ -2,8 +2,7 @@
 
 Durable consumers feed one core, and this module performs the core's instructions. Any number of
 archivists share the consumers. A message is acknowledged after its task. A message that is not due
-is
-returned until then. Endings are due in the order of the stream, so the few messages that the
+is returned until then. Endings are due in the order of the stream, so the few messages that the
 consumer holds back are always the next ones.
 
 Removed events cannot be restored, and archived histories count as complete. So the archivist does

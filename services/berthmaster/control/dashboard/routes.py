@@ -1,9 +1,8 @@
 """The page's routes: the answer to each request of a browser.
 
 All data is under /api/, and each answer depends on the user. Data without access is "not found",
-like
-data that does not exist. Requests with a change must come from the page itself: a browser reports
-the origin of a request, and other pages are refused.
+like data that does not exist. Requests with a change must come from the page itself: a browser
+reports the origin of a request, and other pages are refused.
 """
 
 import asyncio

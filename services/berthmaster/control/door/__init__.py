@@ -2,5 +2,5 @@
 
 The door folds the log and mirrors the facts. A cluster gets data about itself only. The door checks
 an agent's report against the log before storing the report. Replicas need no agreement, because the
-NATS server compares the sequence that the check was made on.
+NATS server compares the sequence behind the check.
 """

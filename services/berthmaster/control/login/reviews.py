@@ -1,8 +1,7 @@
 """Check a ServiceAccount's token at the cluster's API server (TokenReview).
 
 A token thus ends with its pod and its ServiceAccount. The server must confirm our audience: a
-server
-without support for audiences only confirms a token for itself.
+server without support for audiences only confirms a token for itself.
 """
 
 from pathlib import Path

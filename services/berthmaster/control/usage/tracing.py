@@ -1,8 +1,7 @@
 """Send spans to an OpenTelemetry collector, by OTLP over HTTP, from a separate thread.
 
 The queue between the service and the thread is bounded. A slow or unreachable collector costs
-spans,
-which the metric `spans` counts. The service never waits. OpenTelemetry's own variables
+spans, which the metric `spans` counts. The service never waits. OpenTelemetry's own variables
 (OTEL_EXPORTER_OTLP_HEADERS, OTEL_EXPORTER_OTLP_CERTIFICATE) apply to the exporter.
 """
 

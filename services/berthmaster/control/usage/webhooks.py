@@ -8,8 +8,7 @@
      "private_hosts": ["hooks.corp.example"]}
 
 The service sends to the addresses in this file only. A missing selector selects everything. Keys
-are
-in files of their own.
+are in files of their own.
 """
 
 from typing import Annotated, Final, Literal

@@ -9,11 +9,9 @@ the stored state:
 
 - The archive only grows. After a crash, or by two archivists, a history may be written twice, and
   readers take the first copy of each event. The first copy is complete, because removal waits for
-  its
-  confirmation. A process does not write again what it has seen confirmed.
+  its confirmation. A process does not write again what it has seen confirmed.
 - Events before the ending are removed by their sequences, so the tombstone stays, whatever was
-  stored
-  since. A workload whose ending was not applied is not changed.
+  stored since. A workload whose ending was not applied is not changed.
 - ``submitted`` is removed first, then void events, then the rest, oldest first. A reader in between
   recognises the partial history of an ended workload by the missing events (see lifecycle.fold).
   Example: 40 (after=30) was applied and 50 (after=30) lost its race. With only 40 removed, a reader
@@ -23,8 +21,7 @@ the stored state:
 - A history with a second ``submitted`` or ending, which lost its race, is archived and stays in the
   log: a partial removal would make that event look like the beginning or the end.
 - A decision is removed only if a later readable one follows. Each chain keeps its last decision,
-  and
-  an unreadable decision keeps the place that its predecessor shows.
+  and an unreadable decision keeps the place that its predecessor shows.
 """
 
 from collections.abc import Generator, Iterator, Sequence

@@ -4,8 +4,7 @@ Two kinds of state exist. Data that changes by itself is on the board, which all
 Details of one job or node are made on request (details.py).
 
 - Nothing here is the truth. A lost sample, a late fact or an unreadable event makes a page older,
-  but
-  never silently wrong: ages are shown.
+  but never silently wrong: ages are shown.
 - Every document has an audience (board.py). Documents with the jobs of several tenants, or their
   placements, are for users with access to all tenants.
 - All state that depends on others' messages is bounded.

@@ -2,14 +2,13 @@
 
 Each cluster has a queue, and the queues are served in turn. Work in flight and waiting work are
 bounded for each cluster. Stored and forwarded messages have a rate limit, checked by size before
-decoding. Example: at 1 MiB/s of usage metrics the door decodes no more than that of one cluster,
-for
-any amount its agent sends.
+decoding. Example: at 1 MiB/s of usage metrics the door decodes at most 1 MiB/s of a cluster, for
+any amount sent.
 
 **Facts.** The last value of every fact by cluster, for the agents' requests.
 
-A fact is kept as stored. As in every mirror, a fact with an older stamp than the known one is
-dropped, and a new list removes the facts that it does not name. The facts of a cluster are bounded,
+A fact is kept as stored. As in every mirror, a fact with an older stamp than the known fact is
+dropped, and a new list removes the facts missing in the list. The facts of a cluster are bounded,
 because an endless number would fill the memory of every reader.
 """
 

@@ -1,15 +1,13 @@
 """The door's answers. Pure: the log, the facts, requests and the time are passed in.
 
-- A cluster gets data about itself only, and reports about itself only. The cluster is the one in
-  the
-  request's subject. NATS permissions tie this subject to the cluster's key. The door compares each
-  message with the subject.
+- A cluster gets data about itself only, and reports about itself only. The subject of a request
+  names the cluster, and NATS permissions tie the subject to the cluster's key. The door compares
+  each message with the subject.
 - A cursor is a sequence of a named log. Example: the log is X, and hints are kept from 900 on. A
   cursor 950 of X gets the hints after 950. A cursor 800 of X, or any cursor of log Y, gets a list
-  of
-  all open workloads.
+  of all open workloads.
 - A request that names a later sequence than the door has read waits. No answer is older than the
-  view that the agent has seen.
+  agent's view.
 """
 
 from collections.abc import Sequence

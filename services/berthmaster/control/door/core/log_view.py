@@ -3,18 +3,17 @@
 - Only open workloads are kept. An unknown workload is open nowhere, because the log was read from
   its beginning. The newest endings are remembered, so that a late event opens no workload again.
 - A cluster gets hints about: placements, cancel requests, evictions, changes of the number of pods,
-  and endings that its executor did not write.
+  and endings from other writers than its executor.
 - For jobs by way of a hub's Kueue the cluster gets no hints. Its agent may ask which job the pods
   belong to, and may report progress and checkpoints.
 - Hints are kept for a window, for followers. Later requests get the list of open workloads. The
-  list
-  is the full state, so no missed event stays unknown.
+  list is the full state, so no missed event stays unknown.
 - A cluster's events of one workload are bounded in number and size, because all share the log.
-- A cluster's agent reports usage and ends of logs of attempts that are or were in its cluster.
+- A cluster's agent reports usage and ends of logs of the cluster's current and former attempts.
   Example: attempt 1 of acme/train left red, attempt 2 runs on blue. Red may send the last usage
   message and the end of the log of attempt 1, and nothing of attempt 2.
-- A workload is frozen after an unreadable event, or an event with missing ones before. Nothing is
-  done about a frozen workload until its ending.
+- A workload is frozen after an unreadable event, or an event behind missing events. Nothing is done
+  about a frozen workload until its ending.
 """
 
 from collections import OrderedDict, deque

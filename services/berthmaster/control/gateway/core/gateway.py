@@ -1,8 +1,7 @@
 """The gateway's core: take one event and the time, return instructions. Pure.
 
 Example: ``Requested(ref="g/7", verb="submit")`` returns an ``Append`` with ref g/7. The caller
-stores
-the event and passes ``Answered(ref="g/7")`` in. The core then returns ``Reply(ref="g/7")``.
+stores the event and passes ``Answered(ref="g/7")`` in. The core then returns ``Reply(ref="g/7")``.
 
 Every request is a conversation under its ref. Each outcome leads to exactly one more instruction,
 until this is a Reply, which ends the conversation. The number of conversations is bounded.

@@ -5,15 +5,13 @@ the log: a job is idle, still idle, or no longer idle.
 
 Example: queue research has the limits 2 h and 5 %. From 12:00 on, every message of job train shows
 1 % for the busiest GPU. At 14:00 the gateway records that train is idle since 12:00, and repeats
-this
-every ten minutes if the queue acts on idle jobs. At 14:35 a GPU is at 80 %, and the gateway records
-this at once.
+this every ten minutes if the queue acts on idle jobs. At 14:35 a GPU is at 80 %, and the gateway
+records this at once.
 
 Rules:
 
 - A sample is idle only if all GPUs of all pods were measured, no source contradicts another, and
-  the
-  busiest GPU stayed below the limit.
+  the busiest GPU stayed below the limit.
 - Any other sample, a gap of ``GAP_S`` or a progress report restarts the period. Missing data never
   counts as idle, and withdraws a verdict.
 - Times are the server's. A cluster's clock is never used.

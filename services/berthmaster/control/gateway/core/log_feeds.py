@@ -1,11 +1,9 @@
 """Logs that tenants follow: the buffered chunks of each, and the open requests to agents. Pure.
 
 All followers of one pod share one feed with the newest chunks. A follower that is behind them gets
-a
-``cut`` mark and continues from the oldest. Each follower requests its replies, so a slow one
+a ``cut`` mark and continues from the oldest. Each follower requests its replies, so a slow one
 requests seldom and costs the others nothing. Cursors belong to the log itself (lib/jobs/lines.py),
-so
-any gateway can answer.
+so any gateway can answer.
 """
 
 from collections import OrderedDict, deque

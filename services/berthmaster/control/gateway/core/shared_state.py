@@ -2,8 +2,7 @@
 
 **Dependencies.** A job may wait for other jobs of its tenant. Example: ``train`` depends on
 ``prepare`` until succeeded. When ``prepare`` succeeds, the gateway writes ``released`` for
-``train``.
-If ``prepare`` fails, the gateway cancels ``train``, and the reason names ``prepare``.
+``train``. If ``prepare`` fails, the gateway cancels ``train``, and the reason names ``prepare``.
 
 A job may only depend on jobs submitted before, so no cycle is possible. ``released`` is an event
 because deciders remember no endings and repeat their decisions from the log alone.

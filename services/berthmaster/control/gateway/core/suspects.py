@@ -1,13 +1,11 @@
 """Nodes that fail jobs of all tenants, and the evidence. Pure.
 
 Example: the limit is 3 workloads in an hour. Jobs a, b and c of one tenant lose a GPU on node n1,
-and
-no job succeeds there: n1 is cordoned. If a, b and c exit with an error, n1 is not cordoned, because
-one tenant's faulty program is no fault of a node.
+and no job succeeds there: n1 is cordoned. If a, b and c exit with an error, n1 is not cordoned,
+because one tenant's faulty program is no fault of a node.
 
 - Bad endings are: not started, node lost, GPU lost, and exit with an error. Exits count only if
-  jobs
-  of several tenants exited. Out of memory is the job's own fault.
+  jobs of several tenants exited. Out of memory is the job's own fault.
 - A success on the node clears the evidence.
 - A workload with bad endings on several nodes is no evidence: the common cause is the workload.
 - At most ``MOST_A_CLUSTER`` nodes of a cluster are cordoned within the time, so that no tenant can

@@ -3,8 +3,7 @@
 - Without a rule there is no account. A rule names one whole identity or one value of one claim.
   There are no patterns.
 - A client names the wanted account. Example: two clusters have issuers with the same name, as
-  kubeadm
-  gives to all. Each issuer is asked only for the accounts in its rules.
+  kubeadm gives to all. Each issuer is asked only for the accounts in its rules.
 - A text from an unauthenticated client is compared and never shown.
 """
 

@@ -1,10 +1,9 @@
 """When a GPU is closed to new pods because of its telemetry, and when opened. Pure.
 
 ``follow`` takes one sample of one GPU. A lost GPU, or one with uncorrectable memory errors, is
-closed
-at once. A GPU throttled by its own hardware is closed after ``throttle_s``. A closed GPU opens
-after
-``heal_s`` of healthy samples without a gap. Missing telemetry proves nothing, neither way.
+closed at once. A GPU throttled by its own hardware is closed after ``throttle_s``. A closed GPU
+opens after ``heal_s`` of healthy samples without a gap. Missing telemetry proves nothing, neither
+way.
 
 Example (heal_s=600): lost at 12:00, closed. Healthy at 12:10, and at 12:15 telemetry is missing for
 a minute. Healthy from 12:16 on: the GPU opens at 12:26.

@@ -30,8 +30,7 @@ class ScoringRules(msgspec.Struct, frozen=True, kw_only=True):
     dead_band: float = 1.0  # smaller changes in points (percent of capacity) are not stored at once
     future_limit_s: float = 300.0  # a node's clock may be this far ahead of the server's
     # Capacity with score 100. 0 = the largest cluster or node of the fleet, rounded up to 1, 2 or 5
-    # x
-    # 10^n, so that one node more or less does not move every score.
+    # x 10^n, so that one node more or less does not move every score.
     cluster_full_scale: Amount = Amount(0, 0, 0, 0)
     node_full_scale: Amount = Amount(0, 0, 0, 0)
     mix_half_life_s: float = 3600.0  # after which a submitted pod counts half in the typical mix

@@ -149,9 +149,8 @@ def cluster_score(
     """Return the score as of now.
 
     ``expected_nodes``: number of nodes in the cluster's profile. ``room``: the hub's measurement of
-    a
-    cluster that does not report itself. ``same_as``: name of the cluster with the same API server,
-    whose score has the capacity. ``closed_gpus``: by node, for any freshness.
+    a cluster that does not report itself. ``same_as``: name of the cluster with the same API
+    server, whose score has the capacity. ``closed_gpus``: by node, for any freshness.
     """
     freshness = "withdrawn" if same_as else life.freshness(rules, now_s)
     age_s = round(life.age_s(now_s), 3)

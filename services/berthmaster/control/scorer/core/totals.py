@@ -72,9 +72,8 @@ def faulty_indices(report: NodeReport, faulty: Set[str]) -> tuple[int, ...]:
     """Return the GPUs of a report that telemetry found faulty. ``faulty``: their keys.
 
     A device plugin only counts its GPUs. The GPUs that the plugin itself reports as unhealthy are
-    among
-    the faulty ones, so only faulty GPUs beyond their number are returned. Example: of 8 GPUs one is
-    unhealthy by the plugin, and telemetry reports #3 as lost: the same GPU.
+    among the faulty ones, so only faulty GPUs beyond their number are returned. Example: of 8 GPUs
+    one is unhealthy by the plugin, and telemetry reports #3 as lost: the same GPU.
     """
     if not faulty:
         return ()

@@ -1,8 +1,7 @@
 """Addresses that a webhook may have. Pure.
 
 The poster resolves a name once, checks each address here, and connects to a checked address. A
-later
-answer of a name server therefore has no effect. Only `kind` knows special ranges. Example:
+later answer of a name server therefore has no effect. Only `kind` knows special ranges. Example:
 168.63.129.16 (Azure's host agent) and ::ffff:169.254.169.254 are `NEVER`, 10.0.0.1 and fec0::1 are
 `PRIVATE`, 8.8.8.8 is `PUBLIC`.
 """

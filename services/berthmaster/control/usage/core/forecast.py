@@ -2,8 +2,7 @@
 
 The forecast of a slot mixes the level of the last slots with the counts at the same time of day on
 earlier days. The weight of the level halves after each ``HALF_LIFE`` slots. Medians are used
-because
-counts are skewed: the median has the least absolute error.
+because counts are skewed: the median has the least absolute error.
 
 Example: 3, 5 and 4 jobs arrived in the last three slots, and about one at this time of day on
 earlier days. The level is 4. The next slot gets 0.84 * 4 + 0.16 * 1 = 3.5 jobs. Twelve slots later

@@ -1,8 +1,7 @@
 """The interface of a database for the store.
 
 Both adapters are blocking, so one writer serves both. SQL is written once, with ``?`` for values,
-in
-the syntax that both databases accept.
+in the syntax that both databases accept.
 """
 
 from collections.abc import Iterable, Sequence

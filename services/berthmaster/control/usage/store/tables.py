@@ -1,10 +1,8 @@
 """The tables, and their version.
 
 - ``jobs``, ``holdings``: each ended job, and the GPUs of one model that each attempt held. Their
-  keys
-  make a repeated insert harmless. A part of a divided job has its own row, of which only the
-  holdings
-  count. Its ``wait_bucket`` is ``OF_A_PART``.
+  keys make a repeated insert harmless. A part of a divided job has its own row, of which only the
+  holdings count. Its ``wait_bucket`` is ``OF_A_PART``.
 - ``cells``: sums by hour, day and month for each group of tenant, queue, model and cluster. Sums by
   day and month also exist with the owner. ``through``, in the smallest cells only, is the use of
   attempts that held their GPUs for the whole cell. Half an hour is thus computed from the few
