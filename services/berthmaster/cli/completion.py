@@ -1,5 +1,5 @@
-"""`berth completion`: what a shell needs to complete commands, flags, and names of what is there:
-workloads, clusters, models of GPUs, queues and runtimes."""
+"""`berth completion`: the shell's completion of commands, flags and names on the bus: workloads,
+clusters, GPU models, queues and runtimes."""
 
 import asyncio
 import os
@@ -15,11 +15,11 @@ from berthmaster.cli.session import Output, Session, target_of
 if TYPE_CHECKING:
     from berthmaster.client import Client
 
-LIMIT_S = 0.3  # a person waits at the keyboard
-LIMIT_VARIABLE = "BERTH_COMPLETION_LIMIT_S"  # for a bus that is far away
+LIMIT_S = 0.3  # seconds; a user waits at the keyboard
+LIMIT_VARIABLE = "BERTH_COMPLETION_LIMIT_S"  # for a distant bus
 MOST = 100
 SHELLS = ("bash", "zsh", "fish")
-Known = Callable[["Client"], Awaitable[Mapping[str, str]]]  # names, and a word about each
+Known = Callable[["Client"], Awaitable[Mapping[str, str]]]  # names, with a description of each
 _TARGET = ("server", "context", "tenant", "creds_file", "ca_file", "data")
 
 
@@ -31,12 +31,12 @@ def completion(shell: str) -> None:
     root = click.get_current_context().find_root().command
     if made is None:
         raise click.UsageError(f"{shell} cannot be completed; right are {', '.join(SHELLS)}")
-    # Not asked of the shell itself, which may not be installed where the script is made.
+    # Do not ask the shell itself, because the shell may be missing on this machine.
     click.echo(made(root, {}, "berth", "_BERTH_COMPLETE").source())
 
 
 class Name(click.ParamType[str]):
-    """A name of something on the bus, completed from those that there are."""
+    """A name of an object on the bus, completed from the present ones."""
 
     def __init__(self, name: str, known: Known) -> None:
         self.name = name
@@ -45,7 +45,10 @@ class Name(click.ParamType[str]):
     def shell_complete(
         self, ctx: click.Context, param: click.Parameter, incomplete: str
     ) -> list[CompletionItem]:
-        """Nothing if the bus does not answer at once: a completion is no place for an error."""
+        """Return matching names, or none if the bus does not answer at once.
+
+        A completion shows no errors.
+        """
         try:
             limit_s = float(os.environ.get(LIMIT_VARIABLE) or LIMIT_S)
             target = target_of(**{name: ctx.params.get(name) for name in _TARGET})
@@ -65,7 +68,7 @@ class Name(click.ParamType[str]):
 
 
 def workloads_in(*states: Any) -> Known:
-    """The newest ones."""
+    """Return a source of the newest workloads in these states."""
 
     async def known(berth: "Client") -> dict[str, str]:
         found = await berth.list(states=states, limit=MOST, parts=True)
@@ -75,19 +78,19 @@ def workloads_in(*states: Any) -> Known:
 
 
 async def clusters(berth: "Client") -> dict[str, str]:
-    """Those that have reported; a tenant may not ask."""
+    """Return the clusters with a report; a tenant lacks the right."""
     return dict.fromkeys(sorted({seen.fact.cluster for seen in await berth.fleet()}), "")
 
 
 async def models(berth: "Client") -> dict[str, str]:
-    """Of GPUs, with how many are free."""
+    """Return GPU models, with the number of free GPUs."""
     return {
         one.model: f"{one.free_gpus:g} of {one.gpus:g} free" for one in (await berth.gpus()).models
     }
 
 
 async def queues(berth: "Client") -> dict[str, str]:
-    """All that were set; for a tenant those that are open to it."""
+    """Return all queues; for a tenant the open ones."""
     from berthmaster.client import NotAllowedError
     from berthmaster.lib.messages.control import QueueSetting
 
@@ -100,7 +103,7 @@ async def queues(berth: "Client") -> dict[str, str]:
 
 
 async def runtimes(berth: "Client") -> dict[str, str]:
-    """Those built in, and those that operators set, as far as one may ask."""
+    """Return the built-in runtimes, and those of operators if permitted."""
     from berthmaster.client import NotAllowedError
     from berthmaster.lib.messages.runtimes import RuntimeSetting
     from berthmaster.lib.requests.builtin_runtimes import BUILT_IN

@@ -2,7 +2,8 @@
 
 A field gives its option a name, a type, a help text and a default. Example: ``memory_mib`` of
 PodSet becomes ``--memory MEM  Memory of each pod. Example: 16Gi. [default: 1Gi]``. A `Flag` holds
-what does not follow from the field. A new field of a struct has its option without further code.
+settings that do not follow from the field. A new field of a struct gets its option without further
+code.
 
 ::
 
@@ -35,7 +36,7 @@ from berthmaster.cli.values import (
 from berthmaster.lib.runtime.settings import EmptyMember, members
 
 F = TypeVar("F", bound=Callable[..., Any])
-Read = Callable[[Any], Any]  # from what click gives to the field's value; raises WrongInput
+Read = Callable[[Any], Any]  # from click's value to the field's value; raises WrongInput
 _BOUNDS: Final = ("gt", "ge", "lt", "le")
 _YES_NO: Final = {"yes": True, "no": False, "none": None}
 _MEANING: Final = re.compile(r'[;.] (None|""|empty|0) = ([^.;]+)')
@@ -44,32 +45,33 @@ _MEANING: Final = re.compile(r'[;.] (None|""|empty|0) = ([^.;]+)')
 class Flag(NamedTuple):
     """Settings of an option that do not follow from its field."""
 
-    name: str = ""  # such as --limit or --hold/--release; of a struct, the prefix of its options
+    name: str = ""  # such as --limit or --hold/--release; for a struct, the prefix of its options
     type: click.ParamType[Any] | None = None
     metavar: str | None = None
     read: Read | None = None
-    help: str = ""  # in place of the field's description
+    help: str = ""  # replaces the field's description
     note: str = ""  # a sentence after the description
-    switch: Any = None  # the field's value where the option, which takes no value, is given
+    switch: Any = None  # field value of an option that takes no value
 
 
 class FieldType(NamedTuple):
-    """The type of a field without what stands around it."""
+    """The type of a field without wrappers."""
 
     kind: Any  # int, Literal["a", "b"], tuple[str, ...] and so on
-    optional: bool  # whether None is a value
+    optional: bool  # True if None is a value
     bounds: Mapping[str, Any]  # gt, ge, lt, le
     text: str  # the description
 
 
 class Unit(NamedTuple):
-    """How an amount is written on the command line."""
+    """The notation of a quantity on the command line."""
 
-    suffix: str  # of the field's name; the option's name leaves it out
+    suffix: str  # suffix of the field's name, omitted in the option's name
     metavar: str
-    read: Callable[[str, str, FieldType], Any]  # of the option's name, its text and its field
+    # function of the option's name, its text and its field
+    read: Callable[[str, str, FieldType], Any]
     example: str = ""
-    shown: Callable[[Any], str] = str  # a default
+    shown: Callable[[Any], str] = str  # shows a default
 
 
 class Option(NamedTuple):
@@ -125,12 +127,12 @@ UNITS: Final = (
 _NUMBER: Final = Unit("", "N", _number)
 
 
-# From a field to the settings of its option and to how it is read: _create or _edit.
+# From a field to the settings of its option and the reader of its value: _create or _edit.
 Style = Callable[[str, FieldType, Flag, Unit | None, Any], tuple[dict[str, Any], Read]]
 
 
 class FieldOptions:
-    """The options of a struct's fields, and of those of structs in it, in their order."""
+    """The options of a struct's fields and of its inner structs, in order."""
 
     def __init__(
         self,
@@ -139,18 +141,19 @@ class FieldOptions:
         *,
         edits: bool = False,
     ) -> None:
-        """``flags``: by field, such as "topology.nodes"; None = the field has no option.
-        ``edits``: the options change a message that exists, and 'none' or 'any' clears a field."""
+        """Build the options.
+
+        ``flags``: by field, such as "topology.nodes"; None = no option. ``edits``: the options
+        change an existing message, and 'none' or 'any' clears a field.
+        """
         style = _edit if edits else _create
         self._options = tuple(_options_of(struct, flags, style, (), "--"))
 
     def __call__(self, function: F) -> F:
-        """Add the options to a command."""
         return option_group(*(option.decorate for option in self._options))(function)
 
     def values(self, flags: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the fields that are given; those of an inner struct are a dictionary. Raises
-        WrongInput."""
+        """Return the given fields, with inner structs as dictionaries. Raises WrongInput."""
         found: dict[str, Any] = {}
         for option in self._options:
             if (value := flags.get(option.parameter)) in (None, ()):
@@ -222,8 +225,10 @@ def _is_repeated(field: FieldType) -> bool:
 def _create(
     name: str, field: FieldType, flag: Flag, unit: Unit | None, default: Any
 ) -> tuple[dict[str, Any], Read]:
-    """Return the option of a new message. Ranges are left to the conversion into the message, whose
-    error names the field."""
+    """Return the option of a new message.
+
+    The conversion into the message checks ranges, because its error names the field.
+    """
     repeated = _is_repeated(field)
     found: dict[str, Any] = {"multiple": True} if repeated else {}
     read: Read = list if repeated else lambda value: value

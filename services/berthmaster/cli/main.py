@@ -1,7 +1,7 @@
-"""The entry of `berth`: its commands by name, each imported only when it is called.
+"""The entry point of `berth`: its commands by name, each imported only when called.
 
 A new command is one line in SECTIONS: its name, the module and attribute of its click command, and
-the line that `berth --help` shows for it, so that showing help imports none of them either.
+its line in `berth --help`. So showing help imports no command.
 """
 
 import importlib
@@ -138,7 +138,7 @@ RENAMED: Final = {
 
 
 class Absent(click.ClickException):
-    """A library that the command needs is not installed."""
+    """A library of the command is not installed."""
 
     exit_code = 3
 
@@ -147,11 +147,11 @@ class LazyGroup(click.Group):
     """A group whose commands are imported one at a time."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """The names, in the order of COMMANDS."""
+        """Return the names, in the order of COMMANDS."""
         return list(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Import the command that was called."""
+        """Import the called command."""
         if cmd_name not in COMMANDS:
             return None
         module, _, attribute = COMMANDS[cmd_name][0].partition(":")
@@ -168,11 +168,11 @@ class LazyGroup(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Resolve as click does, and answer an unknown name with the new or the nearest one."""
+        """Resolve as click does, and suggest the new or nearest name for an unknown one."""
         from berthmaster.cli.output.errors import did_you_mean
 
         unknown = bool(args) and not args[0].startswith("-") and args[0] not in COMMANDS
-        if unknown and not ctx.resilient_parsing:  # as it is while a shell completes
+        if unknown and not ctx.resilient_parsing:  # True while a shell completes
             if args[0] in RENAMED:
                 ctx.fail(f"there is no command {args[0]!r}: use `berth {RENAMED[args[0]]}`")
             ctx.fail(f"there is no command {args[0]!r}{did_you_mean(args[0], COMMANDS)}")

@@ -1,7 +1,7 @@
-"""`berth serve SERVICE [flags]`: one service as this process.
+"""`berth serve SERVICE [flags]`: runs one service as this process.
 
-Imports nothing but the service it starts: a container holds only its own extra, and a terminal's
-libraries would cost each of them start-up time and memory.
+Imports only the started service: a container holds only its own extra, and a terminal's libraries
+would cost start-up time and memory.
 """
 
 import importlib
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class Absent(click.ClickException):
-    """A library that the service needs is not installed."""
+    """A library of the service is not installed."""
 
     exit_code = EXIT_CANNOT_START
 
@@ -26,11 +26,11 @@ class ServiceGroup(click.Group):
     """A group whose services are imported one at a time."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """The names, in the order of services.py."""
+        """Return the names, in the order of services.py."""
         return list(SERVICES)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Import the service that was called. Raises Absent."""
+        """Import the called service. Raises Absent."""
         if cmd_name not in SERVICES:
             return None
         try:
@@ -46,7 +46,7 @@ class ServiceGroup(click.Group):
         return command_of(service)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """The list in --help, without an import."""
+        """Write the list in --help, without an import."""
         with formatter.section("Services"):
             formatter.write_text(", ".join(SERVICES))
 

@@ -1,11 +1,11 @@
-"""What all commands share: flags, the connection, output as text or JSON, errors as exit codes.
+"""Shared code of all commands: flags, connection, output as text or JSON, exit codes of errors.
 
 ::
 
     0  done              2  the command line is wrong
                          3  an extra is not installed
-    1  refused, failed   4  no bus or no service answers: said in one line, within 3 s
-                         5  what was waited for did not come in the time that was given
+    1  refused, failed   4  no bus or no service answers: one line, within 3 s
+                         5  the awaited state did not come in time
 """
 
 import functools
@@ -51,25 +51,25 @@ def caller() -> str:
 
 
 class Output:
-    """Standard output, as text for people or as JSON for programs."""
+    """Standard output, as text for users or as JSON for programs."""
 
     def __init__(self, *, as_json: bool) -> None:
         self.as_json = as_json
 
     @functools.cached_property
     def console(self) -> "Console":
-        """Rich's console; without a terminal no colour, and NO_COLOR is heeded."""
+        """Return Rich's console. Without a terminal or with NO_COLOR, it has no colour."""
         from rich.console import Console
 
         return Console(highlight=False, soft_wrap=False)
 
     @property
     def ascii_only(self) -> bool:
-        """Whether bars have to be drawn without block characters."""
+        """Return whether bars need ASCII characters."""
         return not self.console.encoding.lower().startswith("utf")
 
     def document(self, value: object, shown: Callable[[], "RenderableType"]) -> None:
-        """One answer: as one JSON document, or as what ``shown`` makes of it."""
+        """Write one answer: as one JSON document, or as the result of ``shown``."""
         if self.as_json:
             self.write(pretty(value))
         else:
@@ -77,11 +77,12 @@ class Output:
 
     @property
     def width(self) -> int | None:
-        """Columns of the terminal; None where output is no terminal and lines are not cut."""
+        """Return the columns of the terminal; None = output is no terminal, and lines are not
+        cut."""
         return self.console.width if self.console.is_terminal else None
 
     def item(self, value: object, shown: Callable[[], "RenderableType"]) -> None:
-        """One of many: a line of JSON, or a line for people; flushed, since streams are watched."""
+        """Write one of many: a line of JSON, or a line of text. Flush for users who watch."""
         if self.as_json:
             self.line(value)
         else:
@@ -89,7 +90,7 @@ class Output:
             sys.stdout.flush()
 
     def screen(self, value: object, shown: Callable[[], "RenderableType"]) -> None:
-        """One of many that takes more than a line: cut to the width of the terminal."""
+        """Write one of many with several lines, cut to the terminal's width."""
         if self.as_json:
             self.line(value)
         else:
@@ -97,7 +98,6 @@ class Output:
             sys.stdout.flush()
 
     def line(self, value: object) -> None:
-        """One line of JSON."""
         self.write(dumps(value))
 
     def write(self, body: bytes) -> None:
@@ -105,7 +105,7 @@ class Output:
         sys.stdout.buffer.flush()
 
     def say(self, text: str) -> None:
-        """A line for people that is no part of the answer: on standard error, not in --json."""
+        """Write a line beside the answer: to standard error, and not with --json."""
         if not self.as_json:
             sys.stderr.write(f"{visible(text)}\n")
             sys.stderr.flush()
@@ -120,7 +120,7 @@ class Session:
         self.timeout_s = timeout_s
 
     def client(self, *, timeout_s: float | None = None) -> "Client":
-        """A client for ``async with``."""
+        """Return a client for ``async with``."""
         from berthmaster.client import Client
 
         try:
@@ -143,7 +143,7 @@ def option_group(*options: Callable[[Any], Any]) -> Callable[[F], F]:
     return lambda function: functools.reduce(lambda made, add: add(made), options[::-1], function)
 
 
-# The flags of every command that talks to the bus.
+# The flags of every command that connects to the bus.
 bus_options = option_group(
     click.option(
         "--server",
@@ -194,7 +194,7 @@ bus_options = option_group(
 def bus_command(
     function: Callable[Concatenate[Session, P], Awaitable[int | None]],
 ) -> Callable[..., None]:
-    """Turns a coroutine function of a session into the body of a click command."""
+    """Turn a coroutine function of a session into the body of a click command."""
 
     @bus_options
     @functools.wraps(function)
@@ -233,7 +233,7 @@ def target_of(
     ca_file: str | None,
     data: Path | None,
 ) -> BusTarget:
-    """The target of a command's flags; a context that is not there is a wrong command line."""
+    """Return the target of a command's flags; an unknown context is a usage error."""
     try:
         return find_target(
             server=server,
@@ -250,7 +250,8 @@ def target_of(
 
 
 def run(work: Awaitable[int | None], output: Output, target: BusTarget | None = None) -> int:
-    """Run a command's coroutine; every error of ours becomes one line and an exit code."""
+    """Run a command's coroutine, and turn every error of Berthmaster into a line and an exit
+    code."""
     import asyncio
 
     from berthmaster.client.errors import (
@@ -263,7 +264,7 @@ def run(work: Awaitable[int | None], output: Output, target: BusTarget | None = 
     async def whole() -> int | None:
         try:
             return await work
-        except BaseExceptionGroup as group:  # of several tasks: the first that failed says why
+        except BaseExceptionGroup as group:  # of several tasks: the first failure has the reason
             raise _first(group) from None
 
     try:
@@ -287,13 +288,13 @@ def run(work: Awaitable[int | None], output: Output, target: BusTarget | None = 
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED
     except BrokenPipeError:
-        # Whoever read us has enough. Nothing more may be written, not even at exit.
+        # The reader closed the pipe. Nothing more may be written, not even at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return EXIT_PIPE_CLOSED
 
 
 def misspelt_tenant(target: BusTarget | None) -> str:
-    """A hint, where the tenant that is asked as has no key and another of nearly its name has."""
+    """Return a hint if the tenant has no key, but a similarly named tenant has one."""
     if target is None or target.is_tenant:
         return ""
     known = tenants_beside(target.creds_file)
@@ -322,7 +323,7 @@ def _failed(output: Output, code: int, kind: str, error: Exception, hint: str = 
 
 @contextmanager
 def kubernetes_work() -> Iterator[None]:
-    """Around what a command does with API servers itself: an absent extra is said, Ctrl-C ends."""
+    """Wrap a command's own calls of API servers: report a missing extra, and stop at Ctrl-C."""
     try:
         yield
     except ModuleNotFoundError as error:
@@ -333,7 +334,7 @@ def kubernetes_work() -> Iterator[None]:
 
 
 def usage(text: str) -> NoReturn:
-    """The command line is wrong."""
+    """Raise a usage error."""
     raise click.UsageError(text)
 
 
@@ -341,7 +342,7 @@ HELP = ("-h", "--help")
 
 
 class DefaultGroup(click.Group):
-    """A group that runs its first command where the command line names none.
+    """A group that runs its first command if the command line names none.
 
     Example: `berth demo --jobs 5` is the same as `berth demo run --jobs 5`.
     """
@@ -356,7 +357,7 @@ class DefaultGroup(click.Group):
 
 
 def operator_reply(session: Session, reply: "OperatorReply", text: str) -> None:
-    """Write that an operator action is stored, with the gateway's note if there is one."""
+    """Write that an operator action is stored, with the gateway's note if any."""
     from berthmaster.cli.output.terminal import safe
 
     note = f"; {reply.note}" if reply.note else ""

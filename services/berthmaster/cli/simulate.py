@@ -1,4 +1,4 @@
-"""`berth simulate`: fleets and job lists in virtual time, under policies by name. Needs no bus."""
+"""`berth simulate`: fleets and job lists in virtual time, under named policies. Needs no bus."""
 
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -160,7 +160,7 @@ def play(
     output: Output,
     short_first: float,
 ) -> tuple[RunSummary, ...]:
-    """All policies, with bars on a terminal."""
+    """Run all policies, with bars on a terminal."""
     from berthmaster.lab.simulate.compare import play_all
 
     with bars(len(jobs), output) as began:
@@ -170,7 +170,7 @@ def play(
 
 @contextmanager
 def bars(jobs: int, output: Output) -> "Iterator[Callable[[str], Progress]]":
-    """A bar a policy; nothing where nobody looks."""
+    """Show a bar per policy on a terminal, else nothing."""
     if output.as_json or not sys.stderr.isatty():
         yield lambda name: lambda ended: None
         return
@@ -191,7 +191,7 @@ def bars(jobs: int, output: Output) -> "Iterator[Callable[[str], Progress]]":
 
 
 def screen(result: Simulation) -> "RenderableType":
-    """Two lines a policy, as eleven figures are wider than a terminal of 80 columns."""
+    """Return two lines per policy, because eleven figures exceed 80 columns."""
     from rich.console import Group
 
     from berthmaster.cli.output.terminal import plain_table, safe

@@ -1,4 +1,4 @@
-"""Values of flags and files: text such as 2h, 16Gi or key=value in, a number or map out. Pure."""
+"""Values of flags and files: from text such as 2h, 16Gi or key=value to a number or map. Pure."""
 
 import math
 import re
@@ -13,9 +13,9 @@ _DURATION: Final = re.compile(
     r"(?:(\d+(?:\.\d+)?)m)?(?:(\d+(?:\.\d+)?)s)?(?:(\d+(?:\.\d+)?)ms)?",
     re.ASCII,
 )
-_UNITS_S: Final = (604_800, 86_400, 3600, 60, 1, 0.001)  # of the groups, the largest first
+_UNITS_S: Final = (604_800, 86_400, 3600, 60, 1, 0.001)  # seconds of the groups, largest unit first
 _NUMBER: Final = re.compile(r"\d{1,15}(?:\.\d{1,15})?", re.ASCII)
-_MOST_S: Final = 36_525 * 86_400.0  # a century: longer is a slip, and no clock has it
+_MOST_S: Final = 36_525 * 86_400.0  # a century: a longer duration is a typo, and no clock has it
 SIZE: Final = re.compile(r"(\d{1,15}(?:\.\d{1,15})?)\s*(?:([KMGT]i?)B?)", re.ASCII)
 _MIB: Final = {
     "K": Fraction(1, 1024),
@@ -26,12 +26,15 @@ _MIB: Final = {
 
 
 class WrongInput(ValueError):
-    """What was given cannot be a request; the text says where and what would be right."""
+    """The input cannot be a request. The text says where, and what would be right."""
 
 
 def parse_duration_s(text: str, *, zero: bool = False) -> float:
-    """Seconds of 90, 90s, 1.5m, 2h, 1h30m, 1w2d. Each number has its unit, the larger first, or one
-    number alone counts seconds. ``zero``: 0 will do. Raises WrongInput."""
+    """Return the seconds of 90, 90s, 1.5m, 2h, 1h30m, 1w2d.
+
+    Each number has its unit, the larger first, or a single number counts seconds. ``zero`` allows
+    0. Raises WrongInput.
+    """
     right = "right are 90s, 1.5m, 2h, 1h30m" + (", 0s" if zero else "")
     text = text.strip()
     wrong = WrongInput(f"{text[:64]!r} is no duration; {right}")
@@ -48,8 +51,11 @@ def parse_duration_s(text: str, *, zero: bool = False) -> float:
 
 
 def parse_memory_mib(text: str) -> int:
-    """MiB of 512, 512Mi, 16Gi, 1.5T, rounded up: what is not 0 never becomes 0, which is no limit.
-    A number alone counts whole MiB; K, M, G and T count as Ki, Mi, Gi and Ti. Raises WrongInput."""
+    """Return the MiB of 512, 512Mi, 16Gi, 1.5T, rounded up.
+
+    A positive value never becomes 0, because 0 means no limit. A number without a unit counts whole
+    MiB; K, M, G and T mean Ki, Mi, Gi and Ti. Raises WrongInput.
+    """
     text = text.strip()
     if _NUMBER.fullmatch(text) and text.isdecimal():
         return int(text)
@@ -60,7 +66,10 @@ def parse_memory_mib(text: str) -> int:
 
 
 def parse_cpu_milli(text: str) -> int:
-    """Thousandths of 4, 0.5, 250m, rounded up: what is not 0 never becomes 0. Raises WrongInput."""
+    """Return the thousandths of 4, 0.5, 250m, rounded up.
+
+    A positive value never becomes 0. Raises WrongInput.
+    """
     text = text.strip()
     number = text.removesuffix("m")
     if not _NUMBER.fullmatch(number):
@@ -69,8 +78,10 @@ def parse_cpu_milli(text: str) -> int:
 
 
 def exactly(text: str, parts: int) -> int | None:
-    """How many parts of one a number comes to; None where the text is no number, or no whole number
-    of parts: 2.5 is 2500 thousandths, 0.0005 is none."""
+    """Return a number as a whole number of fractions, such as thousandths, or None.
+
+    Example with thousandths: 2.5 is 2500. 0.0005 is None, because it is no whole number.
+    """
     text = text.strip()
     if not _NUMBER.fullmatch(text):
         return None
@@ -79,7 +90,7 @@ def exactly(text: str, parts: int) -> int | None:
 
 
 def parse_pairs(texts: Sequence[str], what: str = "label") -> dict[str, str]:
-    """key=value, several. Raises WrongInput."""
+    """Return the pairs of several key=value texts. Raises WrongInput."""
     pairs: dict[str, str] = {}
     for text in texts:
         name, equals, value = text.partition("=")
@@ -90,7 +101,7 @@ def parse_pairs(texts: Sequence[str], what: str = "label") -> dict[str, str]:
 
 
 def parse_weights(texts: Sequence[str]) -> dict[str, float]:
-    """part=number, several: what parts of the score count. Raises WrongInput."""
+    """Return the score weights of several component=number texts. Raises WrongInput."""
     weights: dict[str, float] = {}
     for text in texts:
         part, _, number = text.partition("=")

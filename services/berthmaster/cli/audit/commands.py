@@ -1,4 +1,4 @@
-"""`berth audit`, whose work another package does, imported when it is called."""
+"""`berth audit`. Another package does the work, and is imported when called."""
 
 from collections.abc import Awaitable
 from typing import TYPE_CHECKING, TypeVar
@@ -20,7 +20,7 @@ SHOWN_FINDINGS = 50
 
 
 async def read(work: Awaitable[T]) -> T:
-    """What reads the streams itself raises the bus's errors: they become the client's here."""
+    """Await a read of the streams, and convert errors of the bus to the client's."""
     try:
         return await work
     except NotPermitted as error:

@@ -1,17 +1,19 @@
-"""What the log says of where Workloads run (``clusterName`` of the hub), held against what workers
-report of their copies.
+"""Compares the log's clusters of Workloads (``clusterName`` of the hub) with the workers' copies.
 
-Kueue makes a copy of a Workload in every nominated cluster, starts the job in one of them and names
-that one. If it names another, or two copies run on, only the workers say so. Copies that are taken
-back late are no finding: only what runs beside the named one for longer than the tolerance is, and
-an ending well where no copy ran while another's ended. For example, the log says running in w1 from
-10 s to 50 s and w2 reports its copy as admitted from 12 s to 49 s: that one runs beside it. The
-copy of a silent cluster counts until that was heard last: whether it runs on, nobody knows.
+Kueue creates a copy of a Workload in every nominated cluster, starts the job in one of them and
+names that cluster. If Kueue names another cluster, or two copies keep running, only the workers
+report that.
 
-A job that has completed is not to run again. Each inventory counts the Jobs that have completed for
-copies of one name, and begins anew with its process: 1, 2, then 1 after a restart are three.
+A copy that is removed late is no finding. Two findings exist: a copy that runs beside the named
+cluster's copy for longer than the tolerance, and a successful end without a running copy while
+another cluster's copy succeeded. Example: the log says running in w1 from 10 s to 50 s, and w2
+reports its copy as admitted from 12 s to 49 s: w2's copy runs beside w1's. The copy of a silent
+cluster counts until the cluster's last report, because its later state is unknown.
 
-Only Workloads that people made on the hub: the log knows no Kueue name of the others.
+A completed job must not run again. Each inventory counts the completed Jobs of one copy name, and
+starts from 0 with its process: 1, 2, then 1 after a restart are three.
+
+Only Workloads by users of the hub are compared: the log has no Kueue name of the others.
 """
 
 from collections import Counter
@@ -22,7 +24,7 @@ from berthmaster.lib.lifecycle.states import State
 from berthmaster.lib.lifecycle.workload import Key, Workload
 from berthmaster.lib.messages.fleet import CopyReport
 
-TOLERANCE_S: Final = 10.0  # from a report that is late to a copy that Kueue removes in its time
+TOLERANCE_S: Final = 10.0  # seconds for a late report, plus Kueue's removal of a copy
 SILENT_S: Final = 10.0
 IN_PLACE: Final = (State.ADMITTED, State.RUNNING)
 
@@ -30,14 +32,14 @@ CopyKey = tuple[str, str]  # namespace, name: the same on hub and worker
 
 
 class Span(NamedTuple):
-    """For so long something was so in a cluster."""
+    """A time span of a state in a cluster."""
 
     cluster: str
     from_s: float
     until_s: float
 
     def overlap_s(self, other: "Span") -> float:
-        """For how long both were so."""
+        """Return the seconds in which both spans overlap."""
         return min(self.until_s, other.until_s) - max(self.from_s, other.from_s)
 
 
@@ -47,24 +49,26 @@ class Contradiction(NamedTuple):
 
 
 class Copies:
-    """Feed it the log, then the facts, each in order; then ask for the contradictions."""
+    """Compares log and copies. Pass the log, then the facts, each in order, then read the
+    results."""
 
     def __init__(self, tolerance_s: float = TOLERANCE_S) -> None:
         self._tolerance_s = tolerance_s
         self._names: dict[CopyKey, Key] = {}
-        self._named: dict[Key, list[Span]] = {}  # where the log says that it is
+        self._named: dict[Key, list[Span]] = {}  # clusters according to the log
         self._since: dict[Key, tuple[str, float]] = {}
-        self._ended_in: dict[Key, str] = {}  # well
-        self._ran: dict[Key, list[Span]] = {}  # where copies say that it is
-        self._running: dict[tuple[str, CopyKey], float] = {}  # cluster, copy -> since
-        self._copies_in: dict[str, set[CopyKey]] = {}  # running, by cluster
+        self._ended_in: dict[Key, str] = {}  # cluster of a successful end
+        self._ran: dict[Key, list[Span]] = {}  # clusters according to the copies
+        self._running: dict[tuple[str, CopyKey], float] = {}  # (cluster, copy) -> start
+        self._copies_in: dict[str, set[CopyKey]] = {}  # running copies, by cluster
         self._finished_in: dict[Key, set[str]] = {}
         self._heard_at_s: dict[str, float] = {}
-        self._counted: dict[tuple[str, CopyKey], int] = {}  # cluster, copy -> as reported last
-        self._succeeded: dict[Key, Counter[str]] = {}  # how often, by cluster
+        # (cluster, copy) -> last reported number
+        self._counted: dict[tuple[str, CopyKey], int] = {}
+        self._succeeded: dict[Key, Counter[str]] = {}  # number of completions, by cluster
 
     def on_workload(self, workload: Workload, at_s: float) -> None:
-        """A workload after an event that counted."""
+        """Apply a workload after an applied event."""
         name, origin = workload.key, workload.origin
         if origin is not None and origin.system == "kueue":
             self._names[origin.namespace, origin.name] = name
@@ -121,7 +125,7 @@ class Copies:
                 yield Contradiction(name, what)
 
     def repeated(self) -> Iterator[Contradiction]:
-        """Jobs that have completed more than once."""
+        """Yield jobs that have completed more than once."""
         for name, times in self._succeeded.items():
             if times.total() > 1:
                 where = ", ".join(f"{cluster} {n}" for cluster, n in sorted(times.items()) if n)

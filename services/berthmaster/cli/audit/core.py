@@ -1,9 +1,9 @@
-"""The auditor: what the bus holds, held against the invariants. It trusts nobody's own account.
+"""The auditor: checks the bus's content against the invariants, and trusts no service's account.
 
-It folds the log with the common fold (that is the definition of what counts) and does everything
-else by itself: who was promised what, whether gangs were whole, whether the chain has gaps, and
-what the nodes say was really there. Facts come late by their reporter's interval, so a pod that two
-reports show in two places is a finding only when both last longer than the tolerance.
+The auditor folds the log with the common fold, which defines applied events. The auditor computes
+everything else: promised GPUs, whole gangs, gaps in the chain, and pods in node reports. Facts lag
+by their reporter's interval. So a pod in two places is a finding only if both reports last longer
+than the tolerance.
 """
 
 from collections import Counter, defaultdict
@@ -36,7 +36,7 @@ MAX_FINDINGS: Final = 200
 
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True):
-    """One thing that must not be."""
+    """A violated rule."""
 
     rule: str
     where: str
@@ -45,7 +45,7 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AuditReport(msgspec.Struct, frozen=True, kw_only=True):
-    """What the auditor saw. ``clean`` is that it found nothing."""
+    """The auditor's result. ``clean`` means no findings."""
 
     clean: bool
     submitted: int
@@ -54,30 +54,31 @@ class AuditReport(msgspec.Struct, frozen=True, kw_only=True):
     cancelled: int
     running: int  # claimed, admitted, running, or divided over clusters
     waiting: int  # queued, or placed and not yet claimed
-    accounted: bool  # the five above add up to the submitted
+    accounted: bool  # True if the five above add up to ``submitted``
     events: int
     void: int
     decisions: int
-    frozen: int  # workloads with a message that cannot be read
+    frozen: int  # number of workloads with an unreadable message
     placements: int
     withdrawals: int
     evictions: int
     node_reports: int
-    peak_gpu_milli: int  # the most that was ever promised of one GPU
+    peak_gpu_milli: int  # maximum ever promised of one GPU
     findings: tuple[Finding, ...]
     findings_left_out: int = 0
-    carried: int = 0  # workloads that `berth recover` took over into this log
+    carried: int = 0  # number of workloads that `berth recover` copied into this log
 
 
 class _Presence(NamedTuple):
-    """Since when a node has said that pods of an attempt are there."""
+    """The time since which a node reports pods of an attempt."""
 
     attempt: int
     since_s: float
 
 
 class Auditor:
-    """Feed it the log in order, the node reports in order, then ask for the report."""
+    """Audits log and node reports. Pass the log, then the reports, in order, then read the
+    report."""
 
     def __init__(
         self,
@@ -95,10 +96,10 @@ class Auditor:
         self._nodes_of: dict[Key, set[tuple[str, str]]] = defaultdict(set)
         self._last_report_s = 0.0
         self._copies = Copies()
-        self._parts: dict[Key, set[Key]] = {}  # of jobs that are divided now
+        self._parts: dict[Key, set[Key]] = {}  # parts of the jobs that are divided now
         self._frozen: set[Key] = set()
         self._findings: list[Finding] = []
-        self._lost: dict[Key, int] = {}  # workloads of which events are missing: before which
+        self._lost: dict[Key, int] = {}  # workloads with missing events -> sequence after the gap
         self._left_out = 0
 
     def _find(self, rule: str, where: str, what: str, sequence: int = 0) -> None:
@@ -117,7 +118,7 @@ class Auditor:
         *,
         is_astray: bool = False,
     ) -> None:
-        """One event, in stream order. ``is_astray``: its subject names another."""
+        """Apply one event, in stream order. ``is_astray``: its subject names another workload."""
         name = key(event.tenant, event.id)
         workload = self._workloads.get(name)
         if workload is None:
@@ -142,7 +143,7 @@ class Auditor:
         self._counts[kind] += 1
         if isinstance(event, Placed):
             self._check_choice(event, name, sequence)
-            if event.cell != HUB_CELL:  # there Kueue admits all or none, and names no pods
+            if event.cell != HUB_CELL:  # in a hub cell Kueue admits all or none, and names no pods
                 self._check_whole(event.request, event.pods, name, sequence)
         if isinstance(event, LimitExceeded):
             what = f"attempt {event.attempt}: {event.limit} {event.used} of {event.granted} granted"
@@ -153,7 +154,7 @@ class Auditor:
         self._promises.on_workload(workload, sequence, stored_at_s)
 
     def on_decision(self, decision: Decision, sequence: int) -> None:
-        """One link of a chain, in stream order with the events."""
+        """Apply one decision of a chain, in stream order with the events."""
         self._counts["Decision"] += 1
         number, after = self._decisions.get(decision.cell, (0, 0))
         if decision.number != number + 1 and number:
@@ -185,8 +186,11 @@ class Auditor:
             self._find("gangs are whole", name, f"{dict(bound)} of {wanted}", sequence)
 
     def _check_parts(self, workload: Workload, event: WorkloadEvent, sequence: int) -> None:
-        """A divided job has its parts and no others, they start together or none does, and it does
-        nothing else before they have ended."""
+        """Check the parts of a divided job.
+
+        The job has exactly its parts. All parts start together or none does. The job does nothing
+        else before its parts end.
+        """
         name = workload.key
         part = workload.request.part if workload.request is not None else None
         if isinstance(event, Submitted) and part is not None:
@@ -208,7 +212,7 @@ class Auditor:
                 self._find("a job ends after its parts", name, what, sequence)
 
     def _check_gpus(self, workload: Workload, sequence: int) -> None:
-        """Each pod has as many GPUs as it is to have."""
+        """Check that each pod has the requested number of GPUs."""
         if not workload.live or workload.request is None:
             return
         sets = {p.name: p for p in workload.request.pod_sets}
@@ -219,36 +223,36 @@ class Auditor:
                 self._find("gangs are whole", workload.key, what, sequence)
 
     def on_damage(self, what: str, sequence: int = 0) -> None:
-        """What a stream has lost, or that it is not the one that it was."""
+        """Report data loss of a stream, or a stream with another incarnation."""
         self._find("the logs are whole", "", what, sequence)
 
     def on_unreadable(self, subject: str, what: str, sequence: int) -> None:
-        """A message that this version cannot read: what it is about may be frozen."""
+        """Report a message that this version cannot read; its workload may be frozen."""
         self._find("every message can be read", subject, what, sequence)
 
     def on_frozen(self, tenant: str, workload_id: str, sequence: int, why: str) -> None:
-        """An event that cannot be read: nobody goes on with its workload."""
+        """Report an unreadable event, which freezes its workload."""
         name = key(tenant, workload_id)
         self._frozen.add(name)
         self._find("no workload is frozen", name, f"an event cannot be read: {why}", sequence)
 
     def on_unreadable_decision(self, cell: str, sequence: int) -> None:
-        """A link of a chain that cannot be read: it has a number like every one."""
+        """Count an unreadable decision, because it has a number in its chain too."""
         number, _ = self._decisions.get(cell, (0, 0))
         self._decisions[cell] = (number + 1, sequence)
 
-    # What the nodes say
+    # Node reports
 
     def on_copy(self, report: CopyReport, stored_at_s: float) -> None:
-        """How a copy stands in a worker of MultiKueue, in stream order."""
+        """Apply the state of a copy in a MultiKueue worker, in stream order."""
         self._copies.on_copy(report, stored_at_s)
 
     def on_fact(self, cluster: str, stored_at_s: float) -> None:
-        """Anything that a cluster says, in stream order: it is not silent."""
+        """Note any fact of a cluster, in stream order: the cluster is not silent."""
         self._copies.on_fact(cluster, stored_at_s)
 
     def on_node(self, report: NodeReport | NodeGone, sequence: int, stored_at_s: float) -> None:
-        """One node report, in stream order."""
+        """Apply one node report, in stream order."""
         self._last_report_s = max(self._last_report_s, stored_at_s)
         where = (report.cluster, report.node)
         if isinstance(report, NodeGone):
@@ -275,7 +279,7 @@ class Auditor:
             self._check_alone(name, sequence, stored_at_s)
 
     def _check_room(self, report: NodeReport, sequence: int) -> None:
-        """Nothing holds more of a node than it has, by the node's own account."""
+        """Check a node's own report: no more is allocated than the node has."""
         where = f"{report.cluster}/{report.node}"
         held: Counter[int] = Counter(
             {g.index: g.withheld_milli + g.foreign_milli for g in report.gpus}
@@ -298,7 +302,7 @@ class Auditor:
                 self._find("no node is over-filled", where, f"{total} of {of} {what}", sequence)
 
     def _check_alone(self, name: Key, sequence: int, now_s: float) -> None:
-        """Only one attempt of a workload is anywhere, apart from reports that cross on the way."""
+        """Check that only one attempt of a workload exists, apart from overlapping reports."""
         there = [self._present[where][name] for where in self._nodes_of[name]]
         if len({p.attempt for p in there}) < 2:
             return
@@ -311,8 +315,11 @@ class Auditor:
     # The report
 
     def report(self, *, final_s: float | None = None) -> AuditReport:
-        """The findings so far. ``final_s``: the server's time when the log was read, if what should
-        have gone by then is to be looked at too (pods of attempts that ended)."""
+        """Return the findings.
+
+        ``final_s`` is the server's time of reading the log. With it, the auditor also checks for
+        leftovers: pods of ended attempts.
+        """
         if final_s is not None:
             self._check_leftovers(final_s)
             self._check_strangers(final_s)
@@ -358,23 +365,23 @@ class Auditor:
         )
 
     def _check_strangers(self, final_s: float) -> None:
-        """Pods of ours on nodes whose workloads the log does not know: it has lost them."""
+        """Report pods on nodes whose workloads are missing in the log."""
         for where, pods in self._present.items():
             for name, presence in pods.items():
                 known = name in self._workloads or presence.since_s + self._tolerance_s > final_s
-                if not known:  # younger ones may have been submitted after the log was read
+                if not known:  # a newer pod may have been submitted after the read of the log
                     what = f"pods of {name} attempt {presence.attempt}, of which no log tells"
                     self._find("the logs are whole", "/".join(where), what)
 
     def _check_leftovers(self, final_s: float) -> None:
-        """Pods that nodes still show although their attempt ended a good while ago."""
+        """Report pods on nodes whose attempt ended long ago."""
         for where, pods in self._present.items():
             for name, presence in pods.items():
                 workload = self._workloads.get(name)
                 if workload is None:
                     continue
                 if presence.since_s >= final_s:
-                    continue  # younger than what is known of its workload
+                    continue  # newer than the known state of its workload
                 over = not workload.live or presence.attempt != workload.attempt
                 if over and final_s - workload.changed_at_s > 2 * self._tolerance_s:
                     self._find(

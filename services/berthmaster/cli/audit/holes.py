@@ -1,9 +1,9 @@
-"""Sequences of the log that neither the log nor its archive has. Pure.
+"""Sequences that are missing in both the log and its archive. Pure.
 
-A stream gives its sequences without a gap, and the archivist removes nothing that the archive does
-not have. An archived decision does not name its own sequence; the decision behind it does. For
-example, the log has 1, 2 and 9, archived histories hold 3 to 6, and decision 12, under 9, names 8
-as the sequence of decision 11, which is archived: 7 is a hole.
+A stream numbers its messages without gaps, and the archivist removes only archived messages. An
+archived decision does not name its own sequence, but the next decision does. Example: the log has
+1, 2 and 9, and archived histories hold 3 to 6. Decision 12, under 9, names 8 as the sequence of
+decision 11, which is archived. So 7 is a hole.
 """
 
 from collections import defaultdict
@@ -13,7 +13,7 @@ import msgspec
 
 
 class Link(msgspec.Struct, frozen=True, kw_only=True):
-    """What a decision says of the one before it in its chain."""
+    """A decision's reference to the previous one in its chain."""
 
     cell: str
     number: int
@@ -21,10 +21,10 @@ class Link(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Sequences:
-    """Those that log and archive have, from ``first`` on."""
+    """The sequences of log and archive, from ``first`` on."""
 
     def __init__(self) -> None:
-        self.first = 1  # of what can be known
+        self.first = 1  # first known sequence
         self._known: set[int] = set()
         self._links: list[Link] = []
         self._archived: dict[str, set[int]] = defaultdict(set)  # cell -> numbers of decisions
@@ -38,7 +38,7 @@ class Sequences:
             self._archived[link.cell].add(link.number)
 
     def holes(self, last: int) -> list[tuple[int, int]]:
-        """First and last sequence of each hole up to ``last``."""
+        """Return the first and last sequence of each hole up to ``last``."""
         known = set(self._known)
         known.update(one.after for one in self._links if one.number - 1 in self._archived[one.cell])
         found: list[tuple[int, int]] = []
@@ -53,7 +53,7 @@ class Sequences:
 
 
 def hole_words(holes: list[tuple[int, int]], most: int = 5) -> str:
-    """For people; "" = there is none."""
+    """Return the holes as text; "" = none."""
     if not holes:
         return ""
     count = sum(last - first + 1 for first, last in holes)

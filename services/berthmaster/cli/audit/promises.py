@@ -1,11 +1,11 @@
-"""What the log promises of each GPU, by what its node charges. Pure.
+"""The promised capacity of each GPU, at its node's prices. Pure.
 
-The auditor works the charges out by itself, from the nodes' own reports, and not from what the
-decider stored. Example: three pods ask for 8 GiB of one GPU (``gpu_milli: 1``). If its node reports
-16 GiB, each is charged 500, and the third is promised what the other two have.
+The auditor computes the charges from the nodes' reports, independent of the decider's stored
+values. Example: three pods request 8 GiB of one GPU (``gpu_milli: 1``). If its node reports 16 GiB,
+each is charged 500, and the third exceeds the GPU.
 
-Reports are read after the log, so promises are judged when both are known. What a decision stored
-counts for placements older than the first report that is left of their node.
+Reports are read after the log, so promises are checked at the end. The decision's stored value is
+used for placements older than the node's first remaining report.
 """
 
 from bisect import bisect_right
@@ -26,16 +26,16 @@ Gpu = tuple[str, str, int]  # cluster, node, index
 
 
 class Excess(NamedTuple):
-    """A GPU of which more than all was promised."""
+    """A GPU with more than its capacity promised."""
 
     gpu: Gpu
     milli: int
-    name: Key  # to whom the last of it was promised
+    name: Key  # workload with the last promise
     sequence: int
 
 
 class _Prices(NamedTuple):
-    """What of a node decides what its GPUs are charged as."""
+    """The node properties that determine the charge of its GPUs."""
 
     memory_mib: tuple[tuple[int, int], ...]  # by index
     shares: tuple[Share, ...]
@@ -43,7 +43,7 @@ class _Prices(NamedTuple):
 
 
 class _Step(NamedTuple):
-    """From this event on a workload holds these pods' GPUs and no others."""
+    """From this event on, a workload holds exactly these pods' GPUs."""
 
     at_s: float
     sequence: int
@@ -53,16 +53,16 @@ class _Step(NamedTuple):
 
 
 class Promises:
-    """Feed it the log and the reports, each in order; then ask for the most and the excesses."""
+    """Computes promises. Pass the log and the reports, each in order, then call ``judge``."""
 
     def __init__(self) -> None:
         self._steps: list[_Step] = []
         self._held: dict[Key, tuple[object, ...]] = {}
-        self._at_s: dict[tuple[str, str], list[float]] = {}  # of each node: since when
-        self._prices: dict[tuple[str, str], list[_Prices]] = {}  # it has had these
+        self._at_s: dict[tuple[str, str], list[float]] = {}  # node -> times of changed prices
+        self._prices: dict[tuple[str, str], list[_Prices]] = {}  # node -> prices at those times
 
     def on_workload(self, workload: Workload, sequence: int, at_s: float) -> None:
-        """A workload after an event that counted."""
+        """Apply a workload after an applied event."""
         name, request = workload.key, workload.request
         holds = workload.live and request is not None
         now = (workload.cluster, workload.pods, request) if holds else ()
@@ -89,7 +89,7 @@ class Promises:
             self._at_s.setdefault(name, []).append(at_s)
 
     def judge(self) -> tuple[int, list[Excess]]:
-        """Return the most that was ever promised of one GPU, and each time that it was too much."""
+        """Return the maximum ever promised of one GPU, and each excess."""
         promised: Counter[Gpu] = Counter()
         charged: dict[Key, list[tuple[Gpu, int]]] = {}
         peak_milli = 0
@@ -124,6 +124,6 @@ class Promises:
                 yield (step.cluster, binding.node, index), milli
 
     def _prices_at(self, cluster: str, node: str, at_s: float) -> _Prices | None:
-        """As the newest report before that time had it; None if none is left."""
+        """Return the prices of the newest report before that time; None = no report left."""
         at = bisect_right(self._at_s.get((cluster, node), ()), at_s)
         return self._prices[cluster, node][at - 1] if at else None

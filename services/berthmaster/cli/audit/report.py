@@ -1,4 +1,4 @@
-"""Reads what the bus holds and lets the auditor judge it."""
+"""Reads the bus and runs the auditor."""
 
 from collections.abc import Callable
 from typing import Final
@@ -23,7 +23,7 @@ _LINKS: Final = msgspec.json.Decoder(Link)
 
 
 class Unreadable(msgspec.Struct, frozen=True, kw_only=True):
-    """A message that this auditor does not understand."""
+    """A message that this auditor cannot read."""
 
     stream: str
     subject: str
@@ -34,8 +34,11 @@ class Unreadable(msgspec.Struct, frozen=True, kw_only=True):
 async def audit(
     conn: Connection, *, unreadable: Callable[[Unreadable], None] | None = None
 ) -> AuditReport:
-    """Judge all that the log, its archive and the fleet's history hold. ``unreadable`` takes what
-    cannot be read; without it each is a finding. Raises BusError, TimeoutError."""
+    """Audit the log, its archive and the fleet's history.
+
+    ``unreadable`` gets the unreadable messages. Without it each is a finding. Raises BusError,
+    TimeoutError.
+    """
     read_at_s = conn.now()
     damage = await all_damage(conn)
     reading = _Reading(unreadable)
@@ -56,25 +59,27 @@ async def audit(
     await read_fleet_history(conn, reading.readable(FLEET_LOG, on_fact))
     for each in damage:
         auditor.on_damage(each)
-    reading.tell_unreadable(auditor)  # last: there may be more than findings that are shown
+    reading.tell_unreadable(auditor)  # last, because these may exceed the number of shown findings
     return auditor.report(final_s=read_at_s)
 
 
 class _Reading:
-    """The log with what the archive has of it, in order."""
+    """The log with the archive's events, in order."""
 
     def __init__(self, unreadable: Callable[[Unreadable], None] | None) -> None:
         self.log: dict[int, tuple[float, WorkloadEvent | Decision | str]] = {}
         """Sequence -> stored at, and what: of a message that cannot be read its subject."""
         self._dark: list[Unreadable] = []
         self._take_unreadable = unreadable or self._dark.append
-        self._astray: set[int] = set()  # whose content is another's than their subject says
-        self.last = 0  # in the log, when it was read
+        # sequences whose content and subject name different workloads
+        self._astray: set[int] = set()
+        self.last = 0  # last sequence at the read
         self.sequences = Sequences()
-        self._has_forgotten = False  # the archive, what is old
+        self._has_forgotten = False  # True if the archive has dropped old messages
 
     async def read(self, conn: Connection) -> None:
-        """The log before the archive: a story that moves in between is read twice, never missed."""
+        """Read the log before the archive: a history that moves meanwhile is read twice, never
+        missed."""
         info = await stream_info(conn, WORKLOADS)
         self.sequences.first = int(info.metadata.get(FIRST, "1"))
         self._has_forgotten = (await stream_info(conn, ARCHIVE)).state.first_seq > 1
@@ -87,7 +92,7 @@ class _Reading:
         )
 
     def readable(self, stream: str, take: Callable[[Recorded], None]) -> Callable[[Recorded], None]:
-        """The same for messages that may not be readable."""
+        """Return a handler that separates unreadable messages."""
 
         def each(recorded: Recorded) -> None:
             try:
@@ -109,12 +114,13 @@ class _Reading:
     def _on_archived(self, recorded: Recorded) -> None:
         if subjects.is_archived_story(recorded.subject):
             events = ARCHIVED_STORIES.decode(recorded.data).events
-            if self._has_forgotten and events:  # histories come in the order of their endings
+            if self._has_forgotten and events:  # histories come in the order of their ends
                 self.sequences.first = max(self.sequences.first, events[-1].sequence)
                 self._has_forgotten = False
             self.sequences.add(event.sequence for event in events)
             for event in events:
-                if event.sequence <= self.last:  # younger ones would be judged without company
+                # a newer event would be audited without its context
+                if event.sequence <= self.last:
                     self.log[event.sequence] = (event.stored_at_s, event.event)
         else:
             self.sequences.decision(_LINKS.decode(recorded.data), archived=True)
@@ -131,7 +137,7 @@ class _Reading:
         self.log[recorded.sequence] = (recorded.stored_at_s, message)
 
     def tell_log(self, auditor: Auditor) -> None:
-        """In its order; what was told is let go of."""
+        """Pass the log in order to the auditor, and free each message."""
         for sequence in sorted(self.log):
             stored_at_s, message = self.log[sequence]
             if isinstance(message, str):
@@ -144,7 +150,7 @@ class _Reading:
         self.log.clear()
 
     def tell_unreadable(self, auditor: Auditor) -> None:
-        """What nobody else was told of."""
+        """Pass the unreadable messages that no handler took."""
         for letter in self._dark:
             place = _workload_of(letter)
             if place is not None:
@@ -155,7 +161,7 @@ class _Reading:
 
 
 def _pass_over(auditor: Auditor, subject: str, sequence: int) -> None:
-    """A decision that cannot be read still has its place in the chain."""
+    """Count an unreadable decision, because it has a position in the chain."""
     if subjects.is_decision(subject):
         auditor.on_unreadable_decision(subjects.cell_of(subject), sequence)
 

@@ -1,4 +1,4 @@
-"""One workload's events as the log has them, and what readers make of each: `berth job --raw`."""
+"""One workload's events in the log, with the verdict of readers: `berth job --raw`."""
 
 from collections.abc import Sequence
 
@@ -12,12 +12,12 @@ from berthmaster.lib.nats.connection import Connection
 from berthmaster.lib.nats.stream_messages import Message
 
 UNREAD = "unreadable"
-BEHIND = "not judged"  # behind a message that cannot be read
+BEHIND = "not judged"  # after an unreadable message
 GOOD = frozenset({Verdict.COUNTED.value, Verdict.VOID.value})
 
 
 class Line(msgspec.Struct, frozen=True, kw_only=True):
-    """One message, and what readers make of it."""
+    """One message with its verdict."""
 
     sequence: int
     stored_at_s: float
@@ -30,7 +30,7 @@ class Line(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def inspect(conn: Connection, tenant: str, workload_id: str) -> list[Line]:
-    """What stands in a workload's story, from the stream's leader. Raises BusError."""
+    """Return a workload's messages from the stream's leader. Raises BusError."""
     messages = await EventLog(conn).story(tenant, workload_id)
     events, unread = _readable(messages)
     before = min(unread, default=None)

@@ -1,5 +1,5 @@
-"""`berth backup`: copies of the streams that cannot be built again, and a bus made from a copy.
+"""`berth backup`: copies of the streams that no service can rebuild, and a restored bus.
 
-May live here: the files of a backup, reading streams into them and restoring streams from them.
-Must not: judge what the messages mean.
+Belongs here: the files of a backup, reading streams into them and restoring streams from them. Does
+not belong here: the meaning of the messages.
 """

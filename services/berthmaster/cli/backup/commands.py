@@ -1,4 +1,4 @@
-"""`berth backup`, whose work another package does, imported when called."""
+"""`berth backup`. Another package does the work, and is imported when called."""
 
 from collections.abc import Awaitable
 from pathlib import Path
@@ -14,7 +14,7 @@ T = TypeVar("T")
 
 
 async def done(work: Awaitable[T]) -> T:
-    """What is wrong with a backup becomes the client's error, as what is wrong with the bus."""
+    """Await the backup, and convert its errors to the client's."""
     from berthmaster.cli.backup.core import BrokenBackup
     from berthmaster.cli.backup.take import NotTheSame
 

@@ -1,9 +1,10 @@
-"""The bytes of a backup: messages one behind the other, as nats-server 2.15 writes them.
+"""The bytes of a backup: consecutive messages in the format of nats-server 2.15.
 
 A record is: length of the subject, time in nanoseconds, sequence, length of headers, length of data
 (as varints, the time zigzag), then subject, headers, data.
 
-We keep no headers: those of our messages are guards, which count only when something is stored.
+Headers are dropped: Berthmaster's headers are expected-last-sequence checks, which only matter at
+the time of storing.
 """
 
 from collections.abc import Iterator
@@ -18,11 +19,11 @@ class Record(NamedTuple):
 
 
 class BrokenBackup(ValueError):
-    """What is in a file cannot be what was written there; the text says which and why."""
+    """A file's content was not written by a backup. The text names the file and the reason."""
 
 
 def nanoseconds(stored_at_s: float) -> int:
-    """A time that reads as the same seconds again: floats are coarser than nanoseconds."""
+    """Return nanoseconds that convert back to the same seconds: floats are coarser."""
     a, b = stored_at_s.as_integer_ratio()
     return (2 * a * 10**9 + b) // (2 * b)
 
@@ -35,7 +36,7 @@ def written(record: Record) -> bytes:
 
 
 def records(raw: bytes) -> Iterator[Record]:
-    """The records of some bytes. Raises BrokenBackup."""
+    """Yield the records of some bytes. Raises BrokenBackup."""
     at = 0
     while at < len(raw):
         numbers = []

@@ -1,12 +1,12 @@
-"""A backup's folder: `backup.json` says what belongs to it, segments of each stream hold messages.
+"""A backup's folder: `backup.json` lists its contents, and segments hold each stream's messages.
 
-A segment is written once and never again. What a run adds counts from the moment when `backup.json`
-is replaced, the last thing that it does; what a run that was cut short left behind is overwritten.
+A segment is written once and never changed. Segments count only after the run replaces
+`backup.json`, its last step. The next run overwrites leftovers of an interrupted run.
 
-The folder may come from another machine, so a reader trusts none of its bytes: file names follow
-from a stream's name and from sequences and are never read from `backup.json`, no link in the folder
-is followed, and every file has a largest size, packed and unpacked. Example: a stream called
-`../../etc` is refused as BrokenBackup before anything is opened.
+The folder may come from another machine, so a reader trusts none of its bytes. File names follow
+from a stream's name and from sequences, never from `backup.json`. No link in the folder is
+followed. Every file has a maximum size, packed and unpacked. Example: a stream called `../../etc`
+is refused as BrokenBackup before any file is opened.
 """
 
 import errno
@@ -30,15 +30,16 @@ KEPT: Final = {  # stream -> subjects
     stream: list(FOLLOWED[stream]) for stream in (WORKLOADS, CONTROL, DEAD, ARCHIVE)
 }
 ROUTES: Final = ("subjects", "republish", "mirror", "sources", "subject_transform")
-SEGMENT_BYTES: Final = 16 * 1024 * 1024  # from which a writer begins the next segment
-MAX_SEGMENT_BYTES: Final = SEGMENT_BYTES + 65 * 1024 * 1024  # with a largest message behind them
+SEGMENT_BYTES: Final = 16 * 1024 * 1024  # size from which a writer begins the next segment
+# with a message of maximum size at the end
+MAX_SEGMENT_BYTES: Final = SEGMENT_BYTES + 65 * 1024 * 1024
 MAX_SEQUENCE: Final = 1 << 32
 MAX_MANIFEST_BYTES: Final = 256 * 1024 * 1024
 Sequence = Annotated[int, msgspec.Meta(ge=0, le=MAX_SEQUENCE)]
 
 
 class Segment(msgspec.Struct, kw_only=True):
-    """One file of messages, compressed."""
+    """One compressed file of messages."""
 
     first: Sequence
     last: Sequence
@@ -47,11 +48,11 @@ class Segment(msgspec.Struct, kw_only=True):
 
 
 class KeptStream(msgspec.Struct, kw_only=True):
-    """What a backup has of one stream."""
+    """The contents of one stream in a backup."""
 
-    created: str  # which making of it
+    created: str  # incarnation of the stream
     config: dict[str, Any]
-    first: Sequence = 0  # that the stream had still, when it was read last
+    first: Sequence = 0  # first sequence of the stream at the last read
     last: Sequence = 0
     segments: list[Segment] = []
 
@@ -65,12 +66,12 @@ _MANIFEST: Final = msgspec.json.Decoder(Manifest)
 
 
 def segment_name(segment: Segment) -> str:
-    """Return the file of a segment in its stream's folder."""
+    """Return the file name of a segment in its stream's folder."""
     return f"{segment.first:020d}-{segment.last:020d}.seg"
 
 
 def load(folder: Path) -> Manifest | None:
-    """What is there; None = no backup. Raises BrokenBackup."""
+    """Return the manifest; None = no backup. Raises BrokenBackup."""
     file = folder / MANIFEST
     try:
         manifest = _MANIFEST.decode(_read(folder, "", MANIFEST, MAX_MANIFEST_BYTES))
@@ -95,21 +96,23 @@ def load(folder: Path) -> Manifest | None:
 
 
 def _routes(name: str, config: dict[str, Any]) -> str:
-    """Return by which members of its configuration a restored stream would take or send messages
-    that are not its own; "" = by none."""
+    """Return the settings through which a restored stream would take or send other messages.
+
+    "" = none.
+    """
     own = {"subjects": KEPT[name], "republish": REPUBLISH}
     wrong = [each for each in ROUTES if (config.get(each) or None) != own.get(each)]
     return ", ".join(wrong)
 
 
 def save(folder: Path, manifest: Manifest) -> None:
-    """Make it count."""
+    """Write the manifest, and thereby commit the segments."""
     raw = msgspec.json.format(msgspec.json.encode(manifest), indent=1)
     _put(folder, "", MANIFEST, raw)
 
 
 def write_segment(folder: Path, stream: str, raw: bytes, first: int, last: int, n: int) -> Segment:
-    """Keep the bytes of some records."""
+    """Write a segment with the bytes of some records."""
     packed = zlib.compress(raw, 1)
     digest = hashlib.sha256(packed).hexdigest()
     segment = Segment(first=first, last=last, messages=n, sha256=digest)
@@ -118,7 +121,7 @@ def write_segment(folder: Path, stream: str, raw: bytes, first: int, last: int, 
 
 
 def read_segment(folder: Path, stream: str, segment: Segment) -> Iterator[Record]:
-    """Its records, whose sequences rise. Raises BrokenBackup, OSError."""
+    """Yield a segment's records, with rising sequences. Raises BrokenBackup, OSError."""
     name = segment_name(segment)
     file = folder / stream / name
     packed = _read(folder, stream, name, MAX_SEGMENT_BYTES)
@@ -134,7 +137,7 @@ def read_segment(folder: Path, stream: str, segment: Segment) -> Iterator[Record
 
 
 def _unpacked(file: Path, packed: bytes, most: int) -> bytes:
-    """Raises BrokenBackup, also for more than ``most`` bytes, of which none is made."""
+    """Return the unpacked bytes, at most ``most``. Raises BrokenBackup, also above the limit."""
     unpacking = zlib.decompressobj()
     try:
         raw = unpacking.decompress(packed, most)
@@ -149,8 +152,10 @@ def _unpacked(file: Path, packed: bytes, most: int) -> bytes:
 
 @contextmanager
 def _opened(folder: Path, stream: str) -> Iterator[int]:
-    """The folder of a stream ("" = the backup's own) as a descriptor, for what is done in it: a
-    link in its place would lead out of the backup. Raises BrokenBackup, OSError."""
+    """Open the folder of a stream ("" = the backup's own) as a descriptor.
+
+    A link in its place would lead out of the backup. Raises BrokenBackup, OSError.
+    """
     at = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         if stream:
@@ -171,7 +176,7 @@ def _inner(folder: Path, stream: str, outer: int) -> int:
 
 
 def _read(folder: Path, stream: str, name: str, most: int) -> bytes:
-    """A file of at most so many bytes. Raises BrokenBackup, OSError."""
+    """Return a file of at most ``most`` bytes. Raises BrokenBackup, OSError."""
     file = folder / stream / name
     with _opened(folder, stream) as at:
         try:
@@ -189,7 +194,7 @@ def _read(folder: Path, stream: str, name: str, most: int) -> bytes:
 
 
 def _put(folder: Path, stream: str, name: str, raw: bytes) -> None:
-    """Write a file whole or not at all. Raises BrokenBackup, OSError."""
+    """Write a file atomically. Raises BrokenBackup, OSError."""
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     beside = f"{name}.new"
     if stream:
@@ -199,7 +204,7 @@ def _put(folder: Path, stream: str, name: str, raw: bytes) -> None:
             except FileExistsError:
                 pass
     with _opened(folder, stream) as at:
-        try:  # a run that was cut short has left one, or a stranger a link
+        try:  # an interrupted run may have left a file, or an attacker a link
             os.unlink(beside, dir_fd=at)
         except FileNotFoundError:
             pass

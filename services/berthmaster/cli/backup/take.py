@@ -1,8 +1,8 @@
-"""Takes a backup while everything runs: of each stream what the folder does not have yet.
+"""Takes a backup of a running bus: of each stream, the messages that the folder lacks.
 
-WORKLOADS goes first and ARCHIVE last: what leaves the log in between is in the archive by then.
-Before anything is added, the newest thousand messages of the folder are held against the stream:
-a log that lost its end, and gave its numbers again, is another one and needs a folder of its own.
+WORKLOADS is first and ARCHIVE last: messages that leave the log meanwhile are in the archive by
+then. Before adding, the run compares the newest thousand messages of the folder with the stream. A
+log that lost its end and reused its numbers is another log, and needs its own folder.
 """
 
 from pathlib import Path
@@ -25,20 +25,20 @@ READ_LIMIT_S: Final = 6 * 3600.0
 
 
 class Added(msgspec.Struct, kw_only=True):
-    """What one run did for one stream."""
+    """The result of one run for one stream."""
 
     stream: str
-    added: int  # messages
-    messages: int  # of the backup now
+    added: int  # number of messages
+    messages: int  # number of messages in the backup
     last: int
 
 
 class NotTheSame(Exception):
-    """The folder holds a backup of something else; the text says of what, and what to do."""
+    """The folder holds a backup of another bus. The text names the difference and the next step."""
 
 
 async def take(conn: Connection, folder: Path) -> list[Added]:
-    """Add what is new. Raises NotTheSame, BrokenBackup, OSError, BusError, TimeoutError."""
+    """Add the new messages. Raises NotTheSame, BrokenBackup, OSError, BusError, TimeoutError."""
     manifest = files.load(folder) or Manifest()
     for why in await all_damage(conn):
         raise NotTheSame(f"{why}; {folder} stays as it is")
@@ -67,7 +67,7 @@ async def _take_stream(conn: Connection, folder: Path, manifest: Manifest, strea
 
 
 class _Writer:
-    """Turns what is read into segments."""
+    """Writes messages into segments."""
 
     def __init__(self, folder: Path, stream: str, kept: KeptStream, last: int) -> None:
         self.added = 0
@@ -83,9 +83,9 @@ class _Writer:
         self._newest = 0
 
     def take(self, recorded: Recorded) -> None:
-        """The next message."""
+        """Take the next message."""
         if recorded.sequence > self._last:
-            return  # stored after this run began: the next one's
+            return  # stored after this run began: left to the next run
         record = Record(
             recorded.subject, recorded.sequence, nanoseconds(recorded.stored_at_s), recorded.data
         )
@@ -105,7 +105,7 @@ class _Writer:
             self.flush()
 
     def flush(self) -> None:
-        """Write what waits."""
+        """Write the buffered messages."""
         if not self._waiting:
             return
         raw = b"".join(self._waiting)
@@ -118,7 +118,7 @@ class _Writer:
 
 
 def _newest(folder: Path, stream: str, kept: KeptStream) -> dict[int, Record]:
-    """What the folder has of the newest numbers."""
+    """Return the newest records in the folder."""
     found: dict[int, Record] = {}
     for segment in reversed(kept.segments):
         if segment.last <= kept.last - COMPARED:

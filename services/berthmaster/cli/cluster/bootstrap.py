@@ -1,7 +1,7 @@
-"""`berth cluster bootstrap`: what to apply in a worker so that `berth serve credentials` gets in.
+"""`berth cluster bootstrap`: manifests to apply in a worker, for `berth serve credentials`.
 
-It prints manifests and changes nothing. Their rights name the one account that will be made for
-this hub and this cluster, so they are made for each worker instead of standing in deploy/.
+The command prints manifests and changes nothing. Their rights name the one account for this hub and
+this cluster. So the manifests differ per worker and are not in deploy/.
 """
 
 import asyncio
@@ -66,7 +66,7 @@ def bootstrap(
 
 
 def _identity(hub: str | None) -> str:
-    """The hub's id, as the service will read it. Ends the command where it cannot be had."""
+    """Return the hub's id, as the service will read it. Ends the command on failure."""
     try:
         target = kube_target(hub, Path.is_file) if hub else KubeTarget(name="hub")
     except PlanError as error:

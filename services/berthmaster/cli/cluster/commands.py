@@ -1,8 +1,8 @@
-"""`berth cluster add | renew | remove | list`: which worker clusters may connect to this bus.
+"""`berth cluster add | renew | remove | list`: the worker clusters that may connect to this bus.
 
-A cluster has one user, `agent.NAME`, whose credentials are made here and taken there in a Secret. A
-running server hears of it at once. The credentials are written to a file for its owner alone, or to
-standard output where that was asked for; never to a log, a table or an error.
+A cluster has one user, `agent.NAME`. The credentials are created here and carried to the cluster in
+a Secret. A running server learns of them at once. The credentials are written to a file for its
+owner alone, or to standard output on request, and never to a log, a table or an error.
 """
 
 import sys
@@ -37,32 +37,32 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
 AGENT: Final = "agent"
-NODES: Final = "telemetry"  # of a cluster's nodes, which may do far less than its agent
+NODES: Final = "telemetry"  # user of a cluster's nodes, with far fewer rights than its agent
 NAMESPACE: Final = "berth-system"
 
 
 class ClusterKey(msgspec.Struct, frozen=True, kw_only=True):
     cluster: str
     key: str  # the public part
-    ends: str  # when its JWT does; "" = never
+    ends: str  # end of its JWT; "" = never
     connected: bool
 
 
 class Added(msgspec.Struct, frozen=True, kw_only=True):
-    """What `cluster add` did, without a secret."""
+    """The result of `cluster add`, without a secret."""
 
     cluster: str
     key: str
     url: str
     namespace: str
     file: str  # "" = the Secret went to standard output
-    ends: str  # when its JWT does
+    ends: str  # end of its JWT
     apply: list[str]  # commands, in order
     server_told: bool
 
 
 class Removed(msgspec.Struct, frozen=True, kw_only=True):
-    """What `cluster remove` did."""
+    """The result of `cluster remove`."""
 
     cluster: str
     server_told: bool
@@ -78,7 +78,7 @@ cluster.add_command(credentials)
 
 
 def url_for_agents(folder: Folder, given: str | None) -> str:
-    """Where agents will connect. Raises FolderFailed for what cannot work."""
+    """Return the URL for agents. Raises FolderFailed for an unusable URL."""
     url = given or folder.external_url
     if not url or not folder.ca_file.exists():
         raise FolderFailed(
@@ -98,7 +98,7 @@ def url_for_agents(folder: Folder, given: str | None) -> str:
     return url
 
 
-# What the Secret shall be like and where it goes.
+# Settings and destination of the Secret.
 _secret_options = option_group(
     click.option(
         "--namespaces",

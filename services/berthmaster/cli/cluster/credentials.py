@@ -1,7 +1,8 @@
-"""`berth cluster credentials`: which workers Kueue may enter, until when, and what is wrong.
+"""`berth cluster credentials`: Kueue's access to the workers, its end, and its errors.
 
-Reads one ConfigMap of the hub, which `berth serve credentials` keeps; no Secret. Exit code 0: every
-cluster has a token that should work and nothing fails; 1: one has not, or nothing is shown at all.
+Reads one ConfigMap of the hub, written by `berth serve credentials`, and no Secret. Exit code 0:
+every cluster has a token that should work, and nothing fails. Exit code 1: a cluster has none, or
+the ConfigMap is empty or missing.
 """
 
 import asyncio
@@ -77,7 +78,7 @@ def credentials(hub: str | None, namespace: str, form: Form | None, as_json: boo
 
 
 async def read(target: KubeTarget, namespace: str) -> tuple[dict[str, "Line"], int]:
-    """The clusters by name, and how many more there are than are shown. Raises KubernetesError."""
+    """Return the clusters by name, and the number of clusters not shown. Raises KubernetesError."""
     from berthmaster.hub.credentials.core import status
     from berthmaster.lib.kube.client import Client
     from berthmaster.lib.kube.config import from_kubeconfig
@@ -100,7 +101,7 @@ async def read(target: KubeTarget, namespace: str) -> tuple[dict[str, "Line"], i
 
 
 def screen(lines: "dict[str, Line]", more: int, now_s: float) -> "RenderableType":
-    """A row a cluster."""
+    """Return a table with a row per cluster."""
     from rich.console import Group
 
     from berthmaster.cli.output.terminal import plain_table, safe
@@ -124,7 +125,7 @@ def screen(lines: "dict[str, Line]", more: int, now_s: float) -> "RenderableType
 
 
 def _left(left_s: float) -> str:
-    """In the largest unit that still tells something."""
+    """Return the remaining time in the largest useful unit."""
     if left_s <= 0:
         return "over"
     for unit, size_s in (("d", 86_400.0), ("h", 3600.0), ("m", 60.0)):

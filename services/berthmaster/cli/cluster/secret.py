@@ -1,7 +1,7 @@
-"""The Kubernetes Secret that takes a cluster's key to it.
+"""The Kubernetes Secret that carries a cluster's key.
 
-What the agent's pod expects of it is in deploy/chart. The text is YAML in which every
-value is a JSON string, so that nothing in a name can change its meaning.
+deploy/chart defines the content that the agent's pod expects. The text is YAML in which every value
+is a JSON string, so that no name can change its meaning.
 """
 
 import json
@@ -19,7 +19,7 @@ from berthmaster.lib.nats.subjects import token
 SECRET_NAME: Final = "berth-agent"
 EXECUTOR_ROLE: Final = "berthmaster-executor"
 FIGURES_ROLE: Final = "berthmaster-figures"
-# Of the agents on nodes, in a namespace of their own: worker.telemetry=nodes of the chart.
+# Of the agents on nodes, in a separate namespace: worker.telemetry=nodes of the chart.
 TELEMETRY_NAME: Final = "berth-telemetry"
 TELEMETRY_KEY: Final = "telemetry.creds"
 CREDS_KEY: Final = "agent.creds"
@@ -37,8 +37,11 @@ def manifest(
     ca: str,
     login: bool = False,
 ) -> str:
-    """The Secret. ``namespace`` is the agent's own, ``namespaces`` those it makes jobs in;
-    ``login``: the credentials are the sentinel's, with which it logs in."""
+    """Return the Secret.
+
+    ``namespace`` is the agent's own, and ``namespaces`` are those of its jobs. ``login``: the
+    credentials are the login-only ones.
+    """
     data = {
         "cluster": cluster,
         "namespaces": ",".join(namespaces),
@@ -51,8 +54,10 @@ def manifest(
 
 
 def manifest_of_nodes(*, cluster: str, url: str, creds: str, ca: str) -> str:
-    """The Secret of the telemetry agents on nodes: one key for all of them, which may do no more
-    than tell what GPUs do."""
+    """Return the Secret of the telemetry agents on nodes.
+
+    All share one key, which allows only publishing GPU telemetry.
+    """
     data = {
         "cluster": cluster,
         "url": url,
@@ -80,9 +85,9 @@ def _secret(name: str, namespace: str, data: Mapping[str, str]) -> str:
 
 
 def write(path: Path, text: str) -> None:
-    """For its owner alone, from the first byte on."""
+    """Write a file that only its owner can read, from the first byte on."""
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    path.unlink(missing_ok=True)  # what is there may be readable by others, or be a link
+    path.unlink(missing_ok=True)  # an existing file may be readable by others, or be a link
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
     with os.fdopen(os.open(path, flags, 0o600), "w") as file:
         file.write(text)
@@ -91,7 +96,7 @@ def write(path: Path, text: str) -> None:
 def commands(
     cluster: str, file: Path, namespace: str, namespaces: Sequence[str], *, login: bool = False
 ) -> list[str]:
-    """What to type, in order."""
+    """Return the commands to type, in order."""
     kubectl = f"kubectl --context {shlex.quote(cluster)}"
     quoted = shlex.quote(str(file))
     values = ["role=worker", f"worker.namespaces={{{','.join(namespaces)}}}"]
@@ -108,7 +113,7 @@ def _install(cluster: str, namespace: str, *values: str) -> str:
 
 
 def commands_of_nodes(cluster: str, namespace: str, file: Path) -> list[str]:
-    """What to type for the telemetry agents on nodes, in order."""
+    """Return the commands for the telemetry agents on nodes, in order."""
     kubectl = f"kubectl --context {shlex.quote(cluster)}"
     quoted = shlex.quote(str(file))
     return [

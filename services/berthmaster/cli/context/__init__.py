@@ -1,1 +1,1 @@
-"""`berth context` and `berth login`: which bus the commands use, and with which identity."""
+"""`berth context` and `berth login`: the bus of the commands, and the identity for it."""

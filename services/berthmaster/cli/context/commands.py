@@ -1,4 +1,4 @@
-"""`berth context list | set | use | show | remove`: several buses under names of their own."""
+"""`berth context list | set | use | show | remove`: several buses under names of the user."""
 
 import os
 from collections.abc import Iterator
@@ -26,7 +26,7 @@ from berthmaster.cli.session import Output
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-NONE = "-"  # of `berth context use`: no context
+NONE = "-"  # argument of `berth context use`: no context
 
 
 class Listed(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -52,7 +52,7 @@ context.add_command(show)
 
 @contextmanager
 def _kept() -> Iterator[Path]:
-    """The folder of the file; what is wrong with that file, or with a name, becomes one line."""
+    """Yield the folder of the file, and turn an invalid file or name into one line."""
     try:
         yield config_folder(os.environ)
     except ContextsWrong as error:
@@ -114,7 +114,7 @@ def _table(rows: list[Listed], wide: bool) -> "RenderableType":
 def set_(name: str, as_json: bool, **flags: str | bool | None) -> None:
     """Make a context, or change what is given of it. The first one made is used at once."""
     given = {field: value for field, value in flags.items() if value is not None}
-    for field in ("creds_file", "ca_file"):  # it is used from any folder
+    for field in ("creds_file", "ca_file"):  # absolute, because commands use it from any folder
         if given.get(field):
             given[field] = str(Path(str(given[field])).expanduser().absolute())
     with _kept() as folder:

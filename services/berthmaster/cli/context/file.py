@@ -1,7 +1,7 @@
-"""Named buses with the tenant and key that go with each, kept in a file of this person.
+"""The named buses of a user, each with tenant and credentials file.
 
-Rules of this file: the file is JSON, is replaced whole, and only its owner may read it. It names
-files of credentials and never holds one.
+Rules of this file: the file is JSON, is replaced whole, and only its owner may read it. The file
+names credentials files and never holds credentials.
 """
 
 import os
@@ -17,43 +17,43 @@ from berthmaster.cli.output.errors import did_you_mean
 
 FILE: Final = "contexts.json"
 MOST_BYTES: Final = 1 << 20
-CURRENT: Final = "BERTH_CONTEXT"  # variable that names one for a shell
+CURRENT: Final = "BERTH_CONTEXT"  # variable that names a context for a shell
 _NAME: Final = re.compile(r"[A-Za-z0-9]([-._@A-Za-z0-9]{0,61}[A-Za-z0-9])?\Z")
 
 
 class Context(
     msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True
 ):
-    """One bus, and as whom to talk to it. What is empty comes from elsewhere, as without one."""
+    """One bus and the identity for it. Empty fields take the defaults without a context."""
 
     server: str
     tenant: str = ""
-    queue: str = ""  # of what `berth submit` makes of flags
+    queue: str = ""  # queue of jobs that `berth submit` builds from flags
     creds_file: str = ""
     ca_file: str = ""
-    plaintext: bool = False  # whether another machine's server may be without TLS
+    plaintext: bool = False  # True allows a remote server without TLS
 
 
 class Contexts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    current: str = ""  # "" = none is used
+    current: str = ""  # "" = no context is used
     contexts: dict[str, Context] = {}
 
 
 class ContextsWrong(Exception):
-    """The file cannot be used, or has no such context; the text says what would be right."""
+    """The file is invalid, or has no such context. The text says what would be right."""
 
 
 _FILE: Final = msgspec.json.Decoder(Contexts)
 
 
 def config_folder(env: Mapping[str, str]) -> Path:
-    """Where a person's own files are: XDG_CONFIG_HOME/berth, else ~/.config/berth."""
+    """Return the user's configuration folder: XDG_CONFIG_HOME/berth, else ~/.config/berth."""
     base = env.get("XDG_CONFIG_HOME")
     return (Path(base) if base else Path(env.get("HOME") or Path.home()) / ".config") / "berth"
 
 
 def load_contexts(folder: Path) -> Contexts:
-    """What the file holds; none if it is not there. Raises ContextsWrong."""
+    """Return the contexts, empty without a file. Raises ContextsWrong."""
     path = folder / FILE
     try:
         with path.open("rb") as file:
@@ -76,7 +76,7 @@ def save_contexts(folder: Path, contexts: Contexts) -> Path:
     path = folder / FILE
     try:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        handle, name = tempfile.mkstemp(prefix=".contexts-", dir=folder)  # made 0600
+        handle, name = tempfile.mkstemp(prefix=".contexts-", dir=folder)  # with mode 0600
         try:
             with os.fdopen(handle, "wb") as file:
                 file.write(msgspec.json.format(msgspec.json.encode(contexts), indent=2) + b"\n")
@@ -90,7 +90,7 @@ def save_contexts(folder: Path, contexts: Contexts) -> Path:
 
 
 def named(contexts: Contexts, name: str) -> Context:
-    """One of them. Raises ContextsWrong, naming those that there are."""
+    """Return a context by name. Raises ContextsWrong, naming the known contexts."""
     found = contexts.contexts.get(name)
     if found is None:
         there = ", ".join(sorted(contexts.contexts)) or "none; `berth context set NAME` makes one"
@@ -100,8 +100,10 @@ def named(contexts: Contexts, name: str) -> Context:
 
 
 def with_context(contexts: Contexts, name: str, given: Mapping[str, Any]) -> Contexts:
-    """With one more, or with one changed in what is given of it; the first is used at once. Raises
-    ContextsWrong."""
+    """Return the contexts with one added, or with the given fields of one changed.
+
+    The first context is used at once. Raises ContextsWrong.
+    """
     if not _NAME.match(name):
         raise ContextsWrong(f"{name!r} is no name; right is up to 63 letters, digits, - . _ and @")
     had = contexts.contexts.get(name)
@@ -115,7 +117,7 @@ def with_context(contexts: Contexts, name: str, given: Mapping[str, Any]) -> Con
 
 
 def without(contexts: Contexts, name: str) -> Contexts:
-    """All but one. Raises ContextsWrong."""
+    """Return the contexts without one. Raises ContextsWrong."""
     named(contexts, name)
     left = {key: each for key, each in contexts.contexts.items() if key != name}
     return Contexts(current="" if contexts.current == name else contexts.current, contexts=left)

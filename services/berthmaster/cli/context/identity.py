@@ -1,4 +1,4 @@
-"""`berth context show`: the bus that commands talk to, the user, and the end of the credentials."""
+"""`berth context show`: the bus of the commands, the user, and the end of the credentials."""
 
 import time
 from datetime import UTC, datetime
@@ -11,14 +11,14 @@ from berthmaster.cli.session import Session, bus_command
 
 
 class Identity(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """As whom commands ask, and where."""
+    """The server and the identity of the commands."""
 
     server: str
-    source: str  # what named the server
+    source: str  # origin of the server's address
     tenant: str
-    queue: str = ""  # of what is submitted by flags
-    user: str = ""  # of the credentials; "" = none are given
-    account: str = ""  # public key of the account that the user is in
+    queue: str = ""  # queue of jobs submitted by flags
+    user: str = ""  # of the credentials; "" = no credentials
+    account: str = ""  # public key of the user's account
     creds_file: str = ""
     ends: str = ""  # "" = never, or no credentials
     answered_ms: float = 0.0
@@ -66,7 +66,7 @@ async def show(session: Session) -> None:
 
 
 def _credentials(path: str) -> tuple[str, str, str]:
-    """User, account and end of a file of credentials; no part of its secret. Raises BerthError."""
+    """Return user, account and end of a credentials file, without its secret. Raises BerthError."""
     from berthmaster.client import BerthError
     from berthmaster.lib.nats import jwts
 

@@ -1,4 +1,4 @@
-"""`berth login`: credentials for a token of somebody who knows who you are."""
+"""`berth login`: credentials in exchange for a token of an identity provider."""
 
 import asyncio
 import os
@@ -19,13 +19,13 @@ from berthmaster.cli.context.target import BusTarget, inbox_of
 from berthmaster.cli.session import Output, run, target_of, usage
 
 T = TypeVar("T")
-COMMAND_LIMIT_S = 120.0  # a person may have to do something in a browser
-TOKEN_VARIABLE = "BERTH_LOGIN_TOKEN"  # its name
+COMMAND_LIMIT_S = 120.0  # seconds; a user may have to act in a browser
+TOKEN_VARIABLE = "BERTH_LOGIN_TOKEN"  # name of the variable with the token
 SENTINEL = "sentinel.creds"
 
 
 class LoggedIn(msgspec.Struct, frozen=True, kw_only=True):
-    """What was got, without a secret."""
+    """The result of a login, without a secret."""
 
     user: str
     file: str
@@ -131,7 +131,7 @@ def login(
 
 
 def _token_source(file: Path | None, command: str | None) -> Callable[[], str]:
-    """Where to get the token, each time anew. What it gives raises BusError."""
+    """Return a function that gets the token, again at each call. Raises BusError when called."""
     from berthmaster.lib.access.token_login import read_token
     from berthmaster.lib.nats.errors import BusError
 
@@ -227,7 +227,7 @@ async def _login(
 
 
 async def _told(work: Awaitable[T]) -> T:
-    """That one is not let in is no trouble with the bus."""
+    """Await a login, and convert its errors: a refused login is no trouble with the bus."""
     from berthmaster.cli.audit.commands import read
     from berthmaster.client import BerthError, UnavailableError
     from berthmaster.lib.access.token_login import LoginRefused
@@ -241,8 +241,10 @@ async def _told(work: Awaitable[T]) -> T:
 
 
 def _seed_of_before(path: Path) -> str:
-    """The key of a login before, which is kept; "" = none. Raises BerthError for a file that a
-    login did not write: it may be good for longer."""
+    """Return the key of an earlier login, for reuse; "" = none.
+
+    Raises BerthError for a file that no login has written, because its credentials may last longer.
+    """
     from berthmaster.client import BerthError
     from berthmaster.lib.nats import jwts
 

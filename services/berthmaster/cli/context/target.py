@@ -1,4 +1,4 @@
-"""Which bus to talk to, and as whom: by flags, variables, a context, or a `berth up` that runs."""
+"""The bus and identity of a command: from flags, variables, a context, or a running `berth up`."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -18,9 +18,7 @@ from berthmaster.lib.supervisor.folder import (
     state_file,
 )
 
-CREDS_SUFFIX: Final = (
-    ".creds"  # as in lib/access/keys.py, which needs a library that not everybody has
-)
+CREDS_SUFFIX: Final = ".creds"  # as in lib/access/keys.py, which needs an optional library
 DEFAULT_URL: Final = "nats://127.0.0.1:4222"
 MAX_PARENTS: Final = 20
 _FILE: Final = msgspec.json.Decoder(ConnectionFile)
@@ -32,19 +30,22 @@ class BusTarget:
     tenant: str
     creds_file: str
     inbox_prefix: str
-    source: str  # for people: where this came from
-    ca_file: str = ""  # "" = what the system trusts, should the URL be a tls:// one
-    plaintext: bool = False  # whether another machine's server may be without TLS
-    queue: str = ""  # of what is submitted by flags that name none
+    source: str  # origin of the address, for users
+    ca_file: str = ""  # "" = the system's CAs, for a tls:// URL
+    plaintext: bool = False  # True allows a remote server without TLS
+    queue: str = ""  # default queue of jobs submitted by flags
 
     @property
     def is_tenant(self) -> bool:
-        """Whether the credentials are one tenant's, who may ask and hear of its own jobs only."""
+        """Return whether the credentials are a tenant's, with access to its own jobs only."""
         return self.inbox_prefix.startswith(("_INBOX.tenant.", "_INBOX.viewer."))
 
 
 def tenants_beside(creds_file: str) -> list[str]:
-    """Those whose credentials are in the folder of these: an operator's, who may know them."""
+    """Return the tenants whose credentials are in the same folder.
+
+    Only an operator has such a folder, and may know the tenants.
+    """
     if not creds_file:
         return []
     found = Path(creds_file).parent.glob(f"tenant.*{CREDS_SUFFIX}")
@@ -63,13 +64,13 @@ def find_target(
     env: Mapping[str, str],
     cwd: Path,
 ) -> BusTarget:
-    """The target: each part from its flag, its variable, or from where the server is known by.
+    """Return the target: each part from its flag, its variable, or the source of the server.
 
-    That is the first of: ``--server``, ``--context``, ``--data``, the variables BERTH_NATS_URL,
-    BERTH_CONTEXT, BERTH_DATA, the context that is used, a connection file found here. A server that
-    was named keeps everything else's tenant and credentials out: they belong to another bus. Where
-    the bus knows its users each has an inbox of its own; a file of credentials that is named after
-    its user, as ours are, says which. Raises ContextsWrong.
+    The source is the first of: ``--server``, ``--context``, ``--data``, the variables
+    BERTH_NATS_URL, BERTH_CONTEXT, BERTH_DATA, the used context, a connection file near the working
+    folder. For a named server, the tenant and credentials of other sources are ignored, because
+    they belong to another bus. On a bus with users, each user has its own inbox. A credentials file
+    named after its user, as Berthmaster's are, determines the inbox. Raises ContextsWrong.
     """
     known = _known(server, context, data, env, cwd)
     creds = creds_file or env.get("BERTH_NATS_CREDS_FILE") or ""
@@ -93,7 +94,7 @@ def _known(
     env: Mapping[str, str],
     cwd: Path,
 ) -> BusTarget:
-    """What is known without a flag or variable of its own for each part."""
+    """Return the target without flags or variables for single parts."""
     if server:
         return _bare(server, "--server")
     if context:
@@ -148,7 +149,7 @@ def _of_up(data: Path | None, env: Mapping[str, str], cwd: Path) -> BusTarget:
 
 
 def inbox_of(creds_file: str) -> str:
-    """The inbox prefix of the user that a file is named after; "" if it is no user's name."""
+    """Return the inbox prefix of the user in a file name; "" = the name is no user's."""
     path = Path(creds_file)
     if path.suffix != CREDS_SUFFIX:
         return ""
@@ -162,8 +163,11 @@ def inbox_of(creds_file: str) -> str:
 def find_connection(
     data: Path | None, env: Mapping[str, str], cwd: Path
 ) -> tuple[Path, ConnectionFile] | None:
-    """The connection file of a `berth up`: of the folder that was named, of .berth here or in a
-    parent folder, or of the last one that this user has started."""
+    """Return the connection file of a `berth up`.
+
+    The file is in the named folder, in .berth here or in a parent folder, or in the folder of the
+    user's last start.
+    """
     named = data or (Path(env["BERTH_DATA"]) if env.get("BERTH_DATA") else None)
     if named is not None:
         folders = [named]

@@ -1,4 +1,4 @@
-"""`berth replay-decisions`: every decision again, as it was made, or under other settings."""
+"""`berth replay-decisions`: repeats every decision, as made or under other settings."""
 
 import sys
 from collections.abc import Callable, Iterator
@@ -81,7 +81,8 @@ async def replay_decisions(
 
 
 def time_of(text: str, now_s: float) -> float:
-    """So long ago, or a moment with its time zone. A wrong one is a usage error."""
+    """Return the time of a past duration, or of a time with its zone. Invalid text is a usage
+    error."""
     from berthmaster.cli.values import WrongInput, parse_duration_s
 
     try:
@@ -98,7 +99,7 @@ def time_of(text: str, now_s: float) -> float:
 
 
 def change_of(texts: tuple[str, ...]) -> "Callable[[Policy], Policy]":
-    """name=value, several, as a change of a policy. A wrong one is a usage error."""
+    """Return a change of a policy from several name=value texts. Invalid text is a usage error."""
     from berthmaster.control.resolver.policy import Policy
 
     known = [field.name for field in msgspec.structs.fields(Policy)]
@@ -118,7 +119,7 @@ def change_of(texts: tuple[str, ...]) -> "Callable[[Policy], Policy]":
 
 @contextmanager
 def progress_bar(session: Session) -> Iterator[Callable[[int, int], None]]:
-    """On a terminal, unless JSON was asked for."""
+    """Show a progress bar on a terminal, except with JSON."""
     if session.out.as_json or not sys.stderr.isatty():
         yield lambda done, total: None
         return

@@ -1,4 +1,4 @@
-"""What repeating decisions showed: one screen."""
+"""The result of repeated decisions: one screen."""
 
 from collections.abc import Sequence
 
@@ -11,7 +11,10 @@ from berthmaster.control.resolver.replay import Difference, Report
 
 
 def repeated(report: Report) -> RenderableType:
-    """Whether all came out equal; else the first that did not. Under other settings, what moves."""
+    """Return whether all decisions came out equal, else the first difference.
+
+    Under other settings, return the changed placements.
+    """
     there = safe(
         f"{report.decisions:,} decisions exist; {report.archived:,} are in the archive alone"
     )
@@ -42,7 +45,7 @@ def repeated(report: Report) -> RenderableType:
 
 
 def first_difference(first: Difference) -> list[RenderableType]:
-    """Where it is, and what the decision was made on."""
+    """Return the place of the difference, and the inputs of the decision."""
     table = plain_table("INPUT", "SEEN", "HERE", right=("SEEN", "HERE"))
     for each in first.inputs:
         table.add_row(safe(each.name), f"{each.seen:,}", f"{each.here:,}")

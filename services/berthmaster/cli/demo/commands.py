@@ -1,6 +1,6 @@
-"""`berth demo [run] | replay`: placement at work, on emulated and on real clusters.
+"""`berth demo [run] | replay`: placement on emulated and on real clusters.
 
-`run` starts all services in a folder of its own, submits a stream of jobs, and shows a live view.
+`run` starts all services in a separate folder, submits a stream of jobs, and shows a live view.
 """
 
 import asyncio
@@ -41,13 +41,13 @@ from berthmaster.lib.supervisor.stack import Stack, ephemeral_folder
 
 DURATION_S: Final = 30.0
 JOBS: Final = 600
-SPEED: Final = 60.0  # a minute of a job's life takes a second
+SPEED: Final = 60.0  # a minute of a job's duration takes a second
 NODES: Final = 64  # few enough that the jobs fill them
-ODD: Final = 5  # the number of the job that asks for what is not there: somebody always does
+ODD: Final = 5  # number of the job that requests a missing model
 GANG_SHARE: Final = 0.15
 REFRESH_S: Final = 0.25
 LINE_INTERVAL_S: Final = 1.0
-SUBMIT_SHARE: Final = 0.8  # of the duration; the rest shows what became of the last ones
+SUBMIT_SHARE: Final = 0.8  # fraction of the duration; the rest shows the outcome of the last jobs
 FLEET_LIMIT_S: Final = 10.0
 
 
@@ -128,8 +128,10 @@ async def _demo(
 
 
 def with_an_odd_one(arrivals: Iterable[Arrival]) -> Iterator[Arrival]:
-    """The same, but that one job wants a model that no cluster has, so that it waits with a reason
-    to show."""
+    """Yield the arrivals, with one job for a model that no cluster has.
+
+    That job waits, and the demo can show a reason.
+    """
     for number, arrival in enumerate(arrivals, 1):
         request = arrival.request
         if number == ODD:
@@ -162,7 +164,7 @@ class DemoRun:
         self._first_placed_s: float | None = None
 
     async def play(self, stopping: asyncio.Event) -> DemoReport:
-        """Submit, show, and sum up when the time is over or somebody has seen enough."""
+        """Submit, show, and sum up after the duration or Ctrl-C."""
         at = self._stack.connection
         client = Client.connect(
             at.url,
@@ -189,7 +191,7 @@ class DemoRun:
     async def _until_over(
         self, stopping: asyncio.Event, tasks: Iterable[asyncio.Task[None]]
     ) -> None:
-        """Wait for the end; a task that fails before it fails the demo."""
+        """Wait for the end. A task that fails earlier fails the demo."""
         stop = asyncio.create_task(stopping.wait())
         pending: set[asyncio.Task[Any]] = {stop, *tasks}
         loop = asyncio.get_running_loop()
@@ -202,7 +204,7 @@ class DemoRun:
                 task.result()
         stop.cancel()
 
-    # What goes on beside each other
+    # Concurrent tasks
 
     async def _submit(self, submitting: load.Load) -> None:
         await self._fleet_there()
@@ -216,7 +218,7 @@ class DemoRun:
         await submitting.run(with_an_odd_one(arrivals), 1.0)
 
     async def _fleet_there(self) -> None:
-        """Until all clusters have scores: the first jobs shall see more than the first of them."""
+        """Wait until all clusters have scores, so that the first jobs can use every cluster."""
         deadline = time.monotonic() + FLEET_LIMIT_S
         while time.monotonic() < deadline:
             rows = self._fleet.rows(0)

@@ -1,7 +1,7 @@
-"""Submits a stream of requests at its own pace, and knows what became of each.
+"""Submits a stream of requests at its own pace, and tracks the result of each.
 
-Arrivals are open-loop: a slow answer does not slow the stream, up to a bound on requests in flight.
-A request that nobody answered in time is counted as unknown until the log tells.
+Arrivals are open-loop: a slow response does not slow the stream, up to a limit of requests in
+flight. A request without a response in time is unknown until the log shows it.
 """
 
 import asyncio
@@ -19,24 +19,24 @@ SHOWN_PROBLEMS: Final = 5
 
 
 class LoadResult(msgspec.Struct, kw_only=True):
-    """What became of the requests so far."""
+    """The results of the requests so far."""
 
     offered: int = 0
     accepted: int = 0
-    existing: int = 0  # of the accepted: they had been submitted before
+    existing: int = 0  # number of accepted requests that were submitted before
     refused: int = 0
-    unknown: int = 0  # nobody answered in time: it may be in the log
-    problems: dict[str, int] = {}  # the first few, with how often
-    late_s: float = 0.0  # how far the stream is behind its pace
+    unknown: int = 0  # number without a response in time: they may be in the log
+    problems: dict[str, int] = {}  # the first few problems, with their counts
+    late_s: float = 0.0  # delay of the stream in seconds
 
     def note(self, problem: str) -> None:
-        """Remember why one was not accepted, within bounds."""
+        """Count the reason of a refusal, up to a limit of reasons."""
         if problem in self.problems or len(self.problems) < SHOWN_PROBLEMS:
             self.problems[problem] = self.problems.get(problem, 0) + 1
 
 
 class Load:
-    """One stream of requests on its way."""
+    """One stream of requests in flight."""
 
     def __init__(
         self,
@@ -45,20 +45,21 @@ class Load:
         before: Callable[[JobRequest], None] = lambda request: None,
         max_in_flight: int = MAX_IN_FLIGHT,
     ) -> None:
-        """``before`` is called with each request before it is sent."""
+        """Call ``before`` with each request before it is sent."""
         self._berth = berth
         self._before = before
         self._slots = asyncio.Semaphore(max_in_flight)
         self._tasks: set[asyncio.Task[None]] = set()
         self.result = LoadResult()
         self.accepted_ids: set[str] = set()
-        self.last_sequence = 0  # of the events of those; what was accepted stands up to there
+        self.last_sequence = 0  # last sequence of the accepted requests' events
         self.unknown_ids: set[str] = set()
 
     async def run(self, arrivals: Iterable[tuple[float, JobRequest]], speed: float) -> None:
-        """Submit each at its time (seconds from now, times ``speed``), then wait for the answers.
+        """Submit each request at its time in seconds, times ``speed``, and wait for the responses.
 
-        ``speed`` 0 means as fast as they are answered."""
+        ``speed`` 0 submits as fast as responses arrive.
+        """
         loop = asyncio.get_running_loop()
         began_s = loop.time()
         try:
@@ -100,22 +101,22 @@ class Load:
 
 
 class Account(msgspec.Struct, frozen=True, kw_only=True):
-    """Where every workload that was submitted has gone: the sum must be right."""
+    """The state of every submitted workload. The sum must be right."""
 
     offered: int
     refused: int
-    submitted: int  # those that the log must have
+    submitted: int  # number of workloads that the log must have
     succeeded: int
     failed: int
     cancelled: int
-    running: int  # held by a cluster or on the way there: placed, claimed, admitted, running
+    running: int  # owned by a cluster or on the way there: placed, claimed, admitted, running
     waiting: int
-    missing: int  # accepted, and not in the log: this must never be
+    missing: int  # accepted, but missing in the log: must be 0
     missing_ids: tuple[str, ...] = ()
 
     @property
     def balanced(self) -> bool:
-        """submitted = succeeded + failed + cancelled + running + waiting."""
+        """Return whether submitted = succeeded + failed + cancelled + running + waiting."""
         known = self.succeeded + self.failed + self.cancelled + self.running + self.waiting
         return self.missing == 0 and self.submitted == known and self.offered >= self.submitted
 
@@ -123,7 +124,7 @@ class Account(msgspec.Struct, frozen=True, kw_only=True):
 def account(
     result: LoadResult, states: Counter[str], expected: set[str], seen: set[str]
 ) -> Account:
-    """Balance what was accepted (``expected``) against what the log says (``seen``, ``states``)."""
+    """Compare the accepted jobs (``expected``) with the log (``seen``, ``states``)."""
     missing = sorted(expected - seen)
     held = sum(states[state] for state in ("placed", "claimed", "admitted", "running"))
     return Account(

@@ -1,7 +1,7 @@
-"""`berth demo replay`: submit a trace or a generated stream at a speed, and account for all of it.
+"""`berth demo replay`: submits a trace or a generated stream at a speed, and accounts for all jobs.
 
-What is waited for at the end: that nothing changes any more. Jobs that run for days and jobs that
-fit nowhere are then still there, and counted as what they are.
+The replay ends when nothing changes any more. Jobs that run for days, and jobs that fit nowhere,
+are then still open, and counted in their state.
 """
 
 import asyncio
@@ -29,7 +29,7 @@ REQUEST_LIMIT_S: Final = 30.0
 LINE_INTERVAL_S: Final = 2.0
 READ_ON_LIMIT_S: Final = 10.0
 TRACES: Final = ("default", "gpushare100", "multigpu50")
-GENERATED: Final = 1000  # requests, where no limit is named
+GENERATED: Final = 1000  # number of requests without a limit
 
 
 @click.command()
@@ -126,7 +126,7 @@ def read_arrivals(
     limit: int | None,
     median_s: float | None,
 ) -> list[tuple[float, JobRequest]]:
-    """The requests with their times. A trace that cannot be read is a usage error."""
+    """Return the requests with their times. An unreadable trace is a usage error."""
     from berthmaster.lab.emulator import workloads
 
     try:
@@ -154,7 +154,7 @@ def read_arrivals(
 
 
 def trace_path(trace: str) -> Path:
-    """The file of a trace: a path, or one of openb's by name."""
+    """Return the file of a trace: a path, or one of openb's by name."""
     from berthmaster.lab.emulator.workloads import OPENB_PODS
 
     if trace not in TRACES:
@@ -186,10 +186,10 @@ class Replay:
         self._stats = WorkloadStats(only=(request.id for _, request in arrivals))
         self._load = Load(berth, max_in_flight=in_flight)
         self._changed_s = time.monotonic()
-        self._news = asyncio.Event()  # an event came, or none will
+        self._news = asyncio.Event()  # set by an event, or when no more events come
 
     async def play(self, stopping: asyncio.Event, at_most_s: float) -> ReplayReport:
-        """Submit, follow, and balance."""
+        """Submit, follow, and account."""
         since = await self._berth.last_sequence()
         began_s = time.monotonic()
         events = asyncio.create_task(self._follow(since))
@@ -229,8 +229,11 @@ class Replay:
             self._news.set()
 
     async def _read_on(self, events: asyncio.Task[None]) -> None:
-        """Up to the last that was accepted: who is stopped while events are on their way would call
-        jobs missing that run."""
+        """Read events up to the last accepted job.
+
+        Without this, a stopped replay would report running jobs as missing while their events are
+        in flight.
+        """
         try:
             async with asyncio.timeout(READ_ON_LIMIT_S):
                 while self._stats.sequence < self._load.last_sequence and not events.done():
@@ -265,7 +268,7 @@ class Replay:
         )
 
     async def _show(self, began_s: float) -> None:
-        """A progress bar on a terminal, lines elsewhere, nothing in --json."""
+        """Show a progress bar on a terminal, lines elsewhere, and nothing with --json."""
         if self._out.as_json:
             return
         if not sys.stderr.isatty():
@@ -293,7 +296,7 @@ class Replay:
 async def _first(
     stopping: asyncio.Event, submitting: asyncio.Task[None], events: asyncio.Task[None]
 ) -> None:
-    """Until all is submitted or somebody stops it; the first task that fails is an error."""
+    """Wait until all is submitted or Ctrl-C. The first failed task raises its error."""
     stop = asyncio.create_task(stopping.wait())
     try:
         await asyncio.wait({stop, submitting, events}, return_when=asyncio.FIRST_COMPLETED)

@@ -1,4 +1,4 @@
-"""Work in progress on the screen: the live view of the demo, its summary, a replay's account."""
+"""Screens of the demo: the live view, its summary, and a replay's account."""
 
 from collections.abc import Mapping, Sequence
 from typing import Final
@@ -38,10 +38,10 @@ class PlacementLine(msgspec.Struct, frozen=True, kw_only=True):
 class DemoReport(msgspec.Struct, frozen=True, kw_only=True):
     summary: WorkloadSummary
     took_s: float
-    started_in_s: float  # until every process was ready
-    first_placed_s: float | None  # from the command's start
+    started_in_s: float  # seconds until every process was ready
+    first_placed_s: float | None  # seconds from the command's start
     gpus: int
-    gpus_used: float | None  # as the scores see it, foreign load included
+    gpus_used: float | None  # according to the scores, including unmanaged load
     waiting: WhyReply | None
     restarts: int
     refused: int = 0
@@ -67,7 +67,7 @@ def live(
     width: int,
     ascii_only: bool = False,
 ) -> RenderableType:
-    """The live view: clusters with bars, jobs by state, what was placed last and why there."""
+    """Return the live view: clusters with bars, jobs by state, last placements with reasons."""
     table = plain_table(
         "CLUSTER", "GPUS", "USED", "", "OURS", "STATE", right=("GPUS", "USED", "OURS")
     )
@@ -111,7 +111,7 @@ def placement_line(placement: PlacementLine, width: int) -> Text:
 
 
 def progress_line(at_s: float, summary: WorkloadSummary, gpus: int) -> str:
-    """The demo's progress where there is no terminal."""
+    """Return the demo's progress line for output without a terminal."""
     share = f", {summary.gpus_held:.0f} of {gpus} GPUs held by jobs" if gpus else ""
     text = f"{at_s:6.1f} s  {amounts.counted(summary.states, ', ') or 'no jobs yet'}{share}"
     latency = summary.latencies.get("submit_to_running")
@@ -156,7 +156,7 @@ def ended(summary: WorkloadSummary) -> str:
 
 
 def allocation(report: DemoReport) -> str:
-    """How much of the fleet is in use."""
+    """Return the allocated part of the fleet as text."""
     held = report.summary.gpus_held
     text = f"{amounts.number(round(held, 1))} of {report.gpus:,} held by these jobs"
     if report.gpus:
@@ -167,7 +167,7 @@ def allocation(report: DemoReport) -> str:
 
 
 def latencies(found: Mapping[str, Latency]) -> RenderableType:
-    """Latencies by step, from the server's time stamps."""
+    """Return latencies by step, from the server's time stamps."""
     if not found:
         return safe("No job was placed, so there are no latencies.")
     table = plain_table("LATENCY", "JOBS", "P50", "P99", "MAX", right=("JOBS", "P50", "P99", "MAX"))
@@ -191,7 +191,7 @@ def waiting_reasons(reply: WhyReply) -> list[RenderableType]:
 
 
 def balance(balance_: Account, problems: Mapping[str, int]) -> RenderableType:
-    """A replay's account: where every workload is."""
+    """Return a replay's account: the state of every workload."""
     table = plain_table("", "", right=())
     table.show_header = False
     table.columns[1].justify = "right"

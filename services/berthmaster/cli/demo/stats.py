@@ -1,6 +1,6 @@
-"""What a stream of events adds up to: workloads by state, latencies, what was placed last. Pure.
+"""Sums of a stream of events: workloads by state, latencies, last placements. Pure.
 
-All times are the server's time stamps of the events, so that no clock of ours is in a latency.
+All times are the server's time stamps, so that no local clock affects a latency.
 """
 
 from collections import Counter, deque
@@ -30,7 +30,7 @@ SHOWN_STATES: Final = (*OPEN_STATES, State.SUCCEEDED, State.FAILED, State.CANCEL
 
 
 class Latency(msgspec.Struct, frozen=True, kw_only=True):
-    """How long a step took, over all workloads that took it."""
+    """The durations of a step, over all workloads with that step."""
 
     count: int
     p50_s: float
@@ -40,7 +40,7 @@ class Latency(msgspec.Struct, frozen=True, kw_only=True):
 
 class RecentPlacement(msgspec.Struct, frozen=True, kw_only=True):
     stored_at_s: float
-    waited_s: float  # since submission
+    waited_s: float  # seconds since submission
     event: Placed
 
 
@@ -54,23 +54,23 @@ class WorkloadSummary(msgspec.Struct, frozen=True, kw_only=True):
     evictions: int
     void_events: int
     impossible_events: int
-    missed_events: int  # seen without those before them: not folded
+    missed_events: int  # events without their predecessors: not folded
     gpus_held: float
     latencies: dict[str, Latency]
 
     @property
     def balanced(self) -> bool:
-        """Whether every workload is accounted for."""
+        """Return whether every workload is accounted for."""
         return self.submitted == sum(self.states.values())
 
 
 class WorkloadStats:
-    """Folds events; with ``only``, those of some workloads."""
+    """Folds events; ``only`` limits them to some workloads."""
 
     def __init__(self, only: Iterable[str] | None = None) -> None:
         self._only = None if only is None else set(only)
         self._workloads: dict[str, Workload] = {}
-        self._placed: dict[str, float] = {}  # when first placed
+        self._placed: dict[str, float] = {}  # workload -> time of the first placement
         self._running: dict[str, float] = {}
         self._void = 0
         self._impossible = 0
@@ -85,7 +85,7 @@ class WorkloadStats:
             self._only.add(workload_id)
 
     def take(self, seen: SeenEvent) -> None:
-        """One event, in stream order."""
+        """Apply one event, in stream order."""
         event = seen.event
         self.sequence = max(self.sequence, seen.sequence)
         if self._only is not None and event.id not in self._only:
@@ -125,7 +125,7 @@ class WorkloadStats:
 
     @property
     def known(self) -> int:
-        """Workloads seen so far."""
+        """Return the number of workloads seen so far."""
         return len(self._workloads)
 
     @property
@@ -133,7 +133,7 @@ class WorkloadStats:
         return sum(self.states[state] for state in OPEN_STATES)
 
     def held_by_cluster(self) -> Mapping[str, float]:
-        """GPUs' worth that our live placements hold, by cluster."""
+        """Return the GPUs allocated to live placements, by cluster."""
         held: Counter[str] = Counter()
         for workload in self._workloads.values():
             if workload.state in LIVE and workload.request is not None:
@@ -141,7 +141,7 @@ class WorkloadStats:
         return {cluster: milli / 1000 for cluster, milli in held.items()}
 
     def ids(self, *states: State) -> list[str]:
-        """Workloads in these states, in the order in which they came."""
+        """Return the workloads in these states, in order of arrival."""
         return [each.id for each in self._workloads.values() if each.state in states]
 
     def summary(self) -> WorkloadSummary:

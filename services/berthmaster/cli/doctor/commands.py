@@ -1,6 +1,6 @@
-"""`berth doctor`: what stands between a hub, its workers and us. Reads only.
+"""`berth doctor`: problems between a hub, its workers and Berthmaster. Reads only.
 
-Exit code 0: nothing blocks the mode that was asked about; 1: something does; 2: the command line.
+Exit code 0: nothing blocks the requested mode. 1: something does. 2: wrong command line.
 """
 
 import asyncio
@@ -167,7 +167,7 @@ def _place(target: KubeTarget) -> "ClusterAccess":
 
 
 def screen(report: "Report") -> "RenderableType":
-    """A line a finding, and below it what to do about those that are not in order."""
+    """Return a line per finding, followed by the remedies."""
     from rich.console import Group
 
     from berthmaster.cli.output.terminal import safe

@@ -1,4 +1,4 @@
-"""From what was read to what it means: the same survey always gives the same report."""
+"""The diagnosis of a survey: the same survey always gives the same report."""
 
 from berthmaster.cli.doctor import hub as of_hub
 from berthmaster.cli.doctor import worker as of_worker
@@ -7,7 +7,7 @@ from berthmaster.cli.doctor.findings import Finding, Report
 
 
 def diagnose(survey: Survey) -> Report:
-    """All findings, the hub's first, in the order in which they were looked for."""
+    """Return all findings, the hub's first, in the order of the checks."""
     found: list[Finding] = []
     if survey.hub is not None:
         found += of_hub.findings(survey.hub, survey)

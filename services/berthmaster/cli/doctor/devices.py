@@ -1,7 +1,7 @@
-"""What is found of a worker's accelerators: how they are shared, claimed, and had by whole gangs.
+"""Findings about a worker's accelerators: sharing, claiming, and starting whole gangs.
 
-How hard the limit of a shared GPU is decides which requests go there (``isolation``). What starts
-all pods of a gang or none decides whether two gangs can hold what each other waits for.
+The strength of a shared GPU's limit decides which requests go there (``isolation``). The component
+that starts all pods of a gang or none decides whether two gangs can deadlock.
 """
 
 from collections import Counter

@@ -1,7 +1,7 @@
-"""What was read from the clusters, as plain values: the only input of the diagnosis.
+"""The data read from the clusters, as plain values: the only input of the diagnosis.
 
-Nothing here is a guess: what could not be read is not in a field but named in ``unread``, and a
-condition that nobody has set is None.
+No value is a guess. Unreadable objects are named in ``unread`` instead of a field, and a condition
+without a value is None.
 """
 
 from dataclasses import dataclass, field
@@ -12,7 +12,7 @@ Mode = Literal["observe", "dispatch"]
 
 @dataclass(frozen=True, kw_only=True)
 class State:
-    """Whether something is active: None = its controller has not said."""
+    """The state of an object. None: its controller has not reported it."""
 
     active: bool | None = None
     reason: str = ""
@@ -21,13 +21,13 @@ class State:
 
 @dataclass(frozen=True, kw_only=True)
 class Right:
-    """One thing that a service must be allowed."""
+    """A right that a service needs."""
 
     verb: str
     group: str
-    resource: str  # with its subresource behind a slash, as RBAC writes it
+    resource: str  # with its subresource after a slash, as in RBAC
     namespace: str = ""  # "" = in the whole cluster
-    name: str = ""  # of one object; "" = of all
+    name: str = ""  # name of one object; "" = all objects
     why: str = ""
 
     def __str__(self) -> str:
@@ -39,71 +39,75 @@ class Right:
 class GateArgument(NamedTuple):
     """The argument of Kueue's manager that sets feature gates."""
 
-    path: str  # of the argument in the Deployment, as a JSON pointer
+    path: str  # JSON pointer to the argument in the Deployment
     text: str  # the whole argument
-    value: str  # what --feature-gates is set to: the end of the text
+    value: str  # the value of --feature-gates: the end of the text
 
 
 @dataclass(frozen=True, kw_only=True)
 class ManagerConfig:
-    """What Kueue's manager was told, as far as it concerns us."""
+    """The configuration of Kueue's manager, as far as Berthmaster needs it."""
 
-    dispatcher: str = ""  # "" = not set, which is AllAtOnce
+    dispatcher: str = ""  # "" = not set, so AllAtOnce
     step_size: int | None = None
     gates: dict[str, bool] = field(default_factory=dict)
-    file_gates: dict[str, bool] | None = None  # those of the file; None = it has no such section
-    keeps_finished: bool = False  # Workloads that are over stay until somebody deletes them
-    waits_for_pods: bool = False  # all pods of a job run, or it is taken back (waitForPodsReady)
-    problem: str = ""  # why the file cannot be understood
+    # gates of the file; None = the file has no such section
+    file_gates: dict[str, bool] | None = None
+    keeps_finished: bool = False  # True if ended Workloads stay until deleted by a user
+    # True if Kueue evicts a job unless all its pods run (waitForPodsReady)
+    waits_for_pods: bool = False
+    problem: str = ""  # reason why the file is invalid
 
 
 @dataclass(frozen=True, kw_only=True)
 class ManagerPod:
     name: str
     ready: bool = False
-    words: str = ""  # why it is not, as its node says
+    words: str = ""  # the node's reason for a pod that is not ready
 
 
 @dataclass(frozen=True, kw_only=True)
 class ManagerLife:
-    """What shows whether Kueue's manager runs."""
+    """Signs that Kueue's manager runs."""
 
-    wanted: int | None = None  # pods that its Deployment asks for; None = no Deployment was seen
+    wanted: int | None = None  # pods requested by its Deployment; None = no Deployment seen
     pods: tuple[ManagerPod, ...] = ()
-    renewed_s_ago: float | None = None  # its lease; None = it has none, or none was seen
+    renewed_s_ago: float | None = None  # seconds since its lease was renewed; None = no lease seen
     holder: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
 class FailingKind:
-    """Objects that an API server fails to show, although it answers other questions."""
+    """Objects that an API server fails to return, although it answers other requests."""
 
     kind: str  # such as workloads.kueue.x-k8s.io
-    why: str  # the server's words
+    why: str  # the server's message
 
 
 @dataclass(frozen=True, kw_only=True)
 class ClusterFacts:
     name: str
-    context: str = ""  # for kubectl, and its kubeconfig where that is not the usual one
+    context: str = ""  # for kubectl; ``kubeconfig`` is for an unusual file
     kubeconfig: str = ""
-    unreachable: str = ""  # why nothing could be read; then nothing else here counts
+    unreachable: str = ""  # reason why nothing could be read; then all other fields are void
     version: str = ""
-    uid: str = ""  # of the namespace kube-system, which tells clusters apart; "" = not known
-    skew_s: float | None = None  # its clock minus ours; None = not to be seen
+    uid: str = ""  # uid of the namespace kube-system, which identifies a cluster; "" = unknown
+    # the cluster's clock minus the local one in seconds; None = unknown
+    skew_s: float | None = None
     kueue_versions: frozenset[str] = frozenset()  # served API versions of Kueue
     kueue_image: str = ""
-    kueue_life: ManagerLife | None = None  # None = not looked at
-    serves_policies: bool = False  # MutatingAdmissionPolicies: Kubernetes 1.36 on
-    gate_argument: GateArgument | None = None  # None = its manager's gates stand in its file
-    file_gates: dict[str, bool] | None = None  # of that file; None = it has no such section
+    kueue_life: ManagerLife | None = None  # None = not read
+    serves_policies: bool = False  # serves MutatingAdmissionPolicies: Kubernetes 1.36 or later
+    gate_argument: GateArgument | None = None  # None = the manager's gates are in its file
+    # gates of that file; None = the file has no such section
+    file_gates: dict[str, bool] | None = None
     failing: tuple[FailingKind, ...] = ()
-    unread: tuple[str, ...] = ()  # what these credentials may not read, with the reason
+    unread: tuple[str, ...] = ()  # objects that these credentials may not read, with the reason
     missing_rights: tuple[Right, ...] = ()
-    rights_of: str = ""  # as whom they were asked; "" = they were not
+    rights_of: str = ""  # account whose rights were checked; "" = not checked
 
     def fails_to_show(self, *kinds: str) -> bool:
-        """Whether one of these kinds is failing, so that none seen does not mean none there."""
+        """Return whether one of these kinds fails, so that an empty list proves nothing."""
         return any(one.kind.split(" in ", maxsplit=1)[0] in kinds for one in self.failing)
 
 
@@ -111,7 +115,7 @@ class ClusterFacts:
 class AdmissionCheck:
     name: str
     controller: str
-    config: str = ""  # of MultiKueue's: its MultiKueueConfig
+    config: str = ""  # name of a MultiKueue check's MultiKueueConfig
     state: State = State()
 
 
@@ -121,8 +125,8 @@ class ClusterQueue:
     checks: tuple[str, ...] = ()
     state: State = State()
     stopped: str = ""  # Hold or HoldAndDrain
-    preempts: bool = False  # Kueue may evict a Workload for one of its own
-    gpu_quota: dict[str, int] | None = None  # by resource; None = none of them is covered
+    preempts: bool = False  # True if Kueue may evict a Workload for one of this queue
+    gpu_quota: dict[str, int] | None = None  # by resource; None = no GPU resource is covered
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -137,13 +141,13 @@ class LocalQueue:
 @dataclass(frozen=True, kw_only=True)
 class MultiKueueCluster:
     name: str
-    fleet_name: str  # what its agent calls it; the same unless an annotation says otherwise
+    fleet_name: str  # name by its agent; the same, unless an annotation differs
     state: State = State()
 
 
 @dataclass(frozen=True, kw_only=True)
 class StrandedJob:
-    """A Job that is MultiKueue's and is in no queue of MultiKueue's: nobody runs it."""
+    """A Job managed by MultiKueue, but in no queue of MultiKueue: no cluster runs it."""
 
     namespace: str
     name: str
@@ -152,25 +156,25 @@ class StrandedJob:
 
 
 class EarlyDeleted(NamedTuple):
-    """A job of MultiKueue's that a worker may delete before the hub has read its end."""
+    """A MultiKueue job that a worker may delete before the hub has read its end."""
 
     kind: str
     namespace: str
     name: str
-    after_s: int  # of its end
+    after_s: int  # seconds after its end
 
 
 @dataclass(frozen=True, kw_only=True)
 class FoundPolicy:
-    """A MutatingAdmissionPolicy that does what is looked for."""
+    """A MutatingAdmissionPolicy with the wanted effect."""
 
     name: str
-    idle: str = ""  # why it does nothing; "" = it is in effect
+    idle: str = ""  # reason why it has no effect; "" = in effect
 
 
 @dataclass(frozen=True, kw_only=True)
 class Poisoned:
-    """A Workload that Kueue's manager cannot start with."""
+    """A Workload that prevents Kueue's manager from starting."""
 
     namespace: str
     name: str
@@ -180,12 +184,14 @@ class Poisoned:
 @dataclass(frozen=True, kw_only=True)
 class HubFacts(ClusterFacts):
     manager: ManagerConfig | None = None  # None = not readable
-    clearing: tuple[FoundPolicy, ...] = ()  # those that clear nominations
+    clearing: tuple[FoundPolicy, ...] = ()  # policies that clear nominations
     poisoned: tuple[Poisoned, ...] = ()
-    nominators: dict[str, tuple[str, ...]] = field(default_factory=dict)  # not ours: Workloads
+    # other nominators -> Workloads
+    nominators: dict[str, tuple[str, ...]] = field(default_factory=dict)
     workload_webhook: str = ""  # ValidatingWebhookConfiguration that asks Kueue about Workloads
     checks: tuple[AdmissionCheck, ...] = ()
-    configs: dict[str, tuple[str, ...]] = field(default_factory=dict)  # MultiKueueConfig: clusters
+    # MultiKueueConfig -> clusters
+    configs: dict[str, tuple[str, ...]] = field(default_factory=dict)
     clusters: tuple[MultiKueueCluster, ...] = ()
     cluster_queues: tuple[ClusterQueue, ...] = ()
     local_queues: tuple[LocalQueue, ...] = ()
@@ -195,7 +201,7 @@ class HubFacts(ClusterFacts):
 
 Vendor = Literal["nvidia", "amd", "intel", "tpu"]
 Sharing = Literal["", "MIG", "HAMi", "MPS", "time slicing"]
-# What starts gangs.
+# Components that start gangs.
 Together = Literal["kubernetes", "workload", "coscheduling", "volcano", "kai", "kueue"]
 
 
@@ -206,20 +212,20 @@ class GpuNode:
     ready: bool = True
     model: str = ""  # by its vendor's label; "" = no label
     vendor: Vendor = "nvidia"
-    sharing: Sharing = ""  # how several pods have one of its GPUs
+    sharing: Sharing = ""  # the mode by which several pods share a GPU
 
 
 @dataclass(frozen=True, kw_only=True)
 class Telemetry:
-    """Our agents on a worker's nodes."""
+    """Berthmaster's telemetry agents on a worker's nodes."""
 
-    wanted: int  # nodes on which one should be
+    wanted: int  # number of nodes that should have an agent
     ready: int
 
 
 @dataclass(frozen=True, kw_only=True)
 class DeviceDriver:
-    """A driver of devices that are claimed (DRA)."""
+    """A driver of claimed devices (DRA)."""
 
     name: str
     nodes: int
@@ -227,7 +233,7 @@ class DeviceDriver:
 
 
 class HeldObject(NamedTuple):
-    """A job object that somebody deleted and only our finalizer keeps."""
+    """A deleted job object that only Berthmaster's finalizer keeps."""
 
     kind: str  # such as jobs.batch
     namespace: str
@@ -244,12 +250,12 @@ class WorkerFacts(ClusterFacts):
     drivers: tuple[DeviceDriver, ...] = ()
     together: tuple[Together, ...] = ()
     held: tuple[HeldObject, ...] = ()
-    job_kinds: frozenset[str] = frozenset()  # kinds of job objects that are served, beside Jobs
-    gates: dict[str, bool] | None = None  # that its Kueue was told; None = that was not read
-    keeping: tuple[FoundPolicy, ...] = ()  # policies that keep ended jobs of MultiKueue's
-    agent: bool = False  # whether our agent is installed there
-    telemetry: Telemetry | None = None  # None: it is not installed
-    exporter: str = ""  # NAMESPACE/NAME of dcgm-exporter's DaemonSet, where that is instead
+    job_kinds: frozenset[str] = frozenset()  # served kinds of job objects, beside Jobs
+    gates: dict[str, bool] | None = None  # gates of its Kueue; None = not read
+    keeping: tuple[FoundPolicy, ...] = ()  # policies that keep ended MultiKueue jobs
+    agent: bool = False  # True if Berthmaster's agent is installed there
+    telemetry: Telemetry | None = None  # None = not installed
+    exporter: str = ""  # NAMESPACE/NAME of dcgm-exporter's DaemonSet, if that runs instead
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -258,7 +264,7 @@ class Without:
 
     worker: str
     namespace: str
-    queue: str  # "*" = all of the namespace
+    queue: str  # "*" = all queues of the namespace
 
     def covers(self, worker: str, queue: LocalQueue) -> bool:
         there = (self.worker, self.namespace) == (worker, queue.namespace)
@@ -266,7 +272,7 @@ class Without:
 
     @staticmethod
     def parse(text: str) -> "Without":
-        """WORKER:NAMESPACE/QUEUE. Raises ValueError."""
+        """Parse WORKER:NAMESPACE/QUEUE. Raises ValueError."""
         worker, colon, rest = text.partition(":")
         namespace, slash, queue = rest.partition("/")
         if not (worker and colon and namespace and slash and queue) or "/" in queue:
@@ -277,8 +283,9 @@ class Without:
 @dataclass(frozen=True, kw_only=True)
 class Survey:
     mode: Mode
-    namespace: str  # where our pods are, or shall be
+    namespace: str  # namespace of Berthmaster's pods, present or future
     hub: HubFacts | None = None
     workers: tuple[WorkerFacts, ...] = ()
     without: tuple[Without, ...] = ()
-    as_self: bool = False  # rights are those of a person's credentials, and of no account of ours
+    # True: check the rights of the user's credentials, not of a service account
+    as_self: bool = False

@@ -1,4 +1,4 @@
-"""What a diagnosis consists of, and the words that hub and worker share."""
+"""The parts of a diagnosis, and texts shared by hub and worker."""
 
 import re
 import shlex
@@ -16,35 +16,35 @@ from berthmaster.cli.doctor.facts import (
     Survey,
 )
 
-# Rights that are missing -> what gives them, and what takes them back.
+# Missing rights -> (commands that grant them, commands that revoke them).
 Cure = Callable[[tuple[Right, ...]], tuple[str, str]]
 Level = Literal["ok", "note", "warning", "blocks"]
 CHART: Final = "deploy/chart"
-HUB_RELEASE: Final = "berth-hub"  # as docs/operators/install.md names them
+HUB_RELEASE: Final = "berth-hub"  # as in docs/operators/install.md
 AGENT_RELEASE: Final = "berth-agent"
-MOST_SKEW_S: Final = 5.0  # ahead of us; behind, a lease may just not have been renewed for a while
+MOST_SKEW_S: Final = 5.0  # seconds ahead of the local clock; behind, a lease may just be old
 MOST_LAG_S: Final = 60.0
 OLDEST_KUEUE: Final = (0, 16)  # v1beta2 is stored since then
 TESTED_KUEUE: Final = "v0.19.2"
-SEEN_KUEUE: Final = ((0, 18), (0, 19))  # from, to: the contract was seen with these
+SEEN_KUEUE: Final = ((0, 18), (0, 19))  # first and last version with which the contract was tested
 _IMAGE_VERSION: Final = re.compile(r":v?(\d+)\.(\d+)(?:\.(\d+))?")
 _MANIFESTS: Final = "https://github.com/kubernetes-sigs/kueue/releases/download"
 
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One thing that was found, what it means, and what to do about it."""
+    """A finding, its meaning, and the remedy."""
 
     level: Level
     where: str  # the cluster
-    what: str  # a line
+    what: str  # one line
     means: str = ""
-    change: str = ""  # commands or YAML, as they are typed; "" = nothing to do
+    change: str = ""  # commands or YAML to type; "" = nothing to do
     undo: str = ""
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):
     mode: str  # observe, dispatch, or "upgrade to VERSION"
-    ready: bool  # nothing blocks this mode
+    ready: bool  # True if nothing blocks this mode
     findings: list[Finding]
 
 
@@ -54,7 +54,7 @@ def kubectl(cluster: ClusterFacts) -> str:
 
 
 def install(cluster: ClusterFacts, namespace: str, release: str, *values: str) -> tuple[str, str]:
-    """How a release of the chart is made, or changed in these values; and how it is taken away."""
+    """Return the commands to install or change a release of the chart, and to uninstall it."""
     flags = [("--kubeconfig", cluster.kubeconfig), ("--kube-context", cluster.context)]
     shown = [f"{flag} {shlex.quote(text)}" for flag, text in flags if text]
     command = " ".join(["helm", *shown, "-n", shlex.quote(namespace)])
@@ -64,7 +64,7 @@ def install(cluster: ClusterFacts, namespace: str, release: str, *values: str) -
 
 
 def edit_manager(hub: ClusterFacts, yaml: str) -> str:
-    """How lines of the manager's configuration are changed, and what makes it read them."""
+    """Return the commands to change the manager's configuration and make the manager read it."""
     lines = "\n".join(f"#   {line}" for line in yaml.splitlines())
     return (
         f"{kubectl(hub)} -n kueue-system edit configmap kueue-manager-config\n"
@@ -75,13 +75,14 @@ def edit_manager(hub: ClusterFacts, yaml: str) -> str:
 
 
 def kueue_version(image: str) -> tuple[int, ...] | None:
-    """(0, 19, 2) of an image; None where its tag does not say."""
+    """Return the version of an image, such as (0, 19, 2); None = not in its tag."""
     found = _IMAGE_VERSION.search(image)
     return tuple(int(part or 0) for part in found.groups()) if found else None
 
 
 def bind(cluster: ClusterFacts, namespace: str, role: str, account: str) -> tuple[str, str]:
-    """What gives an account a ClusterRole in one namespace, and what takes it back."""
+    """Return the commands to bind an account to a ClusterRole in one namespace, and to undo
+    that."""
     command = kubectl(cluster)
     inside = f"{command} -n {shlex.quote(namespace)}"
     made = f"create rolebinding {role} --clusterrole={role} --serviceaccount={account}"
@@ -92,7 +93,7 @@ def bind(cluster: ClusterFacts, namespace: str, role: str, account: str) -> tupl
 
 
 def shared(cluster: ClusterFacts, survey: Survey, cure: Cure) -> Iterator[Finding]:
-    """What holds for hub and worker alike; ``cure``: what gives rights that are missing."""
+    """Yield the findings of hub and worker alike. ``cure`` grants missing rights."""
     where = cluster.name
     yield Finding(level="ok", where=where, what=f"API server answers, {cluster.version}")
     yield from _clock(cluster)
@@ -194,7 +195,7 @@ def _kueue(cluster: ClusterFacts) -> Iterator[Finding]:
 
 
 def alive(cluster: ClusterFacts, *, is_hub: bool) -> Iterator[Finding]:
-    """Whether Kueue's manager runs: its API is served whether it does or not."""
+    """Check that Kueue's manager runs: its API is served either way."""
     life = cluster.kueue_life
     if life is None or not cluster.kueue_versions:
         return
@@ -233,7 +234,7 @@ def alive(cluster: ClusterFacts, *, is_hub: bool) -> Iterator[Finding]:
 
 
 def _dead(life: ManagerLife) -> str:
-    """Why it must be dead, or ""."""
+    """Return why the manager must be down, or ""."""
     age_s = life.renewed_s_ago
     if age_s is not None and age_s <= MOST_LAG_S:
         return ""

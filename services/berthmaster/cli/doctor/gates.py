@@ -1,9 +1,9 @@
-"""Where the feature gates of a Kueue manager stand, and how one of them is set there. Pure.
+"""The place of a Kueue manager's feature gates, and how to set one there. Pure.
 
-They stand in the manager's arguments (``--feature-gates=A=true,B=false``, as Kueue's Helm chart
-writes them) or in its configuration file (``featureGates``). A manager that finds both refuses to
-start, so a remedy changes the place that is in use: with the argument above, ``C`` becomes
-``--feature-gates=A=true,B=false,C=true``, and the file stays as it is.
+The gates are in the manager's arguments (``--feature-gates=A=true,B=false``, as in Kueue's Helm
+chart) or in its configuration file (``featureGates``). A manager with both refuses to start, so a
+remedy changes the place in use. Example: with the argument above, ``C`` becomes
+``--feature-gates=A=true,B=false,C=true``, and the file stays.
 """
 
 import json
@@ -15,15 +15,17 @@ from berthmaster.cli.doctor.facts import ClusterFacts, GateArgument
 from berthmaster.cli.doctor.findings import Finding, edit_manager, kubectl
 
 MANAGER: Final = "kueue-controller-manager"  # the Deployment
-SECTION: Final = "featureGates"  # of the configuration file
-_FLAGS: Final = ("--feature-gates", "-feature-gates")  # Go takes one dash as well as two
+SECTION: Final = "featureGates"  # section of the configuration file
+_FLAGS: Final = ("--feature-gates", "-feature-gates")  # Go accepts one dash and two
 _ON: Final = frozenset({"1", "t", "T", "TRUE", "true", "True"})
 _OFF: Final = frozenset({"0", "f", "F", "FALSE", "false", "False"})
 
 
 def find_argument(number: int, command: Sequence[str], args: Sequence[str]) -> GateArgument | None:
-    """Return the argument that sets gates in container ``number`` of the Deployment; None if there
-    is none, or an empty one, which Kueue takes for none. The last one counts."""
+    """Return the last argument that sets gates in container ``number`` of the Deployment.
+
+    None = no argument, or an empty one, which Kueue ignores.
+    """
     elements = [("command", at, text) for at, text in enumerate(command)]
     elements += [("args", at, text) for at, text in enumerate(args)]
     found = None
@@ -40,7 +42,7 @@ def find_argument(number: int, command: Sequence[str], args: Sequence[str]) -> G
 
 
 def parse_gates(value: str) -> dict[str, bool]:
-    """Return the gates that the value of an argument sets; a pair that sets none is left out."""
+    """Return the gates in the value of an argument. An invalid pair is omitted."""
     gates: dict[str, bool] = {}
     for pair in value.split(","):
         name, _, text = (part.strip() for part in pair.partition("="))
@@ -50,7 +52,7 @@ def parse_gates(value: str) -> dict[str, bool]:
 
 
 def set_gate(cluster: ClusterFacts, gate: str, *, on: bool) -> tuple[str, str]:
-    """Return the steps that set a gate where gates stand, and those that take that back."""
+    """Return the steps that set a gate in the place in use, and the steps that undo that."""
     argument = cluster.gate_argument
     if argument is not None:
         return _replace(cluster, argument, {gate: on})
@@ -77,7 +79,8 @@ def _replace(
 
 
 def _patch(cluster: ClusterFacts, path: str, before: str, after: str) -> str:
-    """Replace one argument, if it still is what was read. The Deployment restarts by itself."""
+    """Return the patch of one argument, if unchanged since the read. The Deployment restarts
+    itself."""
     steps: list[dict[str, Any]] = [
         {"op": op, "path": path, "value": text}
         for op, text in (("test", before), ("replace", after))
@@ -91,7 +94,7 @@ def _patch(cluster: ClusterFacts, path: str, before: str, after: str) -> str:
 
 
 def specified_twice(cluster: ClusterFacts) -> Finding | None:
-    """Return the finding that gates stand in both places, if they do."""
+    """Return the finding that both places have gates, or None."""
     argument, gates = cluster.gate_argument, cluster.file_gates
     if argument is None or gates is None:
         return None

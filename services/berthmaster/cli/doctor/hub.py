@@ -1,7 +1,7 @@
-"""What is found on a hub: its manager's configuration, and what MultiKueue consists of.
+"""Findings on a hub: its manager's configuration, and MultiKueue's objects.
 
-The texts follow Kueue 0.16 to 0.19. A trap that Kueue itself is silent about is told here before
-anybody walks into it.
+The texts follow Kueue 0.16 to 0.19. Failure states that Kueue does not report are reported here in
+advance.
 """
 
 from collections.abc import Iterator, Mapping
@@ -43,7 +43,7 @@ from berthmaster.lib.kueue.names import (
 BUILT_IN: Final = ("", INCREMENTAL, ALL_AT_ONCE)
 OURS: Final = "berthmaster.io/dispatcher"
 OCM_ADDON: Final = "open-cluster-management.io/placement"
-CHECKS_GATE_FROM: Final = (0, 16, 6)  # from then on nothing is copied before every check is Ready
+CHECKS_GATE_FROM: Final = (0, 16, 6)  # since then nothing is copied before every check is Ready
 MANAGED_BY_GATE: Final = "MultiKueueBatchJobWithManagedBy"
 GATE_FROM: Final[Mapping[tuple[int, ...], tuple[int, ...]]] = {
     (0, 18): (0, 18, 7),
@@ -75,7 +75,7 @@ def findings(hub: HubFacts, survey: Survey) -> Iterator[Finding]:
         yield twice
     if "v1beta2" not in hub.kueue_versions:
         return
-    yield from nominations.findings(hub, survey)  # first: the dispatcher's name comes after it
+    yield from nominations.findings(hub, survey)  # first, because the dispatcher's name comes later
     yield from _manager(hub, survey)
     yield from _checks(hub)
     yield from _placement_checks(hub, survey)
@@ -86,7 +86,7 @@ def findings(hub: HubFacts, survey: Survey) -> Iterator[Finding]:
 
 
 def _grants(hub: HubFacts, survey: Survey, missing: tuple[Right, ...]) -> tuple[str, str]:
-    """The release for what holds everywhere, a binding for each namespace."""
+    """Return a release for cluster-wide rights, and a binding per namespace."""
     change, undo = [], []
     values = ("role=hub", f"hub.mode={survey.mode}")
     installed, uninstalled = install(hub, survey.namespace, HUB_RELEASE, *values)
@@ -187,7 +187,7 @@ def _dispatch(hub: HubFacts, config: ManagerConfig) -> Iterator[Finding]:
 
 
 def _named(config: ManagerConfig) -> str:
-    """The dispatcher as people know it."""
+    """Return the dispatcher's name for users."""
     return config.dispatcher.rpartition("/")[2] or "AllAtOnce, the default"
 
 
@@ -198,7 +198,7 @@ def _before(config: ManagerConfig) -> str:
     return f"multiKueue:\n  dispatcherName: {config.dispatcher}{step if config.step_size else ''}"
 
 
-# ---- what MultiKueue consists of
+# ---- MultiKueue's objects
 
 
 def _checks(hub: HubFacts) -> Iterator[Finding]:
@@ -248,7 +248,7 @@ EOF""",
 
 
 def _placement_checks(hub: HubFacts, survey: Survey) -> Iterator[Finding]:
-    """Checks of our own controller, and those of the one that it succeeds."""
+    """Yield findings of Berthmaster's checks, and of the replaced controller's."""
     for check in hub.checks:
         if check.controller == CHECK_CONTROLLER and check.state.active is None:
             yield Finding(
@@ -283,7 +283,7 @@ def _placement_checks(hub: HubFacts, survey: Survey) -> Iterator[Finding]:
 
 
 def _waits_for_all_checks(hub: HubFacts) -> bool:
-    """Unless this Kueue is known to be older."""
+    """Return whether this Kueue waits for all checks, assumed unless its version is older."""
     version = kueue_version(hub.kueue_image)
     return version is None or version >= CHECKS_GATE_FROM
 
@@ -378,7 +378,7 @@ def _queues(hub: HubFacts) -> Iterator[Finding]:
 
 
 def _stranded(hub: HubFacts) -> Iterator[Finding]:
-    """Jobs that the hub's Job controller leaves to MultiKueue, and that no queue brings there."""
+    """Yield jobs that the hub's Job controller leaves to MultiKueue, but no queue brings there."""
     by_queue: dict[tuple[str, str], list[StrandedJob]] = {}
     for job in hub.stranded:
         by_queue.setdefault((job.namespace, job.queue), []).append(job)
@@ -397,7 +397,7 @@ def _stranded(hub: HubFacts) -> Iterator[Finding]:
 
 
 def _rescue(hub: HubFacts, jobs: list[StrandedJob]) -> dict[str, str]:
-    """Into a queue that leads to workers; one that Kueue has let go already cannot be moved."""
+    """Return the change to a queue with workers. A job that Kueue already started cannot move."""
     namespace, before = jobs[0].namespace, jobs[0].queue
     known = [one.name for one in queues_of(hub) if one.namespace == namespace]
     label = f"{kubectl(hub)} -n {namespace} label --overwrite"
@@ -418,7 +418,8 @@ def _rescue(hub: HubFacts, jobs: list[StrandedJob]) -> dict[str, str]:
 
 
 def _early_deleted(hub: HubFacts, survey: Survey) -> Iterator[Finding]:
-    """Jobs that may run again, since a worker deletes them before the hub has read their end."""
+    """Yield jobs that may run twice, because a worker deletes them before the hub reads their
+    end."""
     gate = hub.manager is not None and hub.manager.gates.get(GATE) is True
     jobs = [one for one in hub.early_deleted if not (gate and one.kind == JOBS.kind)]
     lacking = [one for one in survey.workers if all(each.idle for each in one.keeping)]
@@ -460,7 +461,7 @@ def _keep_ended(hub: HubFacts, lacking: list[WorkerFacts]) -> tuple[str, str]:
 
 
 def _knows_gate(hub: HubFacts) -> bool:
-    """Whether this Kueue surely has the gate: one that it does not know stops its manager."""
+    """Return whether this Kueue surely has the gate: an unknown gate stops the manager."""
     version = kueue_version(hub.kueue_image)
     first = GATE_FROM.get(version[:2], GATE_FROM_ALL) if version is not None else None
     return version is not None and first is not None and version >= first

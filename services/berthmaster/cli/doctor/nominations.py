@@ -1,10 +1,10 @@
-"""Which of the two ways lets Kueue clear a nomination that it has not written: an admission policy
-of the API server, or a gate of Kueue's manager. And what the gate may have left behind.
+"""The two ways that let Kueue clear another writer's nomination, and their side effects.
 
-The gate makes Kueue write differences only. A preemption that overtakes an admission then writes
-all conditions of a Workload and not its admission, and the manager ends on that Workload, at every
-start (seen with v0.19.2 after 8 to 26 s of 80 Jobs). So the gate is for hubs on which no
-ClusterQueue preempts; the policy is for all whose Kubernetes has it.
+The ways are an admission policy of the API server, and a gate of Kueue's manager. The gate makes
+Kueue write differences only. A preemption that overtakes an admission then writes all conditions of
+a Workload, but not its admission. The manager crashes on that Workload, at every start (seen with
+v0.19.2 after 8 to 26 s of 80 Jobs). So the gate is for hubs without preempting ClusterQueues, and
+the policy for all hubs whose Kubernetes has it.
 """
 
 import shlex
@@ -27,7 +27,7 @@ _UNCLEARED: Final = (
 
 
 def findings(hub: HubFacts, survey: Survey) -> Iterator[Finding]:
-    """What concerns the manager as it runs now, and then what the mode needs."""
+    """Yield findings about the running manager, then about the mode."""
     for workload in hub.poisoned:
         yield _poisoned(hub, workload)
     if survey.mode == "dispatch":
@@ -59,7 +59,7 @@ def _second_dispatchers(hub: HubFacts) -> Iterator[Finding]:
 
 
 def _way(hub: HubFacts, config: ManagerConfig, *, gate: bool, preempting: str) -> Finding:
-    """Where Kueue does not end of it: whether a nomination can be cleared at all."""
+    """Return whether a nomination can be cleared, where the gate does not crash Kueue."""
     if works := [each.name for each in hub.clearing if not each.idle]:
         listed = ", ".join(works)
         what = f"a MutatingAdmissionPolicy clears nominations ({listed})"
@@ -145,7 +145,8 @@ def _deadly(hub: HubFacts, survey: Survey, preempting: str) -> Finding:
 
 
 def _preempting(hub: HubFacts) -> str:
-    """Which queues preempt, in words; one manager serves those of MultiKueue and all others."""
+    """Return the preempting queues as text. One manager serves MultiKueue's queues and all
+    others."""
     names = [queue.name for queue in hub.cluster_queues if queue.preempts]
     if not names:
         return ""
@@ -161,7 +162,8 @@ def _policy(hub: HubFacts) -> tuple[str, str]:
 
 
 def _poisoned(hub: HubFacts, workload: Poisoned) -> Finding:
-    """Kueue's own webhook would be asked about the finalizer, and nobody answers it."""
+    """Return the remedy, which must bypass Kueue's webhook: the manager that would answer is
+    down."""
     command, inside = kubectl(hub), f"-n {shlex.quote(workload.namespace)}"
     kind, name = workload.owner
     steps = []

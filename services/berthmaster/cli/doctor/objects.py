@@ -1,4 +1,4 @@
-"""What the doctor reads of Kubernetes' objects, and the facts that these and Kueue's come to.
+"""The fields of Kubernetes' objects that the doctor reads, and the facts derived from them.
 Pure."""
 
 from collections.abc import Callable, Container, Iterable
@@ -36,8 +36,9 @@ from berthmaster.services import SERVICES
 O = TypeVar("O", bound=Object)  # noqa: E741
 HAMI_DEVICES: Final = "hami.io/node-nvidia-register"
 WORKLOAD_WEBHOOK: Final = "vworkload.kb.io"
-KUEUE_MANAGERS: Final = ("kueue", "multikueue")  # field managers of its own begin so
-DEVICES: Final = (How.WHOLE, How.SHARED, How.MIG, How.MILLI, How.TPU)  # what nodes and quotas have
+KUEUE_MANAGERS: Final = ("kueue", "multikueue")  # prefixes of Kueue's own field managers
+# forms of accelerators on nodes and in quotas
+DEVICES: Final = (How.WHOLE, How.SHARED, How.MIG, How.MILLI, How.TPU)
 
 
 class NodeStatus(Struct, frozen=True):
@@ -59,7 +60,7 @@ class DaemonSet(Object, frozen=True):
 
 
 def telemetry(one: DaemonSet | None) -> facts.Telemetry | None:
-    """As a fact."""
+    """Return the fact of the telemetry DaemonSet."""
     if one is None:
         return None
     status = one.status
@@ -67,7 +68,7 @@ def telemetry(one: DaemonSet | None) -> facts.Telemetry | None:
 
 
 def exporter(sets: Iterable[DaemonSet]) -> str:
-    """Which of them is a dcgm-exporter, by the name that charts and the GPU operator give it."""
+    """Return the dcgm-exporter, by its usual name in charts and the GPU operator."""
     found = (one.metadata for one in sets if "dcgm-exporter" in one.metadata.name)
     return next((f"{one.namespace}/{one.name}" for one in found), "")
 
@@ -182,7 +183,7 @@ class Policy(Object, frozen=True):
 
 
 class Narrowed(Struct, frozen=True):
-    """What a binding holds for; all of it is about everything unless it says otherwise."""
+    """The objects of a binding; no selector selects everything."""
 
     namespace_selector: dict[str, Any] | None = None
     object_selector: dict[str, Any] | None = None
@@ -216,23 +217,23 @@ class Lease(Object, frozen=True):
     spec: LeaseSpec = LeaseSpec()
 
 
-# ---- what they come to
+# ---- derived facts
 
 
 def state(found: Condition | None) -> State:
-    """Of the condition Active."""
+    """Return the state of the condition Active."""
     if found is None or found.status not in ("True", "False"):
         return State()
     return State(active=found.true, reason=found.reason, message=found.message)
 
 
 def is_gpu(resource: str) -> bool:
-    """Whether a resource stands for accelerators."""
+    """Return whether a resource stands for accelerators."""
     return how_of(resource) in DEVICES
 
 
 def amount(text: str | int) -> int:
-    """A quantity in whole pieces; what is none counts as nothing."""
+    """Return a quantity as a whole number; an invalid quantity is 0."""
     try:
         return int(parse_quantity(str(text)))
     except QuantityError:
@@ -240,7 +241,7 @@ def amount(text: str | int) -> int:
 
 
 def gpu_quota(groups: Iterable[ResourceGroup]) -> dict[str, int] | None:
-    """By resource, over all flavors."""
+    """Return the GPU quota by resource, over all flavors."""
     found: dict[str, int] = {}
     for group in groups:
         for flavor in group.flavors or ():
@@ -272,7 +273,7 @@ def local_queue(one: LocalQueue) -> facts.LocalQueue:
 
 
 def gpu_nodes(one: Node) -> tuple[facts.GpuNode, ...]:
-    """Return a node as a fact for each maker of its GPUs."""
+    """Return a fact per GPU vendor of a node."""
     gpus: dict[facts.Vendor, int] = {}
     for name, text in one.status.allocatable.items():
         if is_gpu(name) and (number := amount(text)) > 0:
@@ -316,7 +317,7 @@ def _sharing(one: Node) -> facts.Sharing:
 def drivers(
     slices: Iterable[ResourceSlice], classes: Iterable[DeviceClass]
 ) -> tuple[facts.DeviceDriver, ...]:
-    """Those of GPUs and TPUs, with the classes that name them."""
+    """Return the drivers of GPUs and TPUs, with their DeviceClasses."""
     nodes: dict[str, set[str]] = {}
     for one in slices:
         if one.spec.driver.startswith(("gpu.", "tpu.")) and one.spec.node_name:
@@ -349,8 +350,10 @@ def stranded(
     local_queues: Iterable[LocalQueue],
     multikueue: Container[str],
 ) -> tuple[facts.StrandedJob, ...]:
-    """Jobs that leave themselves to MultiKueue and are in no queue that leads there.
-    ``multikueue``: ClusterQueues with its check."""
+    """Return jobs managed by MultiKueue, but in no queue with its check.
+
+    ``multikueue``: ClusterQueues with MultiKueue's check.
+    """
     leads = {
         (one.metadata.namespace, one.metadata.name)
         for one in local_queues
@@ -375,13 +378,13 @@ def stranded(
 
 
 def clears_nominations(policy: Policy) -> bool:
-    """Whether a MutatingAdmissionPolicy changes nominations when a Workload's status is written."""
+    """Return whether a MutatingAdmissionPolicy changes nominations in a Workload's status."""
     resources = {"workloads/status", "*/*", "workloads/*"}
     return _mutates(policy, GROUP, resources, "UPDATE", "nominatedClusterNames")
 
 
 def keeps_ended_jobs(policy: Policy) -> bool:
-    """Whether a MutatingAdmissionPolicy decides when an ended Job is deleted."""
+    """Return whether a MutatingAdmissionPolicy sets when an ended Job is deleted."""
     return _mutates(policy, "batch", {"jobs", "*", "*/*"}, "CREATE", TTL_FIELD)
 
 
@@ -409,7 +412,7 @@ def find_policies(
     bindings: Iterable[PolicyBinding],
     does: Callable[[Policy], bool],
 ) -> tuple[facts.FoundPolicy, ...]:
-    """Those that do what is looked for, and whether they do so for every object."""
+    """Return the matching policies, and whether they apply to every object."""
     bound: dict[str, list[PolicyBinding]] = {}
     for binding in bindings:
         bound.setdefault(binding.spec.policy_name, []).append(binding)
@@ -422,7 +425,7 @@ def find_policies(
 
 
 def early_deleted(kind: str, jobs: Iterable[HubJob]) -> tuple[facts.EarlyDeleted, ...]:
-    """Those that have not ended and that a worker may delete too early."""
+    """Return the open jobs that a worker may delete too early."""
     return tuple(
         facts.EarlyDeleted(kind, job.metadata.namespace, job.metadata.name, after_s)
         for job in jobs
@@ -451,7 +454,7 @@ def _narrow(matches: Narrowed | None) -> bool:
 
 
 def workload_webhook(found: Iterable[WebhookConfiguration]) -> str:
-    """The configuration by which the API server asks Kueue's manager about Workloads."""
+    """Return the configuration through which the API server asks Kueue about Workloads."""
     for one in found:
         if any(hook.name == WORKLOAD_WEBHOOK for hook in one.webhooks or ()):
             return one.metadata.name
@@ -459,7 +462,7 @@ def workload_webhook(found: Iterable[WebhookConfiguration]) -> str:
 
 
 def nominators(workloads: Iterable[ManagedWorkload]) -> dict[str, tuple[str, ...]]:
-    """Who but us and Kueue nominates clusters, and for which Workloads."""
+    """Return other nominators of clusters, with their Workloads."""
     found: dict[str, list[str]] = {}
     for one in workloads:
         for manager in others_nominating(one) if one.nominated else ():
@@ -478,7 +481,7 @@ def poisoned(workloads: Iterable[Workload]) -> tuple[facts.Poisoned, ...]:
 
 
 def manager_config(data: dict[str, str], argument: facts.GateArgument | None) -> ManagerConfig:
-    """Of the ConfigMap, and of the manager's argument with gates, which count over it."""
+    """Return the configuration of ConfigMap and argument; the argument's gates win."""
     try:
         told = configuration_in(data)
     except Unreadable as error:
@@ -500,15 +503,17 @@ def manager_config(data: dict[str, str], argument: facts.GateArgument | None) ->
 
 
 def _waits(told: Any) -> bool:
-    """Whether Kueue takes back what does not start whole. Newer versions have it on where the
-    section is there and says nothing of it."""
+    """Return whether Kueue evicts jobs that do not start whole.
+
+    Newer versions default to on if the section exists.
+    """
     return isinstance(told, dict) and told.get("enable") is not False
 
 
 def manager_life(
     deployment: Deployment | None, pods: Iterable[Pod], leases: Iterable[Lease], clock_s: float
 ) -> facts.ManagerLife:
-    """Of what stands in Kueue's namespace. ``clock_s``: the cluster's."""
+    """Return the state of Kueue's manager. ``clock_s`` is the cluster's time."""
     labels = deployment.spec.selector.match_labels if deployment is not None else {}
     lease = next((one for one in leases if one.metadata.name.endswith(f".{GROUP}")), None)
     return facts.ManagerLife(
@@ -524,7 +529,7 @@ def manager_life(
 
 
 def our_containers(pod: Pod) -> list[OurContainer]:
-    """Return the services of one of our pods; none of a pod that has ended or is going."""
+    """Return the services of a Berthmaster pod; none for an ended or deleted pod."""
     if pod.status.phase in ("Succeeded", "Failed") or pod.metadata.deletion_timestamp:
         return []
     ready = condition(pod.status.conditions, "Ready")

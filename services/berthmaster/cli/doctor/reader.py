@@ -1,7 +1,7 @@
-"""Reads clusters for the doctor: lists, gets and questions about rights, and never a write.
+"""Reads clusters for the doctor: lists, gets and access reviews, never a write.
 
-What these credentials may not read is noted and left out; only a server that does not answer ends
-the reading of a cluster. (SubjectAccessReviews are created, but nothing of them is stored.)
+Objects that these credentials may not read are noted and skipped. Only an unreachable server ends
+the reading of a cluster. (SubjectAccessReviews are created, but never stored.)
 """
 
 import asyncio
@@ -49,13 +49,13 @@ O = TypeVar("O", bound=Object)  # noqa: E741
 
 USER_AGENT: Final = "berth-doctor"
 TIMEOUT_S: Final = 10.0
-MANAGER_CONTAINER: Final = "manager"  # as Kueue's own manifests name it
+MANAGER_CONTAINER: Final = "manager"  # as in Kueue's own manifests
 LEASE_NAMESPACES: Final = ("kube-system", "kube-node-lease")
 API_VERSIONS: Final = ("v1beta2", "v1beta1", "v1alpha1")
 AT_ONCE: Final = 8
-HELD_S: Final = 300.0  # an executor that runs lets go of an object within seconds
+HELD_S: Final = 300.0  # a running executor releases an object within seconds
 OUR_PODS: Final = "app.kubernetes.io/part-of=berthmaster"
-TELEMETRY_NAMESPACE: Final = "berth-telemetry"  # and the DaemonSet's name
+TELEMETRY_NAMESPACE: Final = "berth-telemetry"  # also the DaemonSet's name
 DAEMON_SETS: Final = Resource("apps", "v1", "daemonsets", "DaemonSet")
 DEPLOYMENTS: Final = Resource("apps", "v1", "deployments", "Deployment")
 POLICIES: Final = Resource(
@@ -95,7 +95,7 @@ class Review(Struct, frozen=True):
 
 
 class _Silent:
-    """What is found is the report's to say."""
+    """A logger without output: the report shows all findings."""
 
     def info(self, event: str, /, **fields: object) -> None: ...
     def warning(self, event: str, /, **fields: object) -> None: ...
@@ -115,8 +115,11 @@ async def survey(
     without: Sequence[Without] = (),
     log: LogLike | None = None,
 ) -> Survey:
-    """Read all clusters, the workers side by side. ``as_self``: ask for the rights of these
-    credentials, with which `berth up` would work, and not of our service accounts."""
+    """Read all clusters, the workers in parallel.
+
+    ``as_self`` checks the rights of these credentials, as for `berth up`, instead of the service
+    accounts.
+    """
     log = log or _Silent()
     account = "" if as_self else f"system:serviceaccount:{namespace}:{HUB_ACCOUNT}"
     found_hub = await _hub(hub, mode, account, now_s, log) if hub is not None else None
@@ -138,7 +141,7 @@ async def survey(
 async def our_pods(
     place: ClusterAccess, kind: type[HubFacts] | type[WorkerFacts], namespace: str
 ) -> Side:
-    """Return our pods in a cluster, for the order of an upgrade."""
+    """Return Berthmaster's pods in a cluster, for the order of an upgrade."""
     try:
         async with await _client(place, _Silent()) as client:
             read = _Reading(client, 0.0, "")
@@ -236,7 +239,7 @@ def _multikueue_queues(
 def _dispatched(
     checks: Sequence[AdmissionCheck], queues: Sequence[ClusterQueue], locals_: Sequence[LocalQueue]
 ) -> list[str]:
-    """Namespaces with a LocalQueue that leads to workers."""
+    """Return the namespaces with a LocalQueue that leads to workers."""
     remote = _multikueue_queues(checks, queues)
     return sorted({one.metadata.namespace for one in locals_ if one.spec.cluster_queue in remote})
 
@@ -248,7 +251,7 @@ async def _worker(
     now_s: float,
     log: LogLike,
 ) -> WorkerFacts:
-    """``ours``: the namespace of our pods, and as whom rights are asked for."""
+    """Read a worker. ``ours``: namespace of Berthmaster's pods, and the account to check."""
     namespace, account = ours
     try:
         async with await _client(place, log) as client:
@@ -308,14 +311,14 @@ async def _worker(
                 agent=await read.one(DEPLOYMENTS, Object, namespace, AGENT_ACCOUNT) is not None,
                 job_kinds=frozenset(kind.name for kind in kinds),
                 gates=None if manager is None or manager.problem else manager.gates,
-                unread=tuple(read.unread),  # last: what is read for the others may add to it
+                unread=tuple(read.unread),  # last, because other reads may add to it
                 failing=tuple(read.failing),
             )
     except (KubernetesError, OSError) as error:
         return WorkerFacts(name=place.name, **place.way, unreachable=str(error))
 
 
-# The first of Kubernetes', coscheduling's and Volcano's that is served is what the executor makes.
+# The executor creates the first served of Kubernetes', coscheduling's and Volcano's groups.
 _GROUPS: Final[tuple[tuple[facts.Together, Resource], ...]] = (
     ("kubernetes", resources.POD_GROUPS),
     ("workload", resources.SCHEDULING_WORKLOADS),
@@ -326,7 +329,7 @@ _KAI: Final = ("scheduling.run.ai/v2alpha2", "podgroups")
 
 
 async def _together(read: "_Reading") -> tuple[list[facts.Together], list[Resource]]:
-    """What starts all pods of a gang, and what is made for that."""
+    """Return the components that start gangs, and the objects that they use."""
     found: list[facts.Together] = []
     groups: list[Resource] = []
     for name, resource in _GROUPS:
@@ -353,17 +356,16 @@ class _Reading:
     failing: list[facts.FailingKind] = field(default_factory=list)
     image: str = ""
     gate_argument: facts.GateArgument | None = None
-    clock_s: float = 0.0  # the cluster's, as far as its leases show it; 0 = they do not
+    clock_s: float = 0.0  # the cluster's time, from its leases; 0 = unknown
 
     @classmethod
     async def begin(cls, client: Client, now_s: float) -> "_Reading":
-        """Ask which server this is. Raises KubernetesError where no server answers, or none that
-        knows these credentials."""
+        """Begin reading a server. Raises KubernetesError if no server accepts the credentials."""
         read = cls(client, now_s, await client.version())
         try:
             read.uid = await client.uid()
         except NotFound:
-            pass  # a control plane without namespaces of its own
+            pass  # a control plane without namespaces
         except KubernetesError as error:
             await read.failed("the namespace kube-system", error)
         return read
@@ -371,7 +373,7 @@ class _Reading:
     async def common(
         self, place: ClusterAccess, account: str, wanted: Sequence[Right]
     ) -> dict[str, Any]:
-        """What is read of hub and worker alike. Raises Unreachable and the like."""
+        """Read the objects of hub and worker alike. Raises Unreachable and similar errors."""
         served = [
             each
             for each in API_VERSIONS
@@ -392,8 +394,7 @@ class _Reading:
     async def all(
         self, resource: Resource, kind: type[O], *, namespace: str = "", selector: str = ""
     ) -> list[O]:
-        """A whole list; empty where its kind is not served, or, and that is noted, where it may
-        not be read."""
+        """Return a whole list; empty if the kind is not served, or is forbidden and noted."""
         found: list[O] = []
         try:
             pages = self.client.list_pages(
@@ -412,8 +413,7 @@ class _Reading:
         return found
 
     async def served(self, group_version: str) -> frozenset[str]:
-        """Return the plurals that the server serves of a group; none where it fails to say, which
-        is noted."""
+        """Return the served plurals of a group; none after a noted failure."""
         try:
             return frozenset(await self.client.served(group_version))
         except KubernetesError as error:
@@ -421,7 +421,7 @@ class _Reading:
             return frozenset()
 
     async def one(self, resource: Resource, kind: type[T], namespace: str, name: str) -> T | None:
-        """One object; None where it is not there or may not be read, which is noted."""
+        """Return one object; None if missing, or forbidden and noted."""
         try:
             return await self.client.get(resource.path(namespace=namespace, name=name), kind)
         except NotFound:
@@ -431,14 +431,14 @@ class _Reading:
             return None
 
     async def life(self) -> facts.ManagerLife:
-        """Whether Kueue's manager runs, by its pods and its lease."""
+        """Return whether Kueue's manager runs, by its pods and its lease."""
         deployment = await self.one(DEPLOYMENTS, objects.Deployment, KUEUE_NAMESPACE, MANAGER)
         pods = await self.all(resources.PODS, objects.Pod, namespace=KUEUE_NAMESPACE)
         leases = await self.all(resources.LEASES, objects.Lease, namespace=KUEUE_NAMESPACE)
         return objects.manager_life(deployment, pods, leases, self.clock_s or self.now_s)
 
     async def held(self, now_s: float) -> list[facts.HeldObject]:
-        """Return job objects that somebody deleted a while ago and only our finalizer keeps."""
+        """Return long-deleted job objects that only Berthmaster's finalizer keeps."""
         found: list[facts.HeldObject] = []
         for kind in (each.resource for each in KINDS):
             for one in await self.all(kind, Object, selector=labels.EXECUTOR):
@@ -451,7 +451,7 @@ class _Reading:
         return found
 
     async def manager(self) -> facts.ManagerConfig | None:
-        """Kueue's configuration, and its image on the way."""
+        """Return Kueue's configuration, and read its image."""
         deployment = await self.one(DEPLOYMENTS, objects.Deployment, KUEUE_NAMESPACE, MANAGER)
         containers = deployment.spec.template.spec.containers if deployment else ()
         for number, container in enumerate(containers):
@@ -464,8 +464,11 @@ class _Reading:
         return objects.manager_config(found.data, self.gate_argument)
 
     async def _skew(self) -> float | None:
-        """Its clock minus ours, by the newest lease: the control plane renews its own every ten
-        seconds, so that an old one means little and one from the future much."""
+        """Return the cluster's clock minus the local one, from the newest lease.
+
+        The control plane renews its leases every ten seconds. So an old lease means little, and a
+        lease in the future means a lot.
+        """
         newest_s = 0.0
         for namespace in LEASE_NAMESPACES:
             for lease in await self.all(resources.LEASES, objects.Lease, namespace=namespace):
@@ -476,7 +479,8 @@ class _Reading:
     async def _missing(
         self, account: str, wanted: Sequence[Right]
     ) -> tuple[tuple[Right, ...], str]:
-        """What the account may not do. Who may not ask that of others gets no answer."""
+        """Return the rights that the account lacks; nothing if these credentials may not check
+        them."""
         turns = asyncio.Semaphore(AT_ONCE)
 
         async def allowed(right: Right) -> bool:
@@ -503,8 +507,11 @@ class _Reading:
         )
 
     async def failed(self, what: str, error: KubernetesError) -> None:
-        """Note what cannot be read. Raises KubernetesError where the server answers nothing else
-        either: then it is the server, and no kind of it."""
+        """Note a failed read.
+
+        Raises KubernetesError if the server answers no other request either: then the server fails,
+        not the kind.
+        """
         if isinstance(error, Forbidden | BadAnswer):
             self._note(what, error)
             return
@@ -524,7 +531,7 @@ def _named(resource: Resource) -> str:
 
 
 async def may(client: Client, user: str, right: Right) -> bool:
-    """Whether a user or service account is allowed something. Raises KubernetesError."""
+    """Return whether a user or service account has a right. Raises KubernetesError."""
     resource, _, subresource = right.resource.partition("/")
     attributes = {
         "verb": right.verb,

@@ -1,6 +1,6 @@
-"""What each side's service account must be allowed, by mode: the RBAC files of deploy as questions.
+"""The rights of each side's service account, by mode: deploy's RBAC files as access reviews.
 
-A test asks these questions of real API servers after the chart was applied to them.
+A test checks these rights on real API servers after applying the chart.
 """
 
 from collections.abc import Sequence
@@ -23,7 +23,7 @@ _KUEUE: Final = "kueue.x-k8s.io"
 _READ: Final = ("get", "list", "watch")
 
 
-# Those that a team may leave out (deploy/chart/templates/hub-rights.yaml) are not asked for.
+# Optional rights (deploy/chart/templates/hub-rights.yaml) are not checked.
 _SAY: Final = ("create", "", "events", "to say on an object what is in its way")
 _DISPATCH: Final = (("patch", _KUEUE, "workloads/status", "to nominate"), _SAY)
 
@@ -37,12 +37,12 @@ def _read(group: str, *resources: str, namespace: str = "", why: str = "") -> li
 
 
 def _identity(why: str) -> Right:
-    """To read the UID by which an API server is known."""
+    """Return the right to read the UID that identifies an API server."""
     return Right(verb="get", group="", resource="namespaces", name="kube-system", why=why)
 
 
 def hub_rights(mode: Mode, namespaces: Sequence[str]) -> list[Right]:
-    """Of the hub's service account; what dispatching writes only in the namespaces named."""
+    """Return the hub's rights; writes of the dispatch mode only in these namespaces."""
     seen = "to see what Kueue does"
     rights = _read(
         _KUEUE,
@@ -67,9 +67,11 @@ def agent_rights(
     groups: Sequence[Resource] = (),
     volcano_jobs: bool = False,
 ) -> list[Right]:
-    """Of a worker's service account; jobs only in the namespaces named. ``claims``: devices are
-    claimed there (DRA); ``groups``: what is made for gangs; ``volcano_jobs``: Volcano's own Jobs
-    are served."""
+    """Return a worker's rights; jobs only in these namespaces.
+
+    ``claims``: devices are claimed there (DRA). ``groups``: objects for gangs. ``volcano_jobs``:
+    Volcano's own Jobs are served.
+    """
     seen = "to report what is free"
     rights = _read("", "nodes", "pods", why=seen)
     rights.append(_identity("to tell this cluster from others"))

@@ -1,4 +1,4 @@
-"""What is found of a worker's telemetry: whether anybody reads its GPUs, on every node. Pure."""
+"""Findings about a worker's telemetry: whether an agent reads the GPUs of every node. Pure."""
 
 from collections.abc import Iterator
 from typing import Final
@@ -10,7 +10,8 @@ NVIDIA: Final = "nvidia"
 
 
 def findings(worker: WorkerFacts, namespace: str) -> Iterator[Finding]:
-    """Nothing of a cluster without NVIDIA's GPUs: no agent could read others."""
+    """Yield findings, none for a cluster without NVIDIA's GPUs, because no agent could read
+    others."""
     nodes = len([node for node in worker.gpu_nodes if node.vendor == NVIDIA])
     if not nodes:
         return

@@ -1,8 +1,8 @@
-"""`berth doctor --upgrade`: which step of an upgrade comes next, from the images of our pods.
+"""`berth doctor --upgrade`: the next step of an upgrade, from the images of Berthmaster's pods.
 
 The order is that of docs/operators/upgrade.md: all agents first, then the hub. Neighbouring minor
-versions read each other's messages, so no two services may be further apart. Example: the hub runs
-0.1.0, the agents run 0.2.0, and 0.2.0 is wanted: the hub is next.
+versions read each other's messages, so services may be at most one apart. Example: the hub runs
+0.1.0, the agents run 0.2.0, and the target is 0.2.0: the hub is next.
 """
 
 import re
@@ -34,25 +34,25 @@ class Version(NamedTuple):
         return f"{self.major}.{self.minor}.{self.patch}"
 
     def is_next_to(self, other: "Version") -> bool:
-        """Whether services of both versions read each other's messages."""
+        """Return whether services of both versions read each other's messages."""
         return self.major == other.major and abs(self.minor - other.minor) <= 1
 
 
 def parse_version(text: str) -> Version | None:
-    """Return the version of 0.2.0 or v0.2.0; None where the text is none."""
+    """Return the version of 0.2.0 or v0.2.0; None = no version."""
     found = _VERSION.match(text)
     return Version(*map(int, found.groups())) if found else None
 
 
 def version_of_image(image: str) -> Version | None:
-    """Return the version of registry/name:0.2.0, with or without a digest behind; else None."""
+    """Return the version of registry/name:0.2.0, with or without a digest; else None."""
     found = _TAG.search(image.partition("@")[0])
     return Version(*map(int, found.groups())) if found else None
 
 
 @dataclass(frozen=True, kw_only=True)
 class OurContainer:
-    """One container of one of our pods."""
+    """A container of a Berthmaster pod."""
 
     service: str
     pod: str
@@ -62,25 +62,25 @@ class OurContainer:
 
 @dataclass(frozen=True, kw_only=True)
 class Side:
-    """Our pods in one cluster."""
+    """Berthmaster's pods in one cluster."""
 
     cluster: ClusterFacts
     containers: tuple[OurContainer, ...] = ()
 
     @property
     def release(self) -> str:
-        """The name of the release of the chart, as docs/kubernetes.md has it."""
+        """Return the name of the chart's release, as in docs/kubernetes.md."""
         return HUB_RELEASE if isinstance(self.cluster, HubFacts) else AGENT_RELEASE
 
     @property
     def versions(self) -> list[Version]:
-        """The versions that run, oldest first."""
+        """Return the running versions, oldest first."""
         found = {version_of_image(one.image) for one in self.containers}
         return sorted(one for one in found if one is not None)
 
 
 def diagnose(hub: Side | None, agents: Sequence[Side], target: Version, namespace: str) -> Report:
-    """Return what stands in the way of the next step, and the step itself."""
+    """Return the obstacles of the next step, and the step."""
     found = [*_checks(hub, agents, target, namespace)]
     if not any(one.level == "blocks" for one in found):
         found += _next_step(hub, agents, target, namespace)

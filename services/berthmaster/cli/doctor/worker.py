@@ -1,8 +1,8 @@
-"""What is found in a worker cluster: whether what the hub sends can be admitted and run there.
+"""Findings in a worker: whether jobs from the hub can be admitted and run there.
 
-Kueue is silent about a worker that lacks the namespace or the same-named LocalQueue, or whose
-ClusterQueue is stopped: the hub just stays pending. We leave such a cluster out for the queue in
-question; only a queue that no worker can take blocks.
+Kueue does not report a worker without the namespace or the same-named LocalQueue, or with a stopped
+ClusterQueue: the hub's job just stays pending. Berthmaster excludes such a cluster for that queue.
+Only a queue without any worker blocks.
 """
 
 from collections.abc import Iterator
@@ -42,7 +42,7 @@ _QUEUE_KINDS: Final = (
 ELASTIC_JOBS: Final = "ElasticJobsViaWorkloadSlices"
 ELASTIC_SINCE: Final = (0, 13)
 ELASTIC_BY_DEFAULT: Final = (0, 18)
-# Whose GPUs, what tells their model, and by which label.
+# Vendor, source of the model, and label.
 MODEL_SOURCES: Final = (
     ("nvidia", "NVIDIA's GPU feature discovery", PRODUCT),
     ("amd", "AMD's node labeller", AMD_PRODUCT[0]),
@@ -110,7 +110,7 @@ def _held(worker: WorkerFacts) -> Finding:
 
 
 def _sizes(worker: WorkerFacts) -> Finding:
-    """Whether its Kueue lets the number of a Job's pods change. The executor asks it with each."""
+    """Check that its Kueue allows changing the number of a Job's pods, as the executor requests."""
     told = (worker.gates or {}).get(ELASTIC_JOBS)
     version = kueue_version(worker.kueue_image)
     if told is None and version is not None and worker.gates is not None:
@@ -135,7 +135,7 @@ def _sizes(worker: WorkerFacts) -> Finding:
 
 
 def _grants(worker: WorkerFacts, survey: Survey, missing: tuple[Right, ...]) -> tuple[str, str]:
-    """Only what is missing: where the agent is, its roles; in a namespace, its executor's."""
+    """Return only the missing grants: the agent's roles, and in a namespace its executor's."""
     change, undo = [], []
     made, taken_back = install(worker, survey.namespace, AGENT_RELEASE, "role=worker")
     if not worker.agent or any(not right.namespace for right in missing):
@@ -151,7 +151,7 @@ def _grants(worker: WorkerFacts, survey: Survey, missing: tuple[Right, ...]) -> 
 
 
 def across(survey: Survey) -> Iterator[Finding]:
-    """What only shows when all are looked at: clusters with two names, queues that lead nowhere."""
+    """Yield findings across clusters: clusters with two names, queues that lead nowhere."""
     there = [worker for worker in survey.workers if not worker.unreachable]
     yield from _twice(there)
     if survey.hub is not None and survey.hub.uid:
@@ -171,7 +171,7 @@ def across(survey: Survey) -> Iterator[Finding]:
 
 
 def _twice(workers: list[WorkerFacts]) -> Iterator[Finding]:
-    """One API server that is named twice."""
+    """Yield API servers that are named twice."""
     first: dict[str, WorkerFacts] = {}
     for worker in workers:
         other = first.setdefault(worker.uid, worker) if worker.uid else worker
@@ -200,7 +200,7 @@ def _own_worker(worker: WorkerFacts) -> Finding:
 
 
 def queues_of(hub: HubFacts | None) -> list[LocalQueue]:
-    """The hub's LocalQueues that lead to workers."""
+    """Return the hub's LocalQueues that lead to workers."""
     if hub is None:
         return []
     checks = {check.name for check in hub.checks if check.controller == MULTIKUEUE}
@@ -209,7 +209,7 @@ def queues_of(hub: HubFacts | None) -> list[LocalQueue]:
 
 
 def obstacle(worker: WorkerFacts, queue: LocalQueue) -> str:
-    """Why jobs of a hub's LocalQueue cannot be admitted in this worker; "" = they can."""
+    """Return why this worker cannot admit jobs of a hub's LocalQueue; "" = it can."""
     if queue.namespace not in worker.namespaces:
         return f"there is no namespace {queue.namespace}"
     same = (queue.namespace, queue.name)
@@ -226,7 +226,7 @@ def obstacle(worker: WorkerFacts, queue: LocalQueue) -> str:
     if target.state.active is False:
         why = target.state.message or target.state.reason
         return f"ClusterQueue {target.name} is not active: {why}"
-    if local.state.active is False:  # after its ClusterQueue, which is most often why
+    if local.state.active is False:  # after its ClusterQueue, the most frequent cause
         return f"LocalQueue {queue.name} is not active: {local.state.message or local.state.reason}"
     if target.gpu_quota is None:
         return f"ClusterQueue {target.name} covers no GPUs"
@@ -267,7 +267,7 @@ def _absent(worker: WorkerFacts, queue: LocalQueue) -> Finding:
 
 
 def _local_queue(worker: WorkerFacts, queue: LocalQueue) -> str:
-    """It leads to the hub's ClusterQueue's namesake, or to the only one with GPUs."""
+    """Return a LocalQueue to the same-named ClusterQueue, or to the only one with GPUs."""
     with_gpus = [one.name for one in worker.cluster_queues if one.gpu_quota]
     same = queue.cluster_queue in [one.name for one in worker.cluster_queues]
     target = queue.cluster_queue if same else with_gpus[0] if len(with_gpus) == 1 else "NAME"
@@ -317,7 +317,7 @@ def _nodes(worker: WorkerFacts) -> Iterator[Finding]:
         )
         return
     if not worker.gpu_nodes:
-        return  # they are claimed and not counted: reading.py
+        return  # claimed devices are not counted: reading.py
     gpus = sum(node.gpus for node in worker.gpu_nodes)
     nodes = {node.name: node.ready for node in worker.gpu_nodes}
     ready = sum(nodes.values())
