@@ -1,8 +1,8 @@
 """Updates the accounts of running servers: new, changed and removed ones.
 
 The updates use a connection in the system account (the user "accounts"). Every server of a NATS
-cluster gets them at once. Connections of other accounts are not disturbed. Those of a removed
-account are closed.
+cluster gets an update at once. Connections of other accounts are not disturbed. Connections of a
+removed account are closed.
 """
 
 from pathlib import Path
@@ -69,8 +69,8 @@ async def delete(conn: Connection, folder: Path, name: str) -> None:
 
 
 async def reconcile(conn: Connection, folder: Path) -> Changes:
-    """Push accounts that the servers lack or have with other claims, and delete those removed from
-    the folder. Raises BusError, KeysError.
+    """Push accounts missing or outdated on the servers, and delete accounts removed from the
+    folder. Raises BusError, KeysError.
     """
     known = await _listed(conn)
     pushed, deleted = [], []

@@ -1,9 +1,9 @@
 """Renews the credentials of an agent's pod by login: `python -m
 berthmaster.lib.access.agent_login`.
 
-The container `login` of an agent with worker.login runs this. The container sends the pod's token
-to the login service, and writes the credentials to a file for the pod's other containers. They are
-renewed before they expire. /readyz shows whether credentials are available.
+The container `login` of an agent with worker.login runs the module. The container sends the pod's
+token to the login service, and writes the credentials to a file for the pod's other containers. A
+renewal follows before the credentials expire. /readyz shows whether credentials are available.
 """
 
 import asyncio

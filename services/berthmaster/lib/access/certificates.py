@@ -1,10 +1,11 @@
-"""Certificates of an embedded server: its own authority, and a server certificate signed by it.
+"""Certificates of an embedded server: an authority, and a server certificate signed by the
+authority.
 
 A folder holds `ca.crt`, `ca.key`, `server.crt` and `server.key`. Clients trust `ca.crt`, the only
-file that leaves the folder. The authority is created once and outlives all that trust it. The
-server certificate is renewed when its host names change or a third of its lifetime is left. The
-renewal disturbs no client, since clients trust the authority. Only the owner can read the keys, and
-they are never shown.
+file that leaves the folder. The authority is created once and outlives all clients. The server
+certificate is renewed when the host names change or a third of the lifetime is left. The renewal
+disturbs no client, since clients trust the authority. Only the owner can read the keys, and no
+output shows a key.
 """
 
 import datetime as dt
@@ -42,7 +43,7 @@ class Certificates(NamedTuple):
 def ensure_certificates(folder: Path, names: Sequence[str], *, now_s: float) -> Certificates:
     """Create missing certificates and renew due ones. Raises CertificatesError.
 
-    ``names``: host names and addresses for clients, besides those of this machine.
+    ``names``: host names and addresses for clients, besides the local machine's.
     """
     files = Certificates(folder / "ca.crt", folder / "server.crt", folder / "server.key")
     now = dt.datetime.fromtimestamp(now_s, dt.UTC)
@@ -86,7 +87,7 @@ def _authority(
 
 
 def _authority_certificate(key: ec.EllipticCurvePrivateKey, now: dt.datetime) -> x509.Certificate:
-    # A unique name, by which clients with several authorities tell them apart.
+    # A unique name, to distinguish several authorities of a client.
     name = x509.Name(
         [x509.NameAttribute(NameOID.COMMON_NAME, f"berthmaster {secrets.token_hex(4)}")]
     )

@@ -1,21 +1,20 @@
 """The claims of the JWTs by which nats-server knows accounts and users. Pure: the caller passes
 times.
 
-lib/nats/jwts.py signs them. Example: a tenant's ``submit`` goes from the account T_acme by an
+lib/nats/jwts.py signs the claims. Example: a tenant's ``submit`` goes from the account T_acme by an
 import to CORE, where the gateway answers. The answer returns to T_acme only.
 
 - Only STREAMS has JetStream, and no user is in STREAMS. JetStream checks no permission for the
-  reply
-  subject of a request, but the server rewrites the reply subject of an imported request. So the
-  answer reaches only the requester's own account, and no further import with a wildcard.
-- Services that answer are in CORE, which imports the streams' subjects and JetStream's API. All
-  other services and human users have separate accounts, and each tenant and each cluster has one.
-  Such an account imports only subjects that its users may publish or subscribe to.
+  reply subject of a request, but the server rewrites the reply subject of an imported request. So
+  the answer reaches only the requester's own account, and no further import with a wildcard.
+- Answering services are in CORE. CORE imports the streams' subjects and JetStream's API. All other
+  services and human users have separate accounts, and each tenant and each cluster has one. The
+  imports of a separate account are the subjects that the users may publish or subscribe to.
 - Tenants receive events by way of STREAMS, so that no answer within CORE reaches them. Assignments
   are in CORE: the server forwards no message to a client that came to an account as a request. For
   the same reason STREAMS exports the stored messages, not the subjects that writers use.
-- Exports are public, which is safe: imports are in account JWTs, and only the operator's key signs
-  these.
+- Exports are public. Public exports are safe: imports are in account JWTs, and only the operator's
+  key signs account JWTs.
 - Requests of tenants to the gateway and of clusters to the door come by lanes
   (lib/nats/subjects.py).
 - An account's default permissions are a second line of defence, for JWTs without permissions.
@@ -141,7 +140,7 @@ class Limits(NamedTuple):
 
 STREAMS_LIMITS: Final = Limits(jetstream=True)
 TENANT_LIMITS: Final = Limits(20, 200, 256 * 1024, 0)
-# Each node may have a telemetry agent, which is one connection and its inbox.
+# Each node may have a telemetry agent: a connection and an inbox.
 CLUSTER_LIMITS: Final = Limits(1000, 4000, 512 * 1024, 2)
 LOGIN_LIMITS: Final = Limits(200, 1000, 16 * 1024, 0)
 SERVICE_LIMITS: Final = Limits(leaf_nodes=0)
@@ -149,7 +148,7 @@ VIEW_LIMITS: Final = Limits(100, 10_000, 256 * 1024, 0)
 
 
 class Scope(NamedTuple):
-    """A key that may sign users of an account. They have these permissions, whatever their JWTs
+    """A key that may sign users of an account. The users have these permissions, whatever the JWTs
     contain.
     """
 
@@ -159,8 +158,8 @@ class Scope(NamedTuple):
 
 
 def operator(key: str, *, system: str) -> Body:
-    """Return the claims of the operator, which signs accounts. ``system``: public key of the
-    account that may push them.
+    """Return the claims of the operator, the signer of accounts. ``system``: public key of the
+    account with permission to push accounts.
     """
     return _body(key, "berth", {"type": "operator", "system_account": system})
 
@@ -228,9 +227,9 @@ def apart(
     limits: Limits = SERVICE_LIMITS,
     revocations: Revocations | None = None,
 ) -> Body:
-    """Return the claims of a separate account. From the accounts of ALWAYS, by their ``keys``, it
-    imports the subjects that its users may publish and subscribe to. For a literal subject, the
-    import is the wildcard export that covers it.
+    """Return the claims of a separate account. From the accounts of ALWAYS, found in ``keys``, the
+    account imports the subjects that the users may publish and subscribe to. For a literal subject,
+    the import is the covering wildcard export.
     """
     asked = {
         each if "*" in each or each.endswith(">") else offer: account
@@ -277,9 +276,9 @@ def _exports_apart(name: str) -> list[Body]:
 def system(key: str, *, core: str) -> Body:
     """Return the claims of the server's own account, which pushes accounts.
 
-    The account imports from CORE only so that a server builds CORE before it accepts clients.
+    The account imports from CORE only so that a server builds CORE before accepting clients.
     Otherwise the first clients build CORE, and nats-server (2.15.1) gives a half-built CORE to
-    others that connect meanwhile. Imports of CORE, or of accounts that import from CORE, are then
+    clients that connect meanwhile. Imports of CORE, or of accounts that import from CORE, are then
     lost until the server restarts.
     """
     return _account(key, SYSTEM, Limits(), imports=[_import("stream", "berth.figures.>", core)])
@@ -319,7 +318,8 @@ def cluster(
 ) -> Body:
     """Return the claims of a worker cluster's account. ``name``: as a token."""
     requests, streams_in = f"berth.agent.{name}.*", {f"berth.assign.{name}.>": core}
-    own = (f"berth.agent.{name}.telemetry",)  # of its nodes, received in the account itself
+    # of the cluster's nodes, received in the account itself
+    own = (f"berth.agent.{name}.telemetry",)
     return _guest(
         key,
         f"{CLUSTER}{name}",
@@ -344,8 +344,8 @@ def _guest(
     scope: Scope | None,
     own: Sequence[str] = (),
 ) -> Body:
-    """Return the claims of an account that publishes one subject of CORE and subscribes to some,
-    each with its exporting account. ``own``: subjects that users of the account send to each other.
+    """Return the claims of an account that publishes a subject of CORE and subscribes to some, each
+    given with the exporting account. ``own``: subjects for messages between users of the account.
     """
     return _account(
         key,
@@ -362,7 +362,9 @@ def _guest(
 
 
 def login(key: str, *, signer: str, revocations: Revocations | None = None) -> Body:
-    """Return the claims of LOGIN, for users without credentials: they may only request some."""
+    """Return the claims of LOGIN, for users without credentials, who may only request
+    credentials.
+    """
     return _account(
         key,
         LOGIN,
@@ -375,13 +377,13 @@ def login(key: str, *, signer: str, revocations: Revocations | None = None) -> B
 
 def scoped_user(key: str, name: str, *, account: str) -> Body:
     """Return the claims of a user for a scoped key of the account. The key's scope has the
-    permissions. The server refuses a user with permissions of its own.
+    permissions. The server refuses a user's JWT with permissions.
     """
     return _body(key, name, {"type": "user", "issuer_account": account})
 
 
 def user(key: str, name: str, *, publish: Sequence[str], subscribe: Sequence[str]) -> Body:
-    """Return the claims of a user. The signature of an account's key makes it a user of that
+    """Return the claims of a user. The signature of an account's key makes the user part of the
     account.
     """
     nats = _permissions(publish, subscribe) | {"subs": -1, "data": -1, "payload": -1}
@@ -484,7 +486,7 @@ def _import(kind: str, subject: str, account: str) -> Body:
 
 
 def _own_name(subject: str) -> str:
-    """Return STREAMS' own name of a JetStream subject that others import under another name."""
+    """Return STREAMS' name of a JetStream subject imported under another name."""
     if subject.startswith(subjects.IMPORTED_JETSTREAM):
         return f"{subjects.JETSTREAM}{subject.removeprefix(subjects.IMPORTED_JETSTREAM)}"
     return subject

@@ -1,17 +1,17 @@
 """A folder of keys: the operator's, the accounts', and one credentials file for each user.
 
-    operator.seed             signs accounts; its owner controls the bus
+    operator.seed signs accounts; the owner controls the bus
     login/NAME.json           if the login service runs: for each tenant's and cluster's account, a
                               key that signs users with the permissions in the account's JWT
     accounts/NAME.seed, .jwt  STREAMS, CORE, SYS, the separate ones (permissions.py), T_<tenant> for
                               each tenant, C_<cluster> for each worker cluster, LOGIN if the login
                               service runs; .removed = a former .jwt, kept for its revocations
-    <user>.creds              JWT and seed of one user, for its connections
+    <user>.creds              JWT and seed of a user, for connections
     accounts.conf             for the server: public keys and JWTs, nothing secret
 
 Only the owner can read these files, except the last one. Existing files stay: a new user changes no
-other one, and a JWT is signed again only when its content changes (a newer version permits other
-subjects). A seed is never shown: not printed, not logged, not put into an error.
+file of other users. A JWT is signed again only when the content changes (a newer version permits
+other subjects). A seed is never shown: not printed, not logged, not put into an error.
 
     python -m berthmaster.lib.access.keys FOLDER [--user tenant.acme]… [--owner UID]
 """
@@ -45,7 +45,7 @@ from berthmaster.lib.nats.subjects import text
 DEFAULT_USERS: Final = (*SERVICES, "operator", "tenant.default")
 SERVER_CONF: Final = "accounts.conf"
 CREDS_SUFFIX: Final = ".creds"
-SIGNERS: Final = "login"  # folder of those keys, for the login service
+SIGNERS: Final = "login"  # folder of signers, for the login service
 DAY_S: Final = 86_400.0
 _ACCOUNTS: Final = "accounts"
 _OPERATOR: Final = "operator.seed"
@@ -64,8 +64,8 @@ class KeysError(Exception):
 
 
 class WasRemoved(KeysError):
-    """A tenant or cluster of this name was removed. Jobs, their history, facts and Secrets still
-    have the name, so a new key for the name could read or report them.
+    """A tenant or cluster of this name was removed. Jobs, histories, facts and Secrets still have
+    the name, so a new key for the name could read or report them.
     """
 
     def __init__(self, account: str) -> None:
@@ -87,7 +87,7 @@ def creds_file(folder: Path, user: str) -> Path:
 def make_keys(
     folder: Path, users: Iterable[str] = DEFAULT_USERS, *, owner_uid: int | None = None
 ) -> Mapping[str, str]:
-    """Create missing keys and update existing ones. Return every user of the folder with its public
+    """Create missing keys and update existing ones. Return every user of the folder with the public
     key.
 
     A removed tenant or cluster stays removed, see ``WasRemoved``. ``owner_uid``: another owner of
@@ -117,7 +117,7 @@ def make_keys(
 
 
 def sign_user(folder: Path, user: str, *, days: float, again: bool = False) -> Creds:
-    """Return credentials of a new or existing user that expire after this many days.
+    """Return credentials of a new or existing user, valid for ``days``.
 
     ``again``: a removed tenant or cluster returns as the same one. Raises UnknownUser, KeysError,
     and its subclass WasRemoved.
@@ -134,9 +134,9 @@ def sign_user(folder: Path, user: str, *, days: float, again: bool = False) -> C
 
 
 def remove_user(folder: Path, user: str) -> bool:
-    """Remove a user and revoke its credentials. Return whether the user existed.
+    """Remove a user and revoke the credentials. Return whether the user existed.
 
-    A tenant's or cluster's account is removed with its last user. Servers must then be updated (see
+    A tenant's or cluster's account is removed with the last user. Servers must then be updated (see
     account_push.py). Raises KeysError.
     """
     path = creds_file(folder, user)
@@ -161,13 +161,13 @@ def remove_user(folder: Path, user: str) -> bool:
 
 
 def public_keys(folder: Path) -> dict[str, str]:
-    """Return every user of the folder with its public key. Raises KeysError, OSError."""
+    """Return every user of the folder with the public key. Raises KeysError, OSError."""
     there = sorted(folder.glob(f"*{CREDS_SUFFIX}"))
     return {path.name.removesuffix(CREDS_SUFFIX): _public_key(path) for path in there}
 
 
 def account_jwts(folder: Path) -> dict[str, str]:
-    """Return every account with its JWT. Raises OSError."""
+    """Return every account with the JWT. Raises OSError."""
     return _jwts(folder, ".jwt")
 
 
@@ -210,14 +210,14 @@ def deletion(folder: Path, name: str) -> str:
 
 
 def account_key(folder: Path, name: str) -> str:
-    """Return the public key of an account, under which a server stores its data. Raises
+    """Return the public key of an account. A server stores the account's data under the key. Raises
     KeysError.
     """
     return _seed_key(folder / _ACCOUNTS / f"{name}.seed")
 
 
 def signer(signers: Path, account: str) -> Signer | None:
-    """Return the key that signs users of an account; None = no such account. Raises KeysError."""
+    """Return the key that signs users of an account; None = unknown account. Raises KeysError."""
     path = signers / f"{account}.json"
     try:
         found = json.loads(path.read_text())
@@ -232,8 +232,8 @@ def signer(signers: Path, account: str) -> Signer | None:
 
 
 def server_config(folder: Path, resolver: Path) -> str:
-    """Return a server's configuration of accounts. ``resolver``: the server's folder for their
-    JWTs, which gets the current ones. Raises KeysError.
+    """Return a server's configuration of accounts. ``resolver``: the server's folder for account
+    JWTs, filled with the current JWTs. Raises KeysError.
     """
     keys = {decoded(jwt)["sub"]: jwt for jwt in account_jwts(folder).values()}
     try:
@@ -285,7 +285,7 @@ class _Keys:
         return jwts.public_key(self._seed(name))
 
     def revocations(self, name: str) -> dict[str, int]:
-        """Return the revocations of an account, also of a removed one."""
+        """Return the revocations of an account, also of a removed account."""
         path = self._accounts / f"{name}.jwt"
         for each in (path, path.with_suffix(".removed")):
             if each.exists():
@@ -293,7 +293,7 @@ class _Keys:
         return {}
 
     def account(self, name: str, *, revoke: str = "", again: bool = False) -> None:
-        """Create or update an account. ``revoke``: one of its users, "*" = all.
+        """Create or update an account. ``revoke``: public key of a user, "*" = all.
 
         Raises WasRemoved unless ``again`` is True for a removed tenant or cluster that returns.
         """
@@ -302,7 +302,7 @@ class _Keys:
             raise WasRemoved(name)
         revocations = self.revocations(name)
         if revoke:
-            # After the last revocation: a user that returned in that second was signed a second
+            # After the last revocation: a user who returned within the second was signed a second
             # later.
             revocations[revoke] = max(int(time.time()), revocations.get(revoke, 0) + 1)
         key = self._key(name)
@@ -374,7 +374,7 @@ class _Keys:
             ends_s = jwt_claims.get("exp")
         revoked = self.revocations(account)
         since = max(revoked.get("*", 0), revoked.get(key, 0))
-        now_s = max(time.time(), since + 1)  # JWTs signed within that second are revoked too
+        now_s = max(time.time(), since + 1)  # JWTs signed within the second are revoked too
         made = Creds(jwts.signed(body, signer, now_s=now_s, ends_s=ends_s), seed)
         write_whole(path, jwts.creds_text(made), mode=0o600)
         return made

@@ -1,7 +1,8 @@
 """Permissions on the bus: a table from which users' JWTs are made (see keys.py).
 
-A user has exactly the subjects that its service uses, and all others are denied. Patterns over the
-subjects of lib/nats/subjects.py are spelled here, with the reason if not obvious. Names of users:
+A user has exactly the subjects that the service uses, and all other subjects are denied. Patterns
+over the subjects of lib/nats/subjects.py are spelled here, with the reason if not obvious. Names of
+users:
 
     a service, such as "gateway"
     setup             creates the streams
@@ -18,24 +19,24 @@ subjects of lib/nats/subjects.py are spelled here, with the reason if not obviou
 
 The part after the dot is one token. Users with a dot have no permission on streams.
 
-- Each user receives answers under its own inbox prefix, so that no user receives another's.
+- Each user receives answers under a unique inbox prefix, so that no user receives another user's.
 - JetStream's API is restricted as far as the server can: by stream, by consumer name of a durable,
   by filter if a consumer has exactly one.
 
 No user is in JetStream's account. All use imports (see claims.py), so answers reach only the
-requester's account, whatever its reply subject.
+requester's account, for any reply subject.
 
-Permissions that the server cannot restrict further, and their users:
+Permissions that the server cannot restrict further, with the users:
 
 - Reading one message by sequence (STREAM.MSG.GET) permits reading the whole stream. Services,
   operators, restorers and dashboards may, each some streams. Services in a worker cluster ask the
   door (agent API) instead.
-- A consumer delivers to any subject of STREAMS that its creator names, and imports do not change
-  this. Only "setup" and "restorer" create consumers (lib/nats/durables.py). All others receive
+- A consumer delivers to any subject of STREAMS that the creator names, with or without imports.
+  Only "setup" and "restorer" create consumers (lib/nats/durables.py). All others receive
   republished messages, and read whole streams by DIRECT.GET (lib/nats/follower.py). Tenants read
   history through the gateway.
-- A service that answers may write to `_R_.<random>`, by which the server replaces reply subjects
-  from other accounts. A service writes answers to no other subject.
+- An answering service may write to `_R_.<random>`. The server replaces reply subjects from other
+  accounts by such subjects. A service writes answers to no other subject.
 """
 
 import re
@@ -327,8 +328,8 @@ def _usage(_: str) -> Grants:
 
 
 def _door(_: str) -> Grants:
-    """Return the permissions of the door (agent API), which stores and reads for agents, each its
-    own cluster only.
+    """Return the permissions of the door (agent API), which stores and reads for agents, each
+    limited to the agent's cluster.
     """
     services = ("executor", "inventory", "claims")
     return Grants(
@@ -362,8 +363,8 @@ def _door(_: str) -> Grants:
 
 
 def _in_cluster(cluster: str) -> Grants:
-    """Return the permissions of services in a worker cluster: they send requests to the door, and
-    receive their own assignments and their nodes' telemetry on its way to the door.
+    """Return the permissions of services in a worker cluster: to send requests to the door, and to
+    receive the cluster's assignments and the nodes' telemetry on the way to the door.
     """
     return Grants(
         publish=(f"berth.agent.{cluster}.*",),
@@ -372,8 +373,8 @@ def _in_cluster(cluster: str) -> Grants:
 
 
 def _of_nodes(cluster: str) -> Grants:
-    """Return the permissions of a cluster's telemetry agents, with one key on every node: they send
-    telemetry, request the time, and receive nothing.
+    """Return the permissions of a cluster's telemetry agents, with the same key on every node: to
+    send telemetry and request the time, and to receive nothing.
     """
     verbs = ("telemetry", "hello")
     return Grants(publish=tuple(f"berth.agent.{cluster}.{v}" for v in verbs), subscribe=())
@@ -395,7 +396,7 @@ def _ocm(_: str) -> Grants:
 
 
 def _members(_: str) -> Grants:
-    """Return the permissions of members, which reports a hub's knowledge of its clusters."""
+    """Return the permissions of members, which reports a hub's knowledge of the member clusters."""
     return Grants(
         publish=(
             *_CLOCK,
@@ -411,7 +412,7 @@ def _members(_: str) -> Grants:
 
 def _multikueue(_: str) -> Grants:
     """Return the permissions of multikueue, which decides and executes jobs by way of the hub's
-    Kueue. It writes decisions only of its own cell.
+    Kueue. The service writes decisions only of the own cell.
     """
     return Grants(
         publish=(
@@ -456,7 +457,7 @@ def _karmada(_: str) -> Grants:
 
 
 def _admission(_: str) -> Grants:
-    """Return the permissions of admission, which reads which workers still have copies, and reports
+    """Return the permissions of admission, which reads the workers' remaining copies, and reports
     nothing.
     """
     return Grants(
@@ -481,8 +482,8 @@ def _accounts(_: str) -> Grants:
 
 
 def _dashboard(_: str) -> Grants:
-    """Return the permissions of the dashboard, which shows everything. It sends read-only requests,
-    for every tenant. Actions on the dashboard use other credentials.
+    """Return the permissions of the dashboard, which shows everything. The dashboard sends
+    read-only requests, for every tenant. Actions on the dashboard use other credentials.
     """
     return Grants(
         publish=(
@@ -504,15 +505,15 @@ def _dashboard(_: str) -> Grants:
 
 
 def _login(_: str) -> Grants:
-    """Return the permissions of login, which answers users with a token and no credentials. It
-    stores and reads nothing.
+    """Return the permissions of login, which answers users with a token and no credentials. The
+    service stores and reads nothing.
     """
     return Grants(publish=(), subscribe=(LOGIN, *_endpoint_subjects("berth-login")), answers=True)
 
 
 def _sentinel(_: str) -> Grants:
-    """Return the permissions of users without credentials. The sentinel's own are published and
-    good for one request. The only user of its account (see keys.py).
+    """Return the permissions of users without credentials. The sentinel's credentials are published
+    and good for one request. The only user of the account LOGIN (see keys.py).
     """
     return Grants(publish=(LOGIN,), subscribe=())
 
@@ -532,8 +533,8 @@ def _setup(_: str) -> Grants:
 
 
 def _restorer(_: str) -> Grants:
-    """Return the permissions of an operator who rebuilds the log from its rest, a backup, and the
-    clusters' answers. Not for any other use.
+    """Return the permissions of an operator who rebuilds the log from the remaining messages, a
+    backup, and the clusters' answers. Not for any other use.
     """
     # An old log is kept under a new name, and a subject cannot match part of a name.
     verbs = ("INFO", "CREATE", "UPDATE", "DELETE", "MSG.GET")
@@ -664,10 +665,9 @@ PUSHER: Final = "accounts"  # the only user of SYS
 # the only user of LOGIN; if present, accounts get keys that sign users
 SENTINEL: Final = "sentinel"
 OF_TENANTS: Final = ("tenant", "viewer")  # roles with users in a tenant's account
-# Accounts beside CORE, with their users. CORE keeps the two services that answer by lanes and send
-# clusters their assignments (docs/reference/threats/services.md). Users that stand for all clusters
-# on one machine share an account, like the agents of one cluster: they receive each other's
-# telemetry.
+# Accounts beside CORE, with the users. CORE keeps the two services that answer by lanes and send
+# assignments to clusters (docs/reference/threats/services.md). Users that stand for all clusters on
+# one machine share an account, like the agents of a cluster: each receives the telemetry of all.
 APART: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
     {
         **{
@@ -693,7 +693,7 @@ _ACCOUNTS: Final[Mapping[str, str]] = MappingProxyType(
 
 
 def grants(user: str) -> Grants:
-    """Return the permissions of a user, with its inbox. Raises UnknownUser."""
+    """Return the permissions of a user, with the inbox. Raises UnknownUser."""
     role, dot, part = user.partition(".")
     if dot and role in PART_ROLES and _TOKEN.match(part):
         base = PART_ROLES[role](part)
@@ -708,8 +708,8 @@ def grants(user: str) -> Grants:
 
 
 def grants_of(users: Iterable[str]) -> Grants:
-    """Return the permissions of these users together, without their inboxes: the imports that an
-    account needs. Raises UnknownUser.
+    """Return the permissions of these users together, without the inboxes: the imports of an
+    account. Raises UnknownUser.
     """
     each = [(user, grants(user)) for user in users]
     return Grants(
@@ -737,8 +737,8 @@ def _imported(subject: str) -> str:
 
 
 def _widest(wanted: Iterable[str]) -> tuple[str, ...]:
-    """Return the subjects without those that another one covers. A user's claims must fit into one
-    line of 4 KiB, the server's limit at a connect.
+    """Return the subjects that no other subject covers. A user's claims must fit into one line of 4
+    KiB, the server's limit at a connect.
     """
     each = tuple(dict.fromkeys(wanted))
     return tuple(
@@ -749,5 +749,5 @@ def _widest(wanted: Iterable[str]) -> tuple[str, ...]:
 
 
 def inbox_prefix(user: str) -> str:
-    """Return the inbox prefix of this user's client, the only permitted one."""
+    """Return the inbox prefix of the user's client. No other is permitted."""
     return f"_INBOX.{user}"

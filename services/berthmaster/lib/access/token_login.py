@@ -1,7 +1,7 @@
 """Exchanges a token for credentials at the login service, over the published sentinel credentials.
 
-The private key is created here and never sent. The new credentials are written to an ordinary file,
-so that each connection with that file uses the renewed ones from its next connect on.
+The private key is created here and never sent. The new credentials are written to an ordinary file.
+So each connection with the file uses the renewed credentials from the next connect on.
 """
 
 import asyncio
@@ -104,7 +104,7 @@ async def ask(conn: Connection, request: LoginRequest) -> LoginReply:
 
 
 def write_creds(path: Path, creds: Creds) -> None:
-    """Write the file, readable only by its owner, completely or not at all. Raises OSError."""
+    """Write the file, readable only by the owner, completely or not at all. Raises OSError."""
     write_whole(path, jwts.creds_text(creds), mode=0o600)
 
 
@@ -134,11 +134,11 @@ async def keep_logged_in(
     *,
     report: Callable[[str], None],
 ) -> None:
-    """Write credentials, and renew them for the same key before they expire, until ``stopping``.
+    """Write credentials, and renew them for the same key before the expiry, until ``stopping``.
 
-    ``login`` is called with the last seed, at first "". When a JWT expires, the server closes its
-    connections, and each reconnects at once with the new one in the file. ``report`` is called with
-    the error of a failed login, which is retried, and with "" after each success.
+    ``login`` is called with the last seed, at first "". When a JWT expires, the server closes the
+    user's connections, and each reconnects at once with the new JWT in the file. ``report`` is
+    called with the error of a failed login before the retry, and with "" after each success.
     """
     seed, failures = "", 0
     while not stopping.is_set():

@@ -2,7 +2,7 @@
 
 Many clients that lost the same server must not return at the same time, hence the jitter. Example:
 the defaults give pauses of up to 0.1, 0.2, 0.4 … 10 s, each reduced by up to half at random. Pure:
-the caller passes the randomness, so that tests and the simulation control it.
+the caller passes the randomness, so that tests and the simulation control the pauses.
 """
 
 from dataclasses import dataclass

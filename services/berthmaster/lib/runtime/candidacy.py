@@ -1,6 +1,6 @@
 """State machine of a lease: which replica may act, by the lease's record. Pure.
 
-One replica holds the lease and acts, and the others stand by. The lease only reduces conflicts:
+A replica holds the lease and acts, and the others stand by. The lease only reduces conflicts:
 writes are guarded all the same. Records are stored in NATS or in a cluster
 (lib/nats/stream_lease.py, lib/kube/api_lease.py). This machine is the same for both.
 
@@ -9,9 +9,9 @@ candidate takes the lease.
 
 - Clocks of different machines are never compared. A candidate measures, by its own monotonic clock,
   how long the record has not changed. An unchanged record is free after its ``ttl_s``.
-- A holder counts its time from before it sent its write. Others count from when they see the
-  write, which is later. So the holder stops before another replica may take over.
-- Each process run has a unique holder name, so a record under this name is surely its own.
+- A holder counts time from before sending a write. Other replicas count from seeing the write, and
+  thus from later. So the holder stops before another replica may take over.
+- Each process run has a unique holder name, so a record under the name surely belongs to this run.
 - A store accepts a write only over the version that was read (``Outdated`` otherwise).
 
 ::
@@ -64,7 +64,7 @@ class Record(NamedTuple):
 
 
 class Candidacy:
-    """One replica's candidacy for one lease."""
+    """A replica's candidacy for a lease."""
 
     def __init__(self, holder: str, ttl_s: float) -> None:
         self.holder = holder
@@ -84,7 +84,7 @@ class Candidacy:
         return LeaseStep.READ
 
     def on_read(self, record: Record | None, now_s: float) -> LeaseStep:
-        """Handle a read record; None = there is none."""
+        """Handle a read record; None = no record."""
         self._saw(record, now_s)
         ours = record is not None and record.holder == self.holder
         if self.state is not LeaseState.CANDIDATE:

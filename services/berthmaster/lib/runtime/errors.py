@@ -1,4 +1,4 @@
-"""Faults that keep a service from starting or end it, divided by the operator's next step.
+"""Faults that prevent a start or end a service, divided by the operator's next step.
 
 ::
 
@@ -7,7 +7,7 @@
     └── CannotStart       this machine lacks something: install or free it exit code 3
 
 Both are messages for operators and are shown as plain lines, never as a traceback. Any other
-exception that leaves a service is a bug: it is logged with its traceback and the exit code is 1.
+exception that leaves a service is a bug: the traceback is logged and the exit code is 1.
 """
 
 EXIT_OK = 0

@@ -1,9 +1,9 @@
 """Liveness and readiness of a service, for the supervisor and for its clients.
 
-Alive: the event loop runs. It records a tick once a second, and an old tick means that the loop is
-stuck, which a restart cures. Ready: every registered component (the connection, the mirror) is in
-order. Before the first is registered the state is unknown, and unknown is not ready. The HTTP
-thread reads, the event loop writes.
+Alive: the event loop runs. The loop records a tick once a second. An old tick means a stuck loop,
+and a restart cures it. Ready: every registered component (the connection, the mirror) is in order.
+Before the first is registered the state is unknown, and unknown is not ready. The HTTP thread
+reads, the event loop writes.
 """
 
 import threading
@@ -18,7 +18,7 @@ STALL_LIMIT_S = 10.0  # several times the longest pause on a loaded machine
 
 @dataclass(frozen=True)
 class HealthPart:
-    """State of one component that a service needs."""
+    """State of a component that a service needs."""
 
     ok: bool
     why: str

@@ -1,7 +1,7 @@
 """/healthz, /readyz and /metrics over HTTP, by http.server in threads of its own.
 
-Threads, because a stuck event loop must still be reported as stuck. A connection serves one GET or
-HEAD and has one deadline in total. Above MAX_CONNECTIONS, a new connection closes the oldest. So
+Threads, because a stuck event loop must still be reported as stuck. A connection serves a single
+GET or HEAD and has a single deadline. Above MAX_CONNECTIONS, a new connection closes the oldest. So
 slow clients occupy only a few threads and block no probe. By default only this machine can connect.
 """
 
@@ -165,6 +165,7 @@ class StatusServer(ThreadingHTTPServer):
                 if number < oldest or deadline_s <= now_s:
                     del self._open[request]
                     try:
-                        request.shutdown(socket.SHUT_RDWR)  # wakes its thread, which closes it
+                        # wakes the thread, which closes the connection
+                        request.shutdown(socket.SHUT_RDWR)
                     except OSError:
                         continue  # the client was faster

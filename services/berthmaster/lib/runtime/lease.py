@@ -1,4 +1,4 @@
-"""Runs one replica's candidacy for a lease against its store: read, write, rest, release.
+"""Runs a replica's candidacy for a lease against the lease's store: read, write, rest, release.
 
 The rules are in candidacy.py, the record's format in the store. Cancel ``run`` to stop. The lease
 is then released, so that another replica takes over at once.
@@ -33,7 +33,7 @@ class Store(Protocol):
     """Stores one lease's record. Each call ends within the store's time limit."""
 
     async def read(self) -> Record | None:
-        """Return the record; None = there is none. Raises StoreAway."""
+        """Return the record; None = no record. Raises StoreAway."""
 
     async def write(self, over: Record | None, holder: str, ttl_s: float, *, taken: bool) -> Record:
         """Write over the read record, or create one. Raises Outdated and StoreAway."""

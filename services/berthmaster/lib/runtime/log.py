@@ -39,7 +39,7 @@ class LogLike(Protocol):
 
 
 class Log:
-    """Writes events of one service. `bind` returns a log that adds the same fields to each."""
+    """Writes events of a service. `bind` returns a log with fields added to each event."""
 
     def __init__(
         self,
@@ -59,7 +59,7 @@ class Log:
         self._fields = dict(fields or {})
 
     def bind(self, **fields: object) -> "Log":
-        """Return a log that adds these fields to every event."""
+        """Return a log with these fields added to every event."""
         return Log(
             self._service,
             level=self._level,
@@ -78,7 +78,7 @@ class Log:
         self.write("info", event, fields)
 
     def warning(self, event: str, /, **fields: object) -> None:
-        """Log a problem that the service handles by itself. An operator may want to check."""
+        """Log a problem that the service handles. An operator may want to check."""
         self.write("warning", event, fields)
 
     def error(self, event: str, /, *, error: BaseException | None = None, **fields: object) -> None:
@@ -94,7 +94,8 @@ class Log:
         line = self._line(level, event, {**self._fields, **fields})
         stream = self._stream if self._stream is not None else sys.stderr.buffer
         try:
-            stream.write(line)  # one write per line, so that lines of several threads do not mix
+            # a single write per line, so that lines of several threads do not mix
+            stream.write(line)
             stream.flush()
         except (OSError, ValueError):
             pass  # no process reads the log any more, which is no reason to stop
@@ -137,7 +138,7 @@ def _json(value: object) -> str:
 
 
 def _shown(value: object) -> object:
-    """Return a JSON value for another object, by its struct or else as its ``repr``."""
+    """Return a JSON value for another object, as a struct or else by ``repr``."""
     try:
         return msgspec.to_builtins(value)
     except (TypeError, ValueError, RecursionError):

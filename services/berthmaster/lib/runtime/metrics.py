@@ -1,7 +1,7 @@
-"""The Prometheus metrics of one service, under one naming rule.
+"""The Prometheus metrics of a service, under a common naming rule.
 
-Names are `berth_<service>_<what>_<unit>`. Each service has its own registry, so that several can
-run in one process, as in tests. A second request for a metric returns the existing one.
+Names are `berth_<service>_<what>_<unit>`. Each service has a registry, so that several services can
+share a process, as in tests. A second request for a metric returns the existing one.
 """
 
 from collections.abc import Sequence
@@ -26,7 +26,7 @@ LATENCY_BUCKETS_S = (
 
 
 class Metrics:
-    """Creates and keeps the metrics of one service."""
+    """Creates and keeps the metrics of a service."""
 
     def __init__(self, service: str) -> None:
         self.registry = CollectorRegistry(auto_describe=True)

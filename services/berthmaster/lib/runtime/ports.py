@@ -1,11 +1,11 @@
-"""Ports to listen on, for processes that this one starts.
+"""Ports to listen on, for child processes.
 
-Ports are chosen below the kernel's range for outgoing connections. A port of that range may be free
-when chosen and belong to an outgoing connection when a server binds it. A client that keeps trying
-to reach an absent server uses one port per try.
+Ports are chosen below the kernel's range for outgoing connections. A port of the range may be free
+when chosen and belong to an outgoing connection when a server binds. A client of an absent server
+uses a port per try.
 
 Between the choice and the bind no process owns a port, nor between two runs of a server. So the
-chooser claims the port, and no other Berthmaster process on this machine chooses it then.
+chooser claims the port, and no other local Berthmaster process chooses the port then.
 """
 
 import random
@@ -43,8 +43,8 @@ def port_is_free(port: int, host: str = "127.0.0.1") -> bool:
 
 
 class PortClaims:
-    """The claimed ports of one owner, bound or not. Other Berthmaster processes choose none of them
-    until this object is closed or garbage-collected, or its process ends.
+    """The claimed ports of one owner, bound or not. Other Berthmaster processes do not choose
+    claimed ports until the object is closed or garbage-collected, or the process ends.
     """
 
     def __init__(self) -> None:

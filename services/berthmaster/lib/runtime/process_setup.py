@@ -1,7 +1,7 @@
 """Settings of kernel and interpreter for every process at its start.
 
-- Children end with their parent. A supervisor killed with SIGKILL cannot stop them, but Linux
-  signals a child when the thread that started it ends. Start children from the main thread.
+- Children end with their parent. A supervisor killed with SIGKILL cannot stop children, but Linux
+  signals a child when the starting thread ends. Start children from the main thread.
 - The maximum number of open files. The soft limit is low on many machines (1,024), for programs
   that cannot handle more. A server without a descriptor can neither accept a connection nor write
   its data.
@@ -42,7 +42,7 @@ def end_with_parent() -> Callable[[], None]:
 
 
 def live_on_alone() -> None:
-    """Undo `end_with_parent` for this process, which then outlives its parent."""
+    """Undo `end_with_parent`: the process then outlives the parent."""
     if _LIBC is not None:
         _LIBC.prctl(_PR_SET_PDEATHSIG, 0, 0, 0, 0)
 
@@ -52,7 +52,8 @@ MAX_OPEN_FILES: Final = 1_048_576
 
 
 def raise_open_files() -> int:
-    """Raise the soft limit to the hard one, for this process and its children. Return the limit."""
+    """Raise the soft limit to the hard limit, for the process and the children. Return the limit.
+    """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     most = MAX_OPEN_FILES if hard == resource.RLIM_INFINITY else min(hard, MAX_OPEN_FILES)
     if soft == resource.RLIM_INFINITY or soft >= most:
@@ -65,12 +66,12 @@ def raise_open_files() -> int:
 
 
 YOUNG: Final = 10_000  # new objects that start a scan of the youngest generation
-MIDDLE: Final = 20  # scans of the youngest generation per scan of its survivors
+MIDDLE: Final = 20  # scans of the youngest generation per scan of the survivors
 ALL: Final = 500  # scans of the survivors per full scan: every hundred million objects
 
 
 def reduce_garbage_scans() -> None:
-    """Make scans rare. Call this after the imports: their objects are never scanned again."""
+    """Make scans rare. Call after the imports: imported objects are never scanned again."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(YOUNG, MIDDLE, ALL)

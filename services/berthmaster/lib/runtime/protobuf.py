@@ -41,7 +41,7 @@ def fields(data: bytes) -> Iterator[tuple[int, bytes | int]]:
 
 
 def parts(data: bytes, number: int) -> Iterator[bytes]:
-    """Yield the messages or texts of one field, which may be repeated. Raises BadMessage."""
+    """Yield the messages or texts of a field, also of a repeated field. Raises BadMessage."""
     for found, value in fields(data):
         if found == number:
             if not isinstance(value, bytes):

@@ -1,8 +1,8 @@
 """Removes secrets from text before it is shown or stored, as the last line of defence.
 
-Secrets should never reach a log line or a dead letter. If one does, in an exception's text or as a
-seed where its file was expected, it must not be stored readably. All patterns of secrets are in
-this module.
+Secrets should never reach a log line or a dead letter. A secret may still get there, in an
+exception's text or as a seed in place of a file name, and must not be stored readably. All patterns
+of secrets are in this module.
 """
 
 import base64
@@ -38,8 +38,8 @@ _KINDS: Final = {
     ),
 }
 _KNOWN: Final = re.compile("|".join(f"({pattern})" for pattern in _KINDS.values()))
-# Each secret contains one of these, and other text hardly ever does. Testing them first takes a
-# fifth of the time.
+# Each secret contains a hint, and other text hardly ever does. Testing them first takes a fifth of
+# the time.
 _HINTS: Final = (
     *("PRIVATE", "Private-Lines", "eyJ", "AKIA", "ASIA", "SA", "SC", "SN", "SO", "SU", "SX"),
     *("ghp_", "gho_", "ghu_", "ghs_", "ghr_", "github_pat_", "hf_", "sk-", "k_live_"),
@@ -203,7 +203,5 @@ def _base64(text: str) -> bytes:
 
 
 def names_secret(key: str) -> bool:
-    """Return whether a field of this name holds a secret itself. `nats_creds_file` only names a
-    file.
-    """
+    """Return whether a field of this name holds a secret. `nats_creds_file` only names a file."""
     return key.lower().rpartition("_")[2] in _SECRET_KEYS

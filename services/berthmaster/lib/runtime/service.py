@@ -1,4 +1,4 @@
-"""Start, run and end of every service: one function for all.
+"""Start, run and end of every service.
 
 `run` reads the settings, opens log, metrics and health, and calls the service's `main` with a
 Context. SIGTERM and SIGINT only set `stopping`. `main` then finishes its work and returns. Four
@@ -9,8 +9,9 @@ nested limits make the end certain::
     4.5 s   they ignore the cancellation: abandoned, exit code 4
     5.0 s   the loop itself is stuck: a watchdog thread ends the process, exit code 4
 
-Tasks are owned. If one dies, the service logs it, drains and exits with 1, since a partly working
-service that looks alive is worse than none. The supervisor restarts the process.
+Tasks are owned. If a task dies, the service logs the error, drains and exits with 1. A partly
+working service that looks alive is worse than a missing service. The supervisor restarts the
+process.
 """
 
 import asyncio
@@ -52,7 +53,7 @@ BEAT_S = 1.0
 
 
 class Context(Generic[S]):
-    """The interface between a service and its process, passed to `main`."""
+    """The interface between a service and the process, passed to `main`."""
 
     def __init__(
         self,
@@ -109,7 +110,7 @@ class Context(Generic[S]):
 
 @dataclass(frozen=True)
 class Service(Generic[S]):
-    """A service for `berth serve`: its name, its settings, and its main function."""
+    """A service for `berth serve`: name, settings, and main function."""
 
     name: str
     settings: type[S]
@@ -127,7 +128,8 @@ def command_of(service: Service[S]) -> ServiceCommand:
 
 
 def run(service: Service[S], argv: Sequence[str]) -> NoReturn:
-    """Run one service as this process, which ends with its exit code (see errors.py)."""
+    """Run a service as this process. The process ends with the service's exit code (see errors.py).
+    """
     command_of(service).main(list(argv), prog_name=f"berth serve {service.name}")
 
 
@@ -166,7 +168,7 @@ def _run(service: Service[S], settings: S) -> int:
 
 
 class _Process(Generic[S]):
-    """One run of a service: its event loop, signals and end."""
+    """A run of a service: event loop, signals and end."""
 
     def __init__(
         self, service: Service[S], settings: S, log: Log, metrics: Metrics, health: Health
@@ -251,7 +253,7 @@ class _Process(Generic[S]):
             stop_task.cancel()
 
     async def _end(self, context: Context[S], main: "asyncio.Future[None]") -> int:
-        """Drain: main first, since it may still need its tasks, then the remaining tasks."""
+        """Drain: main first, since main may still need tasks, then the remaining tasks."""
         self._watch()
         loop = asyncio.get_running_loop()
         end_s = loop.time() + DRAIN_LIMIT_S
@@ -303,13 +305,13 @@ class _Process(Generic[S]):
         return EXIT_DIED
 
     def _on_loop_error(self, loop: asyncio.AbstractEventLoop, details: dict[str, Any]) -> None:
-        """Log errors that no task awaited, which asyncio would only print."""
+        """Log errors that no task awaited. asyncio would only print them."""
         self._log.error(
             "loop_error", error=details.get("exception"), why=str(details.get("message"))
         )
 
     async def _beat(self) -> None:
-        """Report to Health that the loop runs, and measure its lag."""
+        """Report to Health that the loop runs, and measure the lag."""
         lag = self._metrics.gauge("loop_lag_seconds", "Lag of the event loop in seconds")
         loop = asyncio.get_running_loop()
         while True:

@@ -1,4 +1,4 @@
-"""Settings of a service: one frozen dataclass whose fields are options of `berth serve NAME`.
+"""Settings of a service: a frozen dataclass, with fields as options of `berth serve NAME`.
 
 A field declares its default, unit, reason for the default, and bounds. click derives the flags, the
 environment variables, `--help` and the errors. Precedence: the flag, then
@@ -221,7 +221,7 @@ def _checked(declared: _Declared) -> Callable[[click.Context, click.Parameter, A
 
 
 def options(cls: type[CommonSettings], name: str) -> list[click.Option]:
-    """Return the options of service `name`, its own before those of all services."""
+    """Return the options of service `name`, first the service's own, then the common options."""
     common = {field.name for field in dataclasses.fields(CommonSettings)}
     kinds = typing.get_type_hints(cls)
     found: list[click.Option] = []
@@ -282,7 +282,7 @@ def load(cls: type[C], name: str, argv: Sequence[str] = ()) -> C:
 
 
 def unknown_variables(cls: type[CommonSettings], name: str) -> list[str]:
-    """Return variables with this service's prefix that match no setting: usually typing errors.
+    """Return variables with the service's prefix and without a setting: usually typing errors.
 
     Not an error, since an orchestrator may set variables with the same prefix.
     """

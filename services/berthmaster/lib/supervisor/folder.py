@@ -1,4 +1,4 @@
-"""The data folder of a `berth up`: its lock, and how other commands find its bus.
+"""The data folder of a `berth up`: the lock, and how other commands find the bus.
 
 A lock reserves the folder for one `berth up` at a time. When all services are ready, `berth up`
 writes a connection file there, and the folder's path into the user's state folder. So `berth jobs`
@@ -71,8 +71,8 @@ class FolderUnusable(Exception):
 class FolderLock:
     """Locks a data folder for one `berth up`. The system releases the lock when the process ends.
 
-    The folder holds keys and all tenants' data, so new files of this process and its children are
-    readable only by their user.
+    The folder holds keys and all tenants' data, so new files of the process and the children are
+    readable only by the user.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -111,7 +111,7 @@ class FolderLock:
 
 
 def _close_to_others(folder: Path) -> None:
-    """Restrict the folder's mode, unless it has other content: its owner may need the mode."""
+    """Restrict the folder's mode, unless other content is present: the owner may need the mode."""
     if (folder / LOCK_FILE).exists() or not any(folder.iterdir()):
         try:
             folder.chmod(0o700)
@@ -135,7 +135,7 @@ def write_connection(folder: Path, file: ConnectionFile, env: Mapping[str, str])
 
 
 def write_external(folder: Path, url: str) -> None:
-    """Store the URL for agents elsewhere; "" = remove it."""
+    """Store the URL for agents elsewhere; "" = remove the stored URL."""
     path = folder / EXTERNAL_FILE
     if url:
         path.write_bytes(msgspec.json.encode(External(url=url)) + b"\n")
@@ -144,7 +144,7 @@ def write_external(folder: Path, url: str) -> None:
 
 
 def read_external(folder: Path) -> str:
-    """Return the URL for agents elsewhere; "" = none."""
+    """Return the URL for agents elsewhere; "" = unset."""
     try:
         return msgspec.json.decode((folder / EXTERNAL_FILE).read_bytes(), type=External).url
     except (OSError, msgspec.DecodeError, UnicodeDecodeError):

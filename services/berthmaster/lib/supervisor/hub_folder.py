@@ -1,10 +1,10 @@
-"""The folder of keys of an installed hub: its content, and the Secrets for each pod.
+"""The folder of keys of an installed hub: the content, and the Secrets for each pod.
 
 Example: `prepare(Path("/data"), url="tls://berth-nats.berth-system.svc:4222", names=[…])` creates
 missing files and keeps existing ones::
 
     keys/             a key for each service, the operator and each tenant
-    tls/              the authority of the bus and the certificate of its servers
+    tls/              the authority of the bus and the servers' certificate
     connection.json   how `berth`, run next to the folder, finds the bus
     external.json     where agents in other clusters find the bus
 
@@ -70,7 +70,7 @@ def prepare(
 ) -> None:
     """Create missing files. Raises one of faults.FAULTS, or CertificatesError.
 
-    ``url``: of the bus for services in this cluster; ``names``: of its servers in this cluster;
+    ``url``: of the bus for services in the cluster. ``names``: of the bus servers in the cluster.
     ``external``: names and addresses for agents elsewhere.
     """
     folder = folder.absolute()
@@ -93,8 +93,7 @@ def prepare(
 
 
 def renew_certificate(folder: Path, names: Sequence[str], source: CertificateSource) -> None:
-    """Create the servers' certificate if missing or close to its expiry. Raises
-    CertificatesError.
+    """Create the servers' certificate if missing or close to the expiry. Raises CertificatesError.
     """
     if source == "own":
         ensure_certificates(folder / TLS_FOLDER, names, now_s=time.time())

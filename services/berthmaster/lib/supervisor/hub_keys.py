@@ -1,9 +1,9 @@
-"""Keeps the folder of keys of an installed hub, and copies its parts to the pods' Secrets.
+"""Keeps the folder of keys of an installed hub, and copies the parts to the pods' Secrets.
 
 The container `keys` of the pod berth-accounts runs `python -m berthmaster.lib.supervisor.hub_keys`.
 The service creates the folder, writes three Secrets, and compares both every ten seconds. Example:
-an account of `berth tenant add`, or a renewed certificate, is in its Secret soon after. The service
-may patch these Secrets, which the chart creates empty, and read none.
+an account of `berth tenant add`, or a renewed certificate, is in the Secret soon after. The chart
+creates the Secrets empty. The service may patch but not read them.
 """
 
 import asyncio
@@ -48,7 +48,7 @@ class PublishFailed(Exception):
 
 @dataclass(frozen=True, kw_only=True)
 class HubKeysSettings(CommonSettings):
-    """The folder and its content."""
+    """The folder and the content."""
 
     data: Path = setting(Path("/data"), help="folder of keys and certificates")
     names: tuple[str, ...] = required(
@@ -75,7 +75,7 @@ class HubKeysSettings(CommonSettings):
 
 @dataclass(frozen=True)
 class ApiServer:
-    """The API server of this pod's cluster."""
+    """The API server of the pod's cluster."""
 
     url: str
     folder: Path  # token, authority and namespace
@@ -90,7 +90,7 @@ class ApiServer:
         return cls(f"https://{f'[{host}]' if ':' in host else host}:{port}", TOKEN_FOLDER)
 
     def write(self, name: str, data: Mapping[str, bytes]) -> None:
-        """Replace this field manager's data in the Secret. Raises PublishFailed."""
+        """Replace the data of Berthmaster's field manager in the Secret. Raises PublishFailed."""
         try:
             namespace = (self.folder / "namespace").read_text().strip()
             body = {
@@ -122,7 +122,7 @@ class ApiServer:
 
 
 class Publisher:
-    """Writes each Secret whose content differs from the last written one."""
+    """Writes each Secret with changed content."""
 
     def __init__(self, write: Callable[[str, Mapping[str, bytes]], None]) -> None:
         self._write = write
@@ -145,7 +145,7 @@ class Publisher:
 
 
 async def main(ctx: Context[HubKeysSettings]) -> None:
-    """Create the folder, then keep the Secrets equal to its content. Raises CannotStart."""
+    """Create the folder, then keep the Secrets equal to the content. Raises CannotStart."""
     settings = ctx.settings
     names = [*settings.external, *settings.names]
     ctx.health.ready("secrets", False, "not written yet")

@@ -1,7 +1,7 @@
-"""The processes of `berth up` and their flags. Pure: options in, command lines out.
+"""The processes of `berth up` and the flags of each. Pure: options in, command lines out.
 
-Three kinds of services: one of each in the pipeline, replicated ones (resolver=2), and those of a
-Kubernetes cluster, one for the hub or one for each worker.
+Three kinds of services: single services of the pipeline, replicated services (resolver=2), and
+services of a Kubernetes cluster, for the hub or for each worker.
 """
 
 import shlex
@@ -24,7 +24,7 @@ DEFAULT_CLUSTERS: Final = 8
 # Enough nodes for every GPU model of the published fleet, and few enough for two cores shared with
 # all services: each node sends its telemetry every second.
 DEFAULT_NODES: Final = 160
-SERVER_COUNTS: Final = (1, 3, 5)  # an even number tolerates no more failures than the odd one below
+SERVER_COUNTS: Final = (1, 3, 5)  # 4 servers tolerate no more failures than 3
 LOOKS_LIKE_A_FILE: Final = ("/", "./", "../", "~")
 # the limit of a MultiKueueConfig; more workers need pods in their clusters
 MOST_WORKERS: Final = 20
@@ -39,7 +39,7 @@ class PlanError(ValueError):
 
 @dataclass(frozen=True, kw_only=True)
 class KubeTarget:
-    """A Kubernetes cluster and its access. Neither file nor context = in-cluster access."""
+    """A Kubernetes cluster and the access. Neither file nor context = in-cluster access."""
 
     name: str
     kubeconfig: Path | None = None  # None = KUBECONFIG, else ~/.kube/config
@@ -79,10 +79,10 @@ class UpOptions:
     fleet: str = "builtin"
     speed: float = 1.0
     seed: int = 1
-    servers: int = 1  # NATS servers; several replicate each stream and one may fail
-    nats_port: int = 0  # 0 = a free one
-    page_port: int = 0  # of the dashboard; 0 = the default one if free, else any
-    websocket_port: int = 0  # of NATS, for web pages that subscribe directly; 0 = none
+    servers: int = 1  # NATS servers; with 3, each stream has 3 replicas and a server may fail
+    nats_port: int = 0  # 0 = a free port
+    page_port: int = 0  # of the dashboard; 0 = the default port if free, else any
+    websocket_port: int = 0  # of NATS, for subscribing web pages; 0 = no websocket
     websocket_origins: tuple[str, ...] = ()  # permitted origins of web pages; () = any, with a key
     sync: Sync = "always"
     tenants: tuple[str, ...] = ("default",)
@@ -91,10 +91,10 @@ class UpOptions:
     karmada: KubeTarget | None = None  # the API server of a Karmada control plane
     workers: tuple[KubeTarget, ...] = ()
     mode: Mode = "observe"
-    namespaces: tuple[str, ...] = ()  # namespaces of the workers in which jobs may be created
+    namespaces: tuple[str, ...] = ()  # namespaces of the workers for jobs
     labels: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # worker: KEY=VALUE …
-    external: tuple[str, ...] = ()  # names under which agents elsewhere reach NATS, then over TLS
-    # tokens accepted by the login service; None = no login service
+    external: tuple[str, ...] = ()  # names of NATS for agents elsewhere, over TLS
+    # mapping of accepted tokens; None = no login service
     login_mapping: Path | None = None
 
 
@@ -105,7 +105,7 @@ class Entry(NamedTuple):
     service: str
     user: str
     flags: tuple[str, ...] = ()
-    cluster: str = ""  # Kubernetes cluster whose API server the process needs; "" = none
+    cluster: str = ""  # Kubernetes cluster of the needed API server; "" = no cluster
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -220,9 +220,7 @@ def entries(options: UpOptions) -> list[Entry]:
 
 
 def _among(kind: str, services: Iterable[str]) -> list[str]:
-    """Return those of the services that run for this kind of cluster, in the order of
-    services.py.
-    """
+    """Return the services for this kind of cluster, in the order of services.py."""
     return [row.name for row in SERVICES.values() if row.up == kind and row.name in services]
 
 

@@ -1,8 +1,8 @@
 """Keeps a set of processes running: started together, watched, restarted, stopped together.
 
 A slow start is no failure: the caller learns which processes are behind, and why, while the start
-continues. A start waits only a short time for services whose cluster does not answer, and then
-continues without them.
+continues. A start waits only briefly for services of a cluster that does not answer, and then
+continues without these services.
 
     the process                             the supervisor
     ends                                    restarts after a pause that grows with each failure
@@ -11,8 +11,8 @@ continues without them.
     reports a state that only a restart     terminates and restarts
     cures
 
-``told`` is called at each change. All children end with this process, however it ends. ``stop``
-terminates them, and kills them after a limit.
+``told`` is called at each change. All children end with the supervisor's process, however the
+process ends. ``stop`` terminates the children, and kills them after a limit.
 """
 
 import asyncio
@@ -40,8 +40,8 @@ NEEDS_RESTART: Final = ("write error", "JetStream not enabled")
 RESTARTS: Final = Backoff(first_s=0.2, most_s=10.0)
 # retries of services whose kubeconfig may be invalid
 AGAIN: Final = Backoff(first_s=2.0, most_s=60.0)
-CLUSTER_S: Final = 15.0  # how long a start waits for the services of a cluster that answers
-SETTLED_S: Final = 30.0  # after this time without an end, earlier failures are forgotten
+CLUSTER_S: Final = 15.0  # maximum wait of a start for the services of an answering cluster
+SETTLED_S: Final = 30.0  # runtime after which earlier failures are forgotten
 STOP_LIMIT_S: Final = 4.5  # services drain within 4; everything ends within 5
 SERVER_STOP_LIMIT_S: Final = 2.0
 MAX_LOG_BYTES: Final = 64 * 1024 * 1024
@@ -63,15 +63,16 @@ class Child(Protocol):
     @property
     def pid(self) -> int: ...
     @property
-    def stop_last(self) -> bool: ...  # stopped after the others, which need it
+    def stop_last(self) -> bool: ...  # stopped last, as the other processes need this one
     @property
-    def our_exit_codes(self) -> bool: ...  # whether its exit codes are those of runtime.errors
+    def our_exit_codes(self) -> bool: ...  # whether the exit codes are as in runtime.errors
     @property
-    def cluster(self) -> str: ...  # whose API server it needs; "" = none: a start waits for it
+    # cluster of the needed API server; "" = no cluster, and a start waits without limit
+    def cluster(self) -> str: ...
     def start(self) -> None: ...
     def ended(self) -> int | None: ...  # exit code; None = running
     async def unready(self) -> str: ...  # "" = ready, else the reason
-    async def wants_restart(self, why: str) -> bool: ...  # whether a restart cures this reason
+    async def wants_restart(self, why: str) -> bool: ...  # whether a restart cures the reason
     def signal(self, number: signal.Signals) -> None: ...
 
 
@@ -99,7 +100,7 @@ class ServiceChild:
         return self._process.pid if self._process is not None else 0
 
     def start(self) -> None:
-        """Start the process, with its output appended to its log. Raises OSError."""
+        """Start the process, with the output appended to the log. Raises OSError."""
         self.log_path.parent.mkdir(parents=True, exist_ok=True)
         with self.log_path.open("ab") as log:
             self._process = subprocess.Popen(
@@ -107,7 +108,7 @@ class ServiceChild:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                # Ctrl-C goes to this process, which stops the others in order
+                # Ctrl-C goes to the supervisor, for an ordered stop
                 start_new_session=True,
                 preexec_fn=end_with_parent(),  # noqa: PLW1509 # takes no lock
             )
@@ -161,7 +162,7 @@ class ServerChild:
         return self.server.returncode if self.server.pid else None
 
     async def unready(self) -> str:
-        """Return why the server is not ready: first by its log, then by its health check."""
+        """Return why the server is not ready: first by the log, then by the health check."""
         try:
             if not self.server.ready():
                 return "starting"
@@ -209,7 +210,7 @@ class Supervised:
     starts: int = 0
     failures: int = 0  # consecutive failures
     was_ready: bool = False
-    cure: str = ""  # why the supervisor terminated it: only a restart cures that
+    cure: str = ""  # reason of a termination by the supervisor, curable only by a restart
     cure_s: float = 0.0
     started_s: float = 0.0  # monotonic
     restart_s: float = 0.0
@@ -226,7 +227,7 @@ class NotReady(Exception):
 
 @dataclass(frozen=True)
 class SlowStart:
-    """Processes that are not ready after this time. The supervisor keeps trying."""
+    """Processes not ready after ``after_s``. The supervisor keeps trying."""
 
     after_s: float
     behind: Mapping[str, str]  # name -> reason
@@ -382,7 +383,7 @@ class Supervisor:
                 return
             if ours and code == EXIT_CANNOT_START and not watched.was_ready:
                 why = f"cannot start (exit code {code})"
-                if watched.child.cluster:  # its kubeconfig may be repaired
+                if watched.child.cluster:  # the kubeconfig may be repaired
                     self._again(watched, why, AGAIN)
                 else:
                     self._set(watched, "failed", why)

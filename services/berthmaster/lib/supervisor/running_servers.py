@@ -1,7 +1,7 @@
-"""Finds the nats-servers that run on a data folder, and reads their clients.
+"""Finds the running nats-servers of a data folder, and reads the connected clients.
 
-A server has its configuration in its folder, with the port of its metrics on loopback. Servers in
-their own pods are read by the URLs of their metrics. Example: `berth cluster list`, run in the
+A server's folder contains the configuration, with the port of the metrics on loopback. Servers in
+separate pods are read by the URLs of the metrics. Example: `berth cluster list`, run in the
 container `accounts` of an installed hub, reads each pod of the bus.
 """
 
@@ -47,27 +47,27 @@ class _Clients(msgspec.Struct):
 def running(folder: Path) -> list[Path]:
     """Return the folders of the running servers: of one server, or of each of several.
 
-    The reported store distinguishes the server from another one that now uses its port.
+    The reported store distinguishes the server from another server on the same port.
     """
     return [place for place in (folder, *sorted(folder.glob("server-*"))) if _runs(place)]
 
 
 def connected_keys(folder: Path) -> frozenset[str]:
-    """Return the public keys of the users connected to the servers of this folder, and of their
-    accounts. A user who logged in has a key that is not in the folder. Raises ServerFailed.
+    """Return the public keys of users connected to the servers of a folder, and of the users'
+    accounts. A logged-in user's key is not in the folder. Raises ServerFailed.
     """
     return keys_connected_to([_monitor(place) for place in running(folder)])
 
 
 def keys_connected_to(monitors: Iterable[str]) -> frozenset[str]:
-    """Return the same for servers with metrics at these URLs. Raises ServerFailed."""
+    """Return the same keys for servers with metrics at these URLs. Raises ServerFailed."""
     found = [_ask(f"{monitor}/connz?auth=1&limit=65536", _Clients) for monitor in monitors]
     clients = [one for each in found for one in each.connections]
     return frozenset(key for one in clients for key in (one.authorized_user, one.account))
 
 
 def answers(monitor: str) -> bool:
-    """Return whether a server reports its metrics at this URL."""
+    """Return whether a server reports metrics at the URL."""
     try:
         _ask(f"{monitor}/varz", _Figures)
     except ServerFailed:

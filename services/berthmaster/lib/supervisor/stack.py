@@ -1,9 +1,9 @@
-"""All of Berthmaster as processes of this machine, as a context: started, watched, stopped.
+"""All of Berthmaster as local processes, as a context: started, watched, stopped.
 
 1. Lock the folder.
 2. Create keys and, for a bus reached from other machines, certificates.
 3. Start nats-server.
-4. Create the streams as the user "setup", the only one permitted.
+4. Create the streams as the user "setup". No other user may.
 5. Start all services at once.
 6. Write the connection file last: a client that finds the file can connect.
 """
@@ -111,7 +111,7 @@ class StackView(msgspec.Struct, frozen=True, kw_only=True):
     page: str  # URL of the dashboard; "" = none
     folder: str
     tenant: str
-    creds_file: str  # of the operator: only its path
+    creds_file: str  # of the operator: only the path
     inbox_prefix: str
     ca_file: str  # "" = without TLS
     took_s: float
@@ -133,9 +133,9 @@ class Stack:
         slow: Callable[[SlowStart | LeftOut], None] = lambda slow: None,
         away: Container[str] = (),
     ) -> None:
-        """``away``: clusters that do not answer, so that the start does not wait for their
-        services. ``announce``: write a connection file for other commands. ``slow`` is called when
-        a start takes long.
+        """``away``: clusters that do not answer: the start does not wait for services of these.
+        ``announce``: write a connection file for other commands. ``slow`` is called when a start
+        takes long.
         """
         self._entries = entries(options)  # an invalid plan fails before anything is started
         self.options = options
@@ -300,7 +300,7 @@ class Stack:
         return [self._logged(*line) for line in lines]
 
     def _choose_page_port(self) -> int:
-        """Return the requested port, else the default one if free, which users remember."""
+        """Return the requested port, else the default port if free. Users remember the default."""
         asked = self.options.page_port
         if asked and not self._claims.take(asked):
             raise PlanError(f"port {asked} is in use; give another with --page-port")
@@ -356,7 +356,7 @@ def command_lines(
     usage: Path | None = None,
     page_port: int = 0,
 ) -> list[tuple[Entry, Sequence[str], int]]:
-    """Return each entry with its command line and the port of its health."""
+    """Return each entry with the command line and the health port."""
     plan = planned(
         told,
         python=sys.executable,
@@ -421,7 +421,7 @@ async def until_answered(
 
 
 def external_url(names: Sequence[str], url: str) -> str:
-    """Return the URLs of this bus for agents elsewhere; "" if for this machine only."""
+    """Return the URLs of the bus for agents elsewhere; "" = only local clients."""
     port = url.rpartition(":")[2]
     return ",".join(f"tls://{f'[{name}]' if ':' in name else name}:{port}" for name in names)
 
@@ -439,7 +439,7 @@ def process_view(watched: Supervised) -> ProcessView:
 
 
 def ephemeral_folder() -> tempfile.TemporaryDirectory[str]:
-    """Return a folder that is deleted with its owner, in memory if possible."""
+    """Return a folder that is deleted with the owner, in memory if possible."""
     memory = Path("/dev/shm")
     place = memory if os.access(memory, os.W_OK) else None
     return tempfile.TemporaryDirectory(prefix="berth-", dir=place, ignore_cleanup_errors=True)
