@@ -24,7 +24,8 @@ FAULTS: Final = (
 
 
 def fault_text(error: BaseException) -> str:
-    """Return the text of an error: an operating system's error without the number, with the file.
+    """Return the text of an error: an operating system's error without the number, with the
+    file.
     """
     if isinstance(error, OSError) and error.strerror:
         about = f"{error.filename}: " if error.filename is not None else ""

@@ -93,7 +93,8 @@ def prepare(
 
 
 def renew_certificate(folder: Path, names: Sequence[str], source: CertificateSource) -> None:
-    """Create the servers' certificate if missing or close to the expiry. Raises CertificatesError.
+    """Create the servers' certificate if missing or close to the expiry. Raises
+    CertificatesError.
     """
     if source == "own":
         ensure_certificates(folder / TLS_FOLDER, names, now_s=time.time())
