@@ -52,7 +52,8 @@ MAX_OPEN_FILES: Final = 1_048_576
 
 
 def raise_open_files() -> int:
-    """Raise the soft limit to the hard limit, for the process and the children. Return the limit.
+    """Raise the soft limit to the hard limit, for the process and the children. Return the
+    limit.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     most = MAX_OPEN_FILES if hard == resource.RLIM_INFINITY else min(hard, MAX_OPEN_FILES)

@@ -128,7 +128,8 @@ def command_of(service: Service[S]) -> ServiceCommand:
 
 
 def run(service: Service[S], argv: Sequence[str]) -> NoReturn:
-    """Run a service as this process. The process ends with the service's exit code (see errors.py).
+    """Run a service as this process. The process ends with the service's exit code (see
+    errors.py).
     """
     command_of(service).main(list(argv), prog_name=f"berth serve {service.name}")
 

@@ -50,7 +50,8 @@ def _builtins(value: object) -> object:
 
 
 def dumps(value: object, unknown: Callable[[object], object] = _builtins) -> bytes:
-    """Return JSON on a single line. ``unknown`` converts types unknown to JSON. Raises TypeError.
+    """Return JSON on a single line. ``unknown`` converts types unknown to JSON. Raises
+    TypeError.
     """
     return visible_json(orjson.dumps(value, default=unknown, option=_OPTIONS))
 
