@@ -167,8 +167,10 @@ _CLOCK: Final = re.compile(r"\d{1,2}:\d{2}\Z")
 
 
 def parse_time_s(text: str, now_s: float) -> float:
-    """Seconds since 1970 of ``2h``, ``18:30`` (the next one, local time) or an ISO time. Raises
-    WrongInput."""
+    """Return seconds since 1970 of ``2h``, ``18:30`` (the next one, local time) or an ISO time.
+
+    Raises WrongInput.
+    """
     if _CLOCK.match(text):
         hour, minute = map(int, text.split(":"))
         try:

@@ -1,4 +1,4 @@
-"""The fleet on the screen: one line a cluster, one line a node."""
+"""The fleet on the screen: one line per cluster, one line per node."""
 
 from collections.abc import Mapping, Sequence
 
@@ -76,7 +76,7 @@ def _counts(numbers: Mapping[str, int]) -> str:
 
 
 def fleet_line(rows: Sequence[ClusterRow]) -> Text:
-    """All clusters in one line."""
+    """Return all clusters in one line."""
     gpus = sum(row.gpus for row in rows)
     rows = [row for row in rows if not row.same_as]
     known = [row for row in rows if row.free_gpus is not None]
@@ -159,7 +159,7 @@ def nodes(rows: Sequence[NodeRow], *, ascii_only: bool = False) -> RenderableTyp
 
 
 def levels(milli: Sequence[int], *, ascii_only: bool = False) -> str:
-    """One character for each GPU: how much of it is held."""
+    """Return one character per GPU for its allocated fraction."""
     scale = _ASCII_LEVELS if ascii_only else _LEVELS
     body = "".join(
         scale[min(len(scale) - 1, -(-used * (len(scale) - 1) // 1000))] for used in milli
@@ -168,7 +168,7 @@ def levels(milli: Sequence[int], *, ascii_only: bool = False) -> str:
 
 
 def gpu_models(reply: GpusReply, *, wide: bool = False) -> RenderableType:
-    """One model a line, those with the most free ones first."""
+    """Return one line per model, sorted by free GPUs, most first."""
     if not reply.models:
         return safe("No GPU has been reported yet.")
     more = ("NODE MAX", "OPEN", "CLUSTERS", "MEMORY") if wide else ()
@@ -190,7 +190,7 @@ def gpu_models(reply: GpusReply, *, wide: bool = False) -> RenderableType:
 
 
 def _free(one: GpuStock) -> str:
-    """Whole ones, and what else is free in parts of others."""
+    """Return the whole free GPUs, and the free fractions of others."""
     parts = one.free_gpu_milli / 1000 - one.free_gpus
     return f"{one.free_gpus} + {amounts.number(parts)}" if parts > 0 else str(one.free_gpus)
 
@@ -215,11 +215,11 @@ def _price(one: GpuStock) -> str:
     return least if least == most else f"{least}-{most}"
 
 
-SHOWN = 20  # workloads of one cordon
+SHOWN = 20  # maximum number of workloads of one cordon
 
 
 def cordons(reply: CordonsReply, now_s: float) -> RenderableType:
-    """One a line, and under the drains what still runs there."""
+    """Return one line per cordon, and below drains the workloads still there."""
     if not reply.cordons:
         return safe("nothing is cordoned")
     table = plain_table(
@@ -249,7 +249,7 @@ def cordons(reply: CordonsReply, now_s: float) -> RenderableType:
 
 
 def place(cordon: CordonView) -> str:
-    """A cluster, or a node of it."""
+    """Return a cluster, or a node or GPU of a cluster."""
     gpu = "" if cordon.gpu is None else f" GPU {cordon.gpu}"
     return f"{cordon.cluster}/{cordon.node}{gpu}" if cordon.node else cordon.cluster
 

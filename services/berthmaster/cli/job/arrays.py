@@ -1,4 +1,4 @@
-"""Arrays, and jobs that wait for others: from words to requests, in their order. Pure."""
+"""Arrays and dependent jobs: from text to requests, in order. Pure."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -14,7 +14,7 @@ _ID_CHARS: Final = 52
 
 
 def parse_array(text: str) -> tuple[range, int | None]:
-    """0-99%8: indices, and how many at once. Raises WrongInput."""
+    """Return the indices and the limit of concurrent jobs of 0-99%8. Raises WrongInput."""
     found = _ARRAY.fullmatch(text.strip())
     if found is None or not text.isascii():
         raise WrongInput(f"--array {text!r}: right is FIRST-LAST or FIRST-LAST%ATONCE, as 0-99%8")
@@ -33,8 +33,10 @@ def parse_array(text: str) -> tuple[range, int | None]:
 
 
 def array_of(request: JobRequest, text: str) -> list[JobRequest]:
-    """The jobs of an array: the request's id is their set, and with the index that of each. Raises
-    WrongInput."""
+    """Return the jobs of an array.
+
+    The request's id names the set, and with the index each job. Raises WrongInput.
+    """
     indices, at_once = parse_array(text)
     name = request.set or request.id
     longest = f"{request.id}-{indices[-1]}"
@@ -53,8 +55,10 @@ def array_of(request: JobRequest, text: str) -> list[JobRequest]:
 
 
 def in_order(bodies: Sequence[bytes]) -> list[bytes]:
-    """Requests of a file, each behind those of the file that it depends on, else as they stand.
-    Raises WrongInput where they go in a circle."""
+    """Return a file's requests, each after its dependencies in the file, else in file order.
+
+    Raises WrongInput for a cycle.
+    """
     needs: dict[int, set[str]] = {}
     at: dict[str, int] = {}
     for number, body in enumerate(bodies):
@@ -68,7 +72,7 @@ def in_order(bodies: Sequence[bytes]) -> list[bytes]:
             if isinstance(other, dict) and isinstance(other.get("id"), str)
         }
     done: list[int] = []
-    state: dict[int, int] = {}  # 1 = on the way, 2 = done
+    state: dict[int, int] = {}  # 1 = in progress, 2 = done
     for start in range(len(bodies)):
         todo = [(start, iter(sorted(needs[start])))] if start not in state else []
         if todo:
@@ -95,5 +99,5 @@ def _plain(body: bytes) -> Mapping[str, Any]:
     try:
         value = msgspec.json.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return {}  # the gateway says what is wrong with it
+        return {}  # the gateway reports the error
     return value if isinstance(value, dict) else {}

@@ -149,7 +149,7 @@ async def jobs(
 
 
 def in_sort(reply: "ListReply", sort: str | None) -> "ListReply":
-    """The page in another order; those that are alike stay as they are, newest first."""
+    """Return the page in another order. Equal jobs stay in order, newest first."""
     import msgspec
 
     if sort is None:
@@ -174,7 +174,7 @@ async def watch_list(
     if out.console.is_terminal and not out.as_json:
         with Live(console=out.console, auto_refresh=False) as live:
             while True:
-                with suppress(UnavailableError):  # what was last known stays
+                with suppress(UnavailableError):  # keep the last known list
                     live.update(shown(await listed()), refresh=True)
                 await asyncio.sleep(WATCH_EVERY_S)
     before: dict[tuple[str, str], WorkloadView] = {}
@@ -254,7 +254,7 @@ async def watch(
         if workload is not None and since is None:
             since = 0  # its event history, then new events
         if selected and since is None:
-            since = await berth.position()  # what is submitted while they are listed comes too
+            since = await berth.position()  # include jobs submitted during the listing
         ids = {view.id async for view in selected.views(berth, parts=True)} if selected else set()
         followed = Followed(selected, ids)
         tenant = "*" if all_tenants else None

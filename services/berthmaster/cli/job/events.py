@@ -66,12 +66,12 @@ KIND_STYLES = {
     "held": "yellow",
 }
 SHOWN_PODS = 4
-NAME_COLUMNS = 24  # of a line of events; longer names push the rest to the right
-BELOW = " " * 14  # under the name, past the clock
+NAME_COLUMNS = 24  # columns of a name in an event line; longer names shift the remaining text
+BELOW = " " * 14  # under the name, right of the time
 
 
 def history(events: Sequence[RecordedEvent]) -> RenderableType:
-    """All events in their order, with the time that passed between them."""
+    """Return all events in order, with the time between them."""
     zone = amounts.zone(events[0].stored_at_s if events else 0.0)
     head = ("SEQ", f"TIME ({zone})", "AFTER", "EVENT", "WHAT")
     table = plain_table(*head, right=("SEQ", "AFTER"))
@@ -97,7 +97,7 @@ def history(events: Sequence[RecordedEvent]) -> RenderableType:
 def event_line(
     event: WorkloadEvent, stored_at_s: float, *, tenant: bool = False, width: int | None = None
 ) -> Text:
-    """One event as one line; where that is wider than ``width``, what it says goes below."""
+    """Return one event as one line. A line wider than ``width`` continues below."""
     kind = event_kind(event)
     name = f"{event.tenant}/{event.id}" if tenant else event.id
     head = f"{amounts.clock(stored_at_s)}  {name:<{NAME_COLUMNS}} "
@@ -115,7 +115,7 @@ def event_line(
 
 
 def progress_text(progress: Progress, since_s: float = 0.0) -> str:
-    """How far a job is; ``since_s``: for how long that is known."""
+    """Return a job's progress as text. ``since_s``: age of that report."""
     text = f"step {progress.step}"
     if progress.loss is not None:
         text += f", loss {progress.loss:.4g}"
@@ -125,7 +125,7 @@ def progress_text(progress: Progress, since_s: float = 0.0) -> str:
 
 
 def describe(event: WorkloadEvent) -> str:
-    """What an event says, without its kind and its workload."""
+    """Return the details of an event, without kind and workload."""
     match event:
         case Submitted():
             return f"{request_line(event.request)}; queue {event.request.queue}"
@@ -199,7 +199,10 @@ def _because(reason: str) -> str:
 
 
 def places(pods: Sequence[PodBinding]) -> str:
-    """Nodes and GPUs: node-1[0-7] node-2[0-7] and 6 more; of parts, how hard their limit is."""
+    """Return nodes and GPUs: node-1[0-7] node-2[0-7] and 6 more.
+
+    For fractions of GPUs, the text also has the strength of their limit.
+    """
     shown = [
         f"{pod.node}[{amounts.indices(pod.gpus)}]" if pod.gpus else pod.node
         for pod in pods[:SHOWN_PODS]
@@ -214,7 +217,7 @@ def places(pods: Sequence[PodBinding]) -> str:
 
 
 def raw_events(workload: str, lines: "Sequence[Line]") -> Text:
-    """One line a message of the log."""
+    """Return one line per message of the log."""
     if not lines:
         return safe(f"The log has nothing of {workload}")
     return safe(
@@ -274,7 +277,7 @@ def pod_set_line(pods: PodSet) -> str:
 
 
 def _topology_words(topology: Topology | None) -> str:
-    """How the pods are to stand to each other."""
+    """Return the topology constraints of the pods as text."""
     if topology is None:
         return ""
     words = []

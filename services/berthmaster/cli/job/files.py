@@ -1,4 +1,4 @@
-"""Files of jobs and settings: JSON or YAML in, bodies of requests out. Pure."""
+"""Files of jobs and settings: from JSON or YAML to bodies of requests. Pure."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -11,12 +11,14 @@ from berthmaster.cli.job.requests import parse_after
 from berthmaster.cli.values import WrongInput
 from berthmaster.lib.messages.api import Refusal
 
-MOST_JOBS: Final = 100_000  # of a file of YAML
+MOST_JOBS: Final = 100_000  # limit of a YAML file
 
 
 def read_jobs(data: bytes, where: str) -> list[bytes]:
-    """The bodies of a file, `after` written as `depends_on`. JSON is sent as it was written but for
-    that: the gateway is who checks it. Raises WrongInput."""
+    """Return the bodies of a file, with `after` rewritten as `depends_on`.
+
+    All other JSON is sent as written, because the gateway validates requests. Raises WrongInput.
+    """
     if data.strip()[:1] in (b"{", b"["):
         bodies = read_requests(data, where)
     elif not data.strip():
@@ -51,7 +53,7 @@ def _of_yaml(data: bytes, where: str) -> list[bytes]:
 
 
 def _plain(value: Any, at: str) -> Any:
-    """As JSON has it. Raises WrongInput for what JSON has not."""
+    """Return a value as JSON. Raises WrongInput for a value without a JSON form."""
     if isinstance(value, dict):
         return {key: _plain(each, f"{at}.{key}") for key, each in value.items()}
     if isinstance(value, list):
@@ -66,11 +68,11 @@ def _plain(value: Any, at: str) -> Any:
 
 
 def _with_after(body: bytes, where: str) -> bytes:
-    """`after: a`, `after: [a, b:ended]` as the field that the API has. Raises WrongInput."""
+    """Rewrite `after: a` or `after: [a, b:ended]` as the API's field. Raises WrongInput."""
     try:
         job = msgspec.json.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return body  # the gateway says what is wrong with it
+        return body  # the gateway reports the error
     if not isinstance(job, Mapping) or "after" not in job:
         return body
     name = job.get("id")
@@ -88,8 +90,11 @@ T = TypeVar("T")
 
 
 def read_requests(data: bytes, where: str) -> list[bytes]:
-    """The bodies of a file: one object, an array of them, or an object a line. They are sent as
-    they were written; the gateway is who checks them. Raises WrongInput when it is no JSON."""
+    """Return the bodies of a file: one object, an array, or one object per line.
+
+    The bodies are sent as written, because the gateway validates requests. Raises WrongInput for
+    invalid JSON.
+    """
     text = data.strip()
     if not text:
         raise WrongInput(f"{where} is empty; expected a job request as JSON")
@@ -118,8 +123,10 @@ def read_named(
     read: Callable[[bytes], T | Refusal],
     name_of: Callable[[T], str],
 ) -> list[T]:
-    """All settings of a file, each checked by ``read`` as the gateway does, no name twice. Raises
-    WrongInput."""
+    """Return all settings of a file, each validated by ``read`` as in the gateway.
+
+    Raises WrongInput, also for a repeated name.
+    """
     found: dict[str, T] = {}
     for number, body in enumerate(read_requests(data, where), 1):
         setting = read(body)
@@ -133,7 +140,7 @@ def read_named(
 
 
 def id_of(body: bytes) -> str:
-    """The id in a body that may be anything; "" if it has none."""
+    """Return the id in a body of any form; "" = none."""
     try:
         return msgspec.json.decode(body, type=_Named).id
     except (msgspec.DecodeError, UnicodeDecodeError):
@@ -141,6 +148,6 @@ def id_of(body: bytes) -> str:
 
 
 class _Named(msgspec.Struct):
-    """As much of a request as an error message needs, whatever is wrong with the rest."""
+    """The part of a request for an error message, whatever the errors in the rest."""
 
     id: str = ""

@@ -1,4 +1,4 @@
-"""`berth logs`: what a job writes, wherever it runs."""
+"""`berth logs`: the output of a job in any cluster."""
 
 import sys
 from contextlib import aclosing

@@ -19,11 +19,11 @@ from berthmaster.lib.runtime.webhook import RETRIED, headers_of
 
 TRIES: Final = 4
 TRY_LIMIT_S: Final = 10.0
-PAUSE_S: Final = 1.0  # doubled with each try
+PAUSE_S: Final = 1.0  # seconds, doubled with each try
 
 
 class Ending(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """How one workload stands at the end of the wait."""
+    """The state of one workload at the end of the wait."""
 
     tenant: str
     id: str
@@ -34,23 +34,23 @@ class Ending(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 class Notice(msgspec.Struct, frozen=True, kw_only=True):
     outcome: str  # "ok", "failed" or "too_late"
-    text: str  # one line for people; what chat services show
+    text: str  # one line for users, shown by chat services
     workloads: tuple[Ending, ...]
 
 
 class NotSent(Exception):
-    """The notice was not accepted; the text gives the reason."""
+    """The notice was not accepted. The text gives the reason."""
 
 
 def notice_of(endings: Sequence[Ending], outcome: str) -> Notice:
-    """In words and whole."""
+    """Return the notice with a text and all workloads."""
     names = ", ".join(f"{one.id} {one.state}" for one in endings[:5])
     more = f" and {len(endings) - 5} more" if len(endings) > 5 else ""
     return Notice(outcome=outcome, text=f"{names}{more}", workloads=tuple(endings))
 
 
 def url_fault(url: str) -> str:
-    """Why nothing can be sent there; "" = it can."""
+    """Return why the URL is unusable, or ""."""
     try:
         parts = urlsplit(url)
         right = parts.scheme in ("http", "https") and bool(parts.hostname)
@@ -60,7 +60,7 @@ def url_fault(url: str) -> str:
 
 
 def run_command(command: str, notice: Notice) -> int:
-    """By the shell; its exit code. It reads the notice from its standard input."""
+    """Run the command in a shell with the notice on standard input, and return its exit code."""
     variables = {
         "BERTH_OUTCOME": notice.outcome,
         "BERTH_WORKLOADS": " ".join(one.id for one in notice.workloads),
@@ -78,7 +78,7 @@ def run_command(command: str, notice: Notice) -> int:
 def post(
     url: str, notice: Notice, key: bytes = b"", *, sleep: Callable[[float], None] = time.sleep
 ) -> None:
-    """Send it, a few times if need be. Raises NotSent."""
+    """Send the notice, with a few retries. Raises NotSent."""
     body = msgspec.json.encode(notice)
     opener = urllib.request.build_opener(_NoRedirect)
     why = ""
@@ -102,7 +102,7 @@ def post(
 
 
 class _NoRedirect(urllib.request.HTTPRedirectHandler):
-    """What was signed for one place is not sent to another."""
+    """Refuse redirects: a notice signed for one receiver goes to no other."""
 
     def redirect_request(self, *_: object, **__: object) -> None:
         return None

@@ -1,4 +1,5 @@
-"""`berth profile`: what a job uses and is bound by, by attempt; or what jobs like it used."""
+"""`berth profile`: a job's resource usage and bottleneck by attempt, or the usage of similar
+jobs."""
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
@@ -41,7 +42,7 @@ async def profile(session: Session, workload: str | None, like: str | None) -> N
 
 
 def screen(reply: "Profile") -> "RenderableType":
-    """The profile of each attempt, or of the jobs that are like one."""
+    """Return the profile of each attempt, or of similar jobs."""
     from rich.console import Group
 
     from berthmaster.cli.output.terminal import safe
@@ -127,7 +128,7 @@ def _body(
 
 
 def _texts(name: str, values: tuple[float, ...]) -> tuple[str, list[str]]:
-    """How a metric is called on a screen, and its values with their unit."""
+    """Return a metric's name for the screen, and its values with their unit."""
     for ending, unit in (("_percent", "%"), ("_w", " W"), ("_cores", "")):
         if name.endswith(ending):
             label = name.removesuffix(ending) if unit else name

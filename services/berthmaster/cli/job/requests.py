@@ -19,7 +19,7 @@ from berthmaster.lib.messages.workload import JobRequest
 
 
 def parse_gpus(text: str) -> tuple[int, int]:
-    """(GPUs, milli of each): 8, 1, or a share of one such as 0.5. Raises WrongInput."""
+    """Return (GPUs, milli of each) of 8, 1, or a fraction such as 0.5. Raises WrongInput."""
     milli = exactly(text, 1000)
     if milli is not None and 0 < milli < 1000:
         return 1, milli
@@ -30,20 +30,20 @@ def parse_gpus(text: str) -> tuple[int, int]:
 
 
 def parse_secrets(texts: Sequence[str]) -> dict[str, dict[str, str]]:
-    """VARIABLE=SECRET/KEY, several. Raises WrongInput."""
+    """Return the secrets of several VARIABLE=SECRET/KEY texts. Raises WrongInput."""
     found: dict[str, dict[str, str]] = {}
     for text in texts:
         variable, _, place = text.partition("=")
         name, _, key = place.partition("/")
         if not (variable and name and key):
-            # Not repeated: somebody may have given the secret itself.
+            # Do not repeat the text, because a user may have typed the secret itself.
             raise WrongInput(f"--secret-env {variable[:64]!r}: right is VARIABLE=NAME/KEY")
         found[variable] = {"name": name, "key": key}
     return found
 
 
 def parse_resources(texts: Sequence[str]) -> dict[str, int]:
-    """NAME=N, each name once. Raises WrongInput."""
+    """Return the resources of NAME=N texts, each name once. Raises WrongInput."""
     resources: dict[str, int] = {}
     for text in texts:
         name, equals, number = text.partition("=")
@@ -56,8 +56,11 @@ def parse_resources(texts: Sequence[str]) -> dict[str, int]:
 
 
 def parse_parameters(texts: Sequence[str]) -> dict[str, str | int | float | bool]:
-    """NAME=VALUE of a runtime: numbers, true and false are that; all else, and what stands in
-    quotes, is a text. Raises WrongInput."""
+    """Return a runtime's parameters from NAME=VALUE texts.
+
+    Numbers, true and false keep their type. All other values, and quoted ones, are text. Raises
+    WrongInput.
+    """
     parameters: dict[str, str | int | float | bool] = {}
     for name, text in parse_pairs(texts, "parameter").items():
         try:
@@ -68,7 +71,7 @@ def parse_parameters(texts: Sequence[str]) -> dict[str, str | int | float | bool
 
 
 def parse_after(texts: Sequence[str]) -> list[dict[str, str]]:
-    """ID, ID:succeeded or ID:ended. Raises WrongInput."""
+    """Return the dependencies of ID, ID:succeeded or ID:ended. Raises WrongInput."""
     found = []
     for text in texts:
         name, _, until = text.partition(":")
@@ -88,7 +91,7 @@ OPTIONS: Final = FieldOptions(
             type=click.STRING,
             help="GPUs of each pod: 0, 1, 8, a fraction such as 0.5, or its memory such as 8Gi.",
         ),
-        "pod_sets.gpu_milli": None,  # of --gpus and --mig
+        "pod_sets.gpu_milli": None,  # set by --gpus and --mig
         "pod_sets.gpu_models": Flag("--model", type=MODEL),
         "pod_sets.prefer_gpu_models": Flag("--prefer-model", type=MODEL, metavar="MODEL"),
         "pod_sets.mig_profile": Flag("--mig", metavar="PROFILE"),
@@ -123,7 +126,7 @@ OPTIONS: Final = FieldOptions(
         "weights": Flag(note=f"Parts: {', '.join(COMPONENTS)}."),
         "data": Flag("--data-at", metavar="PLACE"),
         "set": Flag(metavar="NAME"),
-        "set_at_most": None,  # of --array
+        "set_at_most": None,  # set by --array
         "array_index": None,
         "depends_on": Flag("--after", metavar="ID[:succeeded|ended]", read=parse_after),
         "divide.by": Flag(
@@ -165,7 +168,7 @@ def from_flags(flags: Mapping[str, Any], command: Sequence[str], fallback_id: st
 
 
 def _gpus_of(pods: Mapping[str, Any]) -> dict[str, Any]:
-    """Return number and size of the GPUs of each pod. Raises WrongInput."""
+    """Return number and size of each pod's GPUs. Raises WrongInput."""
     text, profile = pods.get("gpus"), pods.get("mig_profile")
     if profile is not None:
         milli = profile_milli(profile)
@@ -179,7 +182,7 @@ def _gpus_of(pods: Mapping[str, Any]) -> dict[str, Any]:
             raise WrongInput(f"--gpu-memory: --gpus {text} is the part's memory already")
         if (part_mib := parse_memory_mib(text)) < 1:
             raise WrongInput(f"--gpus: {text} is no part of a GPU; right is its memory such as 8Gi")
-        # The part is as large as its memory asks for: see PodSet.
+        # The requested memory determines the fraction: see PodSet.
         return {"gpus": 1, "gpu_milli": 1, "gpu_memory_mib": part_mib}
     gpus, milli = parse_gpus("0" if text is None else text)
     return {"gpus": gpus, "gpu_milli": milli}

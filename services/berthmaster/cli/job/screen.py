@@ -36,7 +36,7 @@ STATE_STYLES = {
 
 
 def state_text(view: WorkloadView) -> Text:
-    """The state, with a wish to cancel beside it."""
+    """Return the state, with a requested cancellation beside it."""
     text = safe(view.state, style=STATE_STYLES.get(view.state, ""))
     if view.cancel_requested and view.state in ("claimed", "admitted", "running"):
         text.append(" (cancelling)", style="yellow")
@@ -51,7 +51,7 @@ RIGHT_COLUMNS = ("GPUS", "PODS", "PRIO", "AGE", "CHANGED", "TRIES")
 def jobs(
     reply: ListReply, now_s: float, *, wide: bool = False, all_tenants: bool = False
 ) -> RenderableType:
-    """The list of workloads, in the order in which they are."""
+    """Return the list of workloads, in the given order."""
     if not reply.workloads:
         total = amounts.counted(reply.counts)
         return safe(f"No workloads match. In all: {total}." if total else "No workloads yet.")
@@ -94,7 +94,7 @@ def _more_cells(view: WorkloadView, now_s: float) -> tuple[Text | str, ...]:
 
 
 def job_line(view: WorkloadView, now_s: float, *, all_tenants: bool = False) -> Text:
-    """One workload as a line of a list that goes on: no column knows how wide the next one is."""
+    """Return one workload as a line of a continuous list without aligned columns."""
     name = f"{view.tenant}/{view.id}" if all_tenants else view.id
     head = safe(f"{amounts.clock(now_s)}  {name:<{NAME_COLUMNS}} ")
     head.append(state_text(view))
@@ -104,7 +104,7 @@ def job_line(view: WorkloadView, now_s: float, *, all_tenants: bool = False) -> 
 
 
 def job(reply: GetReply, now_s: float) -> RenderableType:
-    """One workload, what it asked for, and its story if that came along."""
+    """Return one workload, its request, and its event history if included."""
     view = reply.workload
     facts = plain_table("", "")
     facts.show_header = False
@@ -170,7 +170,7 @@ def use_line(use: GpuUse) -> str:
 
 
 def figures_lines(figures: Sequence[JobFigures], now_s: float) -> list[str]:
-    """What one job's GPUs do, wherever it is; what is wrong comes last."""
+    """Return the GPU usage of one job in each cluster, with problems last."""
     found: list[str] = []
     for one in figures:
         found.append(f"{one.cluster}: {use_line(one.use)}{_idle(one, now_s)}")
@@ -200,7 +200,7 @@ SHOWN_PARTS = 3
 
 
 def why(reply: WhyReply, now_s: float) -> RenderableType:
-    """The answer to `berth why`, with or without a workload."""
+    """Return the answer to `berth why`, with or without a workload."""
     lines: list[RenderableType] = []
     if reply.id:
         head = safe(f"{reply.tenant}/{reply.id}", style="bold")
@@ -240,7 +240,7 @@ def _position(reply: WhyReply) -> str:
 
 
 def expected_text(expected: Expectation, now_s: float) -> str:
-    """Return when a job begins and ends, with the intervals, and what that rests on."""
+    """Return the expected start and end of a job, with intervals and their basis."""
     parts = []
     for name, low_s, at_s, high_s in (
         ("starts", expected.starts_low_s, expected.starts_s, expected.starts_high_s),
@@ -267,7 +267,7 @@ def _between(low_s: float | None, high_s: float | None, now_s: float) -> str:
 
 
 def _reservation(reply: WhyReply) -> list[str]:
-    """Return the line about the capacity reserved for the job, if there is some."""
+    """Return the line about the capacity reserved for the job, if any."""
     found = reply.reservation
     if found is None:
         return []
@@ -322,7 +322,7 @@ def dry_run(reply: DryRunReply, now_s: float) -> RenderableType:
 
 
 def reason_table(reasons: Mapping[str, int], unit: str) -> RenderableType:
-    """Reasons, the most frequent first."""
+    """Return reasons, the most frequent first."""
     table = plain_table(unit.upper(), "REASON", right=(unit.upper(),))
     for reason, count in sorted(reasons.items(), key=lambda item: (-item[1], item[0])):
         table.add_row(f"{count:,}", safe(reason))
@@ -330,7 +330,7 @@ def reason_table(reasons: Mapping[str, int], unit: str) -> RenderableType:
 
 
 def chosen(choice: Choice) -> list[RenderableType]:
-    """The place, the ranking it came out of, and what was filtered before."""
+    """Return the placement, its ranking, and the filtered clusters."""
     lines: list[RenderableType] = []
     where = safe("-> ", style="bold")
     where.append(visible(choice.cluster), style="bold cyan")
@@ -346,13 +346,13 @@ def chosen(choice: Choice) -> list[RenderableType]:
 
 
 def ranks_by(profile: str, weights: Mapping[str, float]) -> str:
-    """A profile with the weights that were given beside it."""
+    """Return a profile with the requested weights."""
     parts = ", ".join(f"{part} {weight:g}" for part, weight in weights.items())
     return visible(profile or BALANCED) + (f" ({visible(parts)})" if parts else "")
 
 
 def ranking(ranked: Sequence[RankedCluster]) -> RenderableType:
-    """Clusters that could take it, best first, with the parts of their scores."""
+    """Return the possible clusters, best first, with the components of their scores."""
     parts = list(dict.fromkeys(name for cluster in ranked for name in cluster.parts))
     headers = ["#", "CLUSTER", "SCORE", *(part.replace("_", " ").upper() for part in parts), "SEEN"]
     table = plain_table(*headers, right=[header for header in headers if header != "CLUSTER"])
@@ -370,7 +370,7 @@ def ranking(ranked: Sequence[RankedCluster]) -> RenderableType:
 
 
 def left_out(filtered: Mapping[str, str]) -> list[RenderableType]:
-    """Clusters that could not take it and why; many with one reason share a line."""
+    """Return the filtered clusters with reasons, grouped by reason."""
     by_reason: dict[str, list[str]] = {}
     for cluster, reason in filtered.items():
         by_reason.setdefault(reason, []).append(cluster)
@@ -384,7 +384,8 @@ def left_out(filtered: Mapping[str, str]) -> list[RenderableType]:
 
 
 def reason_of(choice: Choice) -> str:
-    """Why there, in one line: the score with its largest parts, the rivals, who was out."""
+    """Return the reason of a placement in one line: largest components, rivals, filtered
+    clusters."""
     if not choice.ranking:
         return "the only one asked"
     best = choice.ranking[0]

@@ -1,4 +1,4 @@
-"""Workloads that are meant by their names, by a set or by labels: for commands about several."""
+"""Workloads selected by name, set or labels, for commands about several workloads."""
 
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -24,7 +24,7 @@ OPEN_STATES: "tuple[WorkloadStateName, ...]" = (
 
 @dataclass(frozen=True)
 class Selection:
-    """All that is asked for must hold; with nothing of it nothing is selected."""
+    """A selection. All criteria must match, and an empty selection matches nothing."""
 
     set_name: str = ""
     labels: Mapping[str, str] = field(default_factory=dict)
@@ -37,7 +37,7 @@ class Selection:
         return ", ".join([*parts, *(f"{key}={value}" for key, value in self.labels.items())])
 
     def takes(self, set_name: str, labels: Mapping[str, str]) -> bool:
-        """Whether a workload of this set and with these labels is meant."""
+        """Return whether a workload with this set and these labels is selected."""
         same = not self.set_name or self.set_name == set_name
         return same and self.labels.items() <= labels.items()
 
@@ -48,8 +48,10 @@ class Selection:
         *,
         parts: bool = False,
     ) -> "AsyncIterator[WorkloadView]":
-        """The workloads that there are, newest first; ``states``: only in these; ``parts``: those
-        of divided jobs too."""
+        """Yield the selected workloads, newest first.
+
+        ``states`` limits their states. ``parts`` includes the parts of divided jobs.
+        """
         before = 0
         while True:
             page = await berth.list(
@@ -67,7 +69,7 @@ class Selection:
 
 
 class Followed:
-    """Which events are of the selected workloads, as they come and as new ones are submitted."""
+    """Selects events of the selected workloads, including newly submitted ones."""
 
     def __init__(self, selection: Selection, ids: set[str]) -> None:
         self._selection = selection
@@ -84,7 +86,7 @@ class Followed:
 
 
 def selection_options(what: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """The flags --set and --label, as ``set_name`` and ``label``."""
+    """Return the flags --set and --label, as ``set_name`` and ``label``."""
 
     def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
         label = click.option("--label", multiple=True, metavar="K=V", help=f"{what} this label.")

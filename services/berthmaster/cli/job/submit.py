@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from berthmaster.lib.messages.api import SubmitReply
 
 MAX_FILE_BYTES = 64 * 1024 * 1024
-MODELS_LIMIT_S = 0.5  # a submit does not wait longer for the list of models
+MODELS_LIMIT_S = 0.5  # seconds; a submit waits no longer for the list of models
 
 
 @click.command(epilog="Flags after -- are the command to run: berth submit --gpus 1 -- python t.py")
@@ -73,7 +73,7 @@ async def submit(
 
 
 def bodies_of(words: tuple[str, ...], flags: dict[str, Any]) -> list[bytes]:
-    """Requests as JSON, of files or of flags. Raises WrongInput."""
+    """Return requests as JSON, from files or flags. Raises WrongInput."""
     if _any_given(flags):
         if words and (words[0] == "-" or words[0].endswith((".json", ".yaml", ".yml"))):
             raise WrongInput("give files or flags, not both; a command to run stands after --")
@@ -120,8 +120,11 @@ async def _send(
 
 
 async def _unknown_models(berth: "Client", models: Sequence[str]) -> list[str]:
-    """Return warnings about models that no cluster has. A cluster may register later, so these are
-    no errors. Nothing where the gateway does not answer in time."""
+    """Return warnings about models that no cluster has.
+
+    A cluster may register later, so these are no errors. Return none if the gateway does not answer
+    in time.
+    """
     from berthmaster.client.errors import BerthError
     from berthmaster.lib.engine.fleet.gpus import is_model
 
@@ -154,7 +157,7 @@ async def _dry_run(session: Session, berth: "Client", bodies: list[bytes]) -> in
 
 
 async def _submit(session: Session, berth: "Client", bodies: list[bytes], *, wait: bool) -> int:
-    """Submit all and write an answer for each; a refused one does not stop the others."""
+    """Submit all requests, and write each reply. A refusal does not stop the others."""
     from berthmaster.cli.output.terminal import safe
     from berthmaster.client.errors import RefusedError, TooLargeError, describe
 
@@ -183,7 +186,7 @@ async def _submit(session: Session, berth: "Client", bodies: list[bytes], *, wai
     if wait and accepted:
         waiting = Waiting(session, berth, set(accepted))
         for name in sorted(existing):
-            await waiting.check(name)  # if it had ended, no event will come
+            await waiting.check(name)  # an ended job has no further event
         refused += await waiting.follow_all(since)
     elif len(accepted) == 1 and not refused and sys.stderr.isatty():
         session.out.say(f"berth why {accepted[0]} says where it goes, or why not yet")

@@ -26,21 +26,24 @@ _PAUSE_S: Final = 0.05
 
 
 class Waiting:
-    """Jobs that have not reached the goal; their events are shown meanwhile."""
+    """Jobs that have not reached the goal, with their events shown meanwhile."""
 
     def __init__(
         self, session: Session, berth: "Client", open_: set[str], goal: Goal = "ended"
     ) -> None:
         self.bad = 0  # number of jobs that failed or were cancelled
-        self.open = open_  # the others
-        self.views: dict[str, WorkloadView] = {}  # as they were when they had come so far
+        self.open = open_  # the other jobs
+        self.views: dict[str, WorkloadView] = {}  # job -> view on reaching the goal
         self._session = session
         self._berth = berth
         self._states = {*ENDINGS, "running"} if goal == "running" else set(ENDINGS)
 
     async def check(self, name: str) -> "WorkloadView | None":
-        """The workload if it has come so far. Asked, not folded: an event alone does not tell
-        whether it counted. Raises RefusedError where there is no such workload."""
+        """Return the workload if it has reached the goal, else None.
+
+        The gateway is queried, because an event alone does not show whether it is applied. Raises
+        RefusedError for an unknown workload.
+        """
         view = (await self._berth.get(name)).workload
         if view.state not in self._states:
             return None
@@ -50,22 +53,22 @@ class Waiting:
         return view
 
     async def follow_all(self, since: int) -> int:
-        """Show events from ``since`` on until all are there; how many ended otherwise than well."""
+        """Show events from ``since`` until all reach the goal; return the number of failed ones."""
         if self.open:
             await self._follow(self._berth.watch(since=since))
         return self.bad
 
     async def _check_soon(self, name: str) -> bool:
-        """An event can reach us before the gateway has it, so a "not yet" is asked again."""
+        """Check a workload, and retry, because the gateway may receive an event later."""
         deadline = time.monotonic() + _SOON_S
         while not await self.check(name):
             if time.monotonic() > deadline:
-                return False  # it was void: it goes on
+                return False  # a stale event: the workload continues
             await asyncio.sleep(_PAUSE_S)
         return True
 
     async def _follow(self, events: "AsyncGenerator[SeenEvent, None]") -> None:
-        """Show events until all workloads are there."""
+        """Show events until all workloads reach the goal."""
         from berthmaster.cli.job.events import event_line
         from berthmaster.lib.messages.families import event_kind
 
@@ -165,14 +168,14 @@ async def _waited(
     names: Sequence[str],
     limit_s: float | None,
 ) -> int:
-    """The exit code."""
+    """Wait, and return the exit code."""
     from berthmaster.cli.output.terminal import safe
 
     try:
         async with asyncio.timeout(limit_s):
             since = await berth.position()
             for name in names:
-                # What has happened before is in no later event.
+                # Later events do not include earlier ones.
                 if (view := await waiting.check(name)) is not None:
                     text = f"{name} is {view.state}"
                     session.out.item(view, lambda text=text: safe(text))  # type: ignore[misc]
@@ -183,7 +186,8 @@ async def _waited(
 
 
 class _Notifier:
-    """Run the command and send the notice at the end; wrong options are refused before the wait."""
+    """Runs the command and sends the notice at the end. Wrong options are refused before the
+    wait."""
 
     def __init__(self, then: str | None, url: str | None, key_file: Path | None) -> None:
         from berthmaster.cli.job import notifying

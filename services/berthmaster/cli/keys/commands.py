@@ -1,4 +1,5 @@
-"""`berth keys sign | revoke`: make credentials of watchers, viewers and stewards; revoke keys."""
+"""`berth keys sign | revoke`: credentials of watchers, viewers and stewards, and their
+revocation."""
 
 import click
 

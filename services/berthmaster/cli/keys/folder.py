@@ -1,7 +1,7 @@
-"""The data folder of a bus of ours, for the commands that say who may connect to it.
+"""The data folder of a bus by `berth up`, for commands that manage its users.
 
-They sign in the folder and tell the servers that run on it, which hear it at once; a bus that is
-stopped learns of it when it starts.
+The commands sign in the folder and notify the running servers, which apply changes at once. A
+stopped bus reads changes at its start.
 """
 
 import asyncio
@@ -63,7 +63,7 @@ NO_SERVER: Final = " No server runs on this folder now: it learns of it when it 
 
 
 class FolderFailed(Exception):
-    """It cannot be done; the text says what would help."""
+    """The action is impossible. The text says what would help."""
 
 
 class _Settings(msgspec.Struct, frozen=True):
@@ -75,7 +75,7 @@ class _Settings(msgspec.Struct, frozen=True):
 
 
 class Folder:
-    """The data folder of a bus of ours."""
+    """The data folder of a bus by `berth up`."""
 
     def __init__(self, path: Path, external_url: str) -> None:
         self.path = path
@@ -86,7 +86,7 @@ class Folder:
 
     @classmethod
     def find(cls, data: Path | None) -> "Folder":
-        """The one that was named, or that runs here. Raises FolderFailed."""
+        """Return the named folder, or that of a running bus. Raises FolderFailed."""
         found = find_connection(data, os.environ, Path.cwd())
         named = data or (Path(os.environ["BERTH_DATA"]) if "BERTH_DATA" in os.environ else None)
         path = found[0].parent if found else named
@@ -98,7 +98,7 @@ class Folder:
         return cls(path.absolute(), read_external(path))
 
     def users(self, role: str) -> dict[str, str]:
-        """The names of users with such a role, and their public keys."""
+        """Return the names of users with a role, and their public keys."""
         start = f"{role}."
         users = public_keys(self.keys).items()
         return {
@@ -106,7 +106,7 @@ class Folder:
         }
 
     def require_key(self, role: str, name: str) -> None:
-        """Raise FolderFailed where no user of a role has this name."""
+        """Raise FolderFailed if no user of a role has this name."""
         users = self.users(role)
         if name not in users:
             known, hint = ", ".join(sorted(users)) or "none", did_you_mean(name, users)
@@ -114,11 +114,11 @@ class Folder:
             raise FolderFailed(f"no {what} {name!r} has a key here{hint}; those that have: {known}")
 
     def account(self, user: str) -> str:
-        """The public key of the account that it is in."""
+        """Return the public key of the user's account."""
         return account_key(self.keys, account_of(user))
 
     def ends(self, user: str) -> str:
-        """Until when its JWT is taken; "" = for ever."""
+        """Return the end of the user's JWT; "" = never."""
         return ends(jwts.parse_creds(creds_file(self.keys, user).read_text()).jwt)
 
     def notify(self, user: str) -> bool:
@@ -136,14 +136,16 @@ class Folder:
         return True
 
     def _urls(self) -> list[str]:
-        """Where the servers are that run now; [] = none does."""
+        """Return the URLs of the running servers; [] = none."""
         if not (known := self._connection()).monitors:
             return [client_url(place) for place in running(self.path)]
         return [known.url] if any(map(answers, known.monitors)) else []
 
     def connected_keys(self) -> frozenset[str]:
-        """The public keys of the users, and of the accounts, that are connected now. Raises
-        ServerFailed when a server does not tell."""
+        """Return the public keys of the connected users and accounts.
+
+        Raises ServerFailed if a server does not answer.
+        """
         monitors = self._connection().monitors
         return keys_connected_to(monitors) if monitors else connected_keys(self.path)
 
@@ -165,18 +167,18 @@ class Folder:
 
 
 def ends(jwt: str) -> str:
-    """When it ends, for people; "" = never."""
+    """Return the end of a JWT as text; "" = never."""
     at_s = jwts.decoded(jwt).get("exp")
     return datetime.fromtimestamp(at_s, UTC).isoformat(timespec="seconds") if at_s else ""
 
 
 def no_server(notified: bool) -> str:
-    """Return the sentence for a change that no running server was notified of, or ""."""
+    """Return the sentence for a change without a notified server, or ""."""
     return "" if notified else NO_SERVER
 
 
 def days_option(function: Callable[..., Any]) -> Callable[..., Any]:
-    """How long a JWT shall be good."""
+    """Return the flag for the lifetime of a JWT."""
     return click.option(
         "--days",
         type=click.FloatRange(0, MOST_DAYS, min_open=True),
@@ -188,7 +190,7 @@ def days_option(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def folder_command(function: Callable[..., int]) -> Callable[..., None]:
-    """The flags of all of them, and errors as one line."""
+    """Add the shared flags, and write errors as one line."""
 
     @click.option(
         "--data",
@@ -228,7 +230,7 @@ def key_table(what: str, keys: Mapping[str, Any]) -> "RenderableType":
 
 
 def show(output: Output, value: object, screen: "Callable[[], RenderableType]") -> None:
-    """Like ``output.document``, but what is to be copied is never broken into lines."""
+    """Write like ``output.document``, but never wrap text for copying."""
     if output.as_json:
         output.document(value, screen)
     else:

@@ -2,7 +2,7 @@
 
     berth lab && berth tour gpus && berth tour labels
 
-`start` compiles what is missing, starts a supervisor that owns all processes, and returns once
+`start` compiles missing programs, starts a supervisor that owns all processes, and returns once
 every worker has a score. With `--foreground` the lab ends with the command.
 """
 
@@ -46,7 +46,7 @@ _folder = click.option(
 
 
 class NotUp(Exception):
-    """The lab did not come up; the text says why."""
+    """The lab did not start. The text says why."""
 
 
 @click.group(cls=DefaultGroup)
@@ -91,7 +91,7 @@ def start(folder: Path | None, foreground: bool, as_json: bool) -> None:
 
 
 def _build(progress: "Progress") -> None:
-    """Compile what is missing. Raises NotUp."""
+    """Compile missing programs. Raises NotUp."""
     try:
         from berthmaster.lab.controlplane.build import build
         from berthmaster.lab.controlplane.compiling import BuildFailed, Unavailable
@@ -105,7 +105,7 @@ def _build(progress: "Progress") -> None:
 
 
 def _launch(folder: Path, foreground: bool) -> "subprocess.Popen[bytes]":
-    """Start the supervisor. The kernel ends it with this process until it is up."""
+    """Start the supervisor. Until the lab is up, the kernel ends it with this process."""
     clear(folder)
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     argv = [sys.executable, "-m", "berthmaster.lab.sandbox.supervise", str(folder)]
@@ -141,14 +141,13 @@ def _end(supervisor: "subprocess.Popen[bytes]", folder: Path) -> None:
 
 
 def _remove(folder: Path) -> None:
-    """Remove the content. Processes that the kernel ends now may still write for a moment."""
+    """Remove the content. Killed processes may still write for a moment."""
     deadline_s = time.monotonic() + STOP_LIMIT_S
     while clear(folder) and time.monotonic() < deadline_s:
         time.sleep(_POLL_S)
 
 
 def _stay(supervisor: "subprocess.Popen[bytes]", folder: Path) -> None:
-    """Wait for Ctrl-C, then end the lab."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         code = supervisor.wait()

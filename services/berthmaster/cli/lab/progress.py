@@ -11,7 +11,7 @@ from berthmaster.lab.controlplane.compiling import Compiling, say_programs
 
 
 class Progress:
-    """A bar for each program that is compiled, and one for the steps of the start."""
+    """A bar per compiled program, and one for the start's steps."""
 
     def __init__(self) -> None:
         self._console = Console(stderr=True, highlight=False)
@@ -39,19 +39,19 @@ class Progress:
         self._bars.stop()
 
     def compiling(self, step: Compiling) -> None:
-        """Show how many packages of a program are compiled."""
+        """Show the number of compiled packages of a program."""
         if not self._console.is_terminal:
             say_programs(step)
             return
         title = f"compiling {step.program} ({step.number} of {step.programs})"
-        total = max(step.packages, 1)  # packages that Go's cache has are not counted
+        total = max(step.packages, 1)  # packages in Go's cache are not counted
         if step.program not in self._programs:
             self._programs[step.program] = self._bars.add_task(title, total=total)
         done = total if step.took_s is not None else step.done
         self._bars.update(self._programs[step.program], total=total, completed=done)
 
     def step(self, name: str, done: int, of: int) -> None:
-        """Show which step of the start runs."""
+        """Show the running step of the start."""
         if not self._console.is_terminal:
             self._console.print(f"lab: {name} ({done + 1} of {of})")
             return

@@ -1,4 +1,4 @@
-"""What `berth lab` prints once the lab is up."""
+"""The output of `berth lab` once the lab is up."""
 
 from rich.console import Group, RenderableType
 
@@ -9,7 +9,7 @@ from berthmaster.lab.sandbox.state import LabState
 
 
 def screen(state: LabState) -> RenderableType:
-    """Return the clusters, the kubeconfig, and what to do next."""
+    """Return the clusters, the kubeconfig, and the next steps."""
     table = plain_table("CONTEXT", "NODES", "GPUS", "MODEL", right=("NODES", "GPUS"))
     table.add_row(safe(state.hub), "0", "0", "")
     for worker in WORKERS:

@@ -1,5 +1,5 @@
-"""How values look in a terminal: values in, objects that rich can print out.
+"""The form of values in a terminal: from values to objects that rich can print.
 
-May live here: tables, units, colours. Every screen is readable without colour in 80 columns. Must
-not: I/O, clocks (the caller passes the time), requests to the bus.
+Belongs here: tables, units, colours. Every screen is readable without colour in 80 columns. Does
+not belong here: I/O, clocks (the caller passes the time), requests to the bus.
 """

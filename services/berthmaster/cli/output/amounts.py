@@ -1,4 +1,4 @@
-"""Amounts as people read them: ages, durations, GPUs, shares."""
+"""Quantities as text for users: ages, durations, GPUs, fractions."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -12,7 +12,7 @@ _PARTS = ("", "▏", "▎", "▍", "▌", "▋", "▊", "▉")
 
 
 def age(seconds: float) -> str:
-    """An age in one or two units: 0s, 59s, 12m, 3h05m, 4d."""
+    """Return an age in one or two units: 0s, 59s, 12m, 3h05m, 4d."""
     whole = max(0, int(seconds))
     if whole < 60:
         return f"{whole}s"
@@ -24,12 +24,12 @@ def age(seconds: float) -> str:
 
 
 def since(then_s: float, now_s: float) -> str:
-    """The age of a time stamp; 0 is "never"."""
+    """Return the age of a time stamp; 0 is "never"."""
     return age(now_s - then_s) if then_s else "-"
 
 
 def duration(seconds: float) -> str:
-    """A measured duration with three digits that mean something: 850 us, 12.3 ms, 4.56 s, 3m20s."""
+    """Return a duration with three significant digits: 850 us, 12.3 ms, 4.56 s, 3m20s."""
     if seconds < 0.001:
         return f"{seconds * 1e6:.0f} us"
     if seconds < 1:
@@ -43,39 +43,39 @@ def _three(value: float) -> str:
 
 
 def clock(at_s: float) -> str:
-    """The local time of the day of a time stamp, to the millisecond."""
+    """Return the local time of day of a time stamp, to the millisecond."""
     return datetime.fromtimestamp(at_s, UTC).astimezone().strftime("%H:%M:%S.%f")[:-3]
 
 
 def moment(at_s: float) -> str:
-    """Local date and time of a time stamp, with its zone."""
+    """Return local date and time of a time stamp, with its zone."""
     if not at_s:
         return "-"
     return datetime.fromtimestamp(at_s, UTC).astimezone().strftime("%Y-%m-%d %H:%M:%S %Z")
 
 
 def zone(at_s: float) -> str:
-    """The local zone as of a time stamp, for the head of a column: CET."""
+    """Return the local zone of a time stamp, for a column's head: CET."""
     return datetime.fromtimestamp(at_s, UTC).astimezone().strftime("%Z")
 
 
 def number(value: float) -> str:
-    """A number without needless digits: 8, 0.5, 1,213."""
+    """Return a number without needless digits: 8, 0.5, 1,213."""
     return f"{value:,.0f}" if value == int(value) else f"{value:,.2f}".rstrip("0").rstrip(".")
 
 
 def many(count: int, noun: str) -> str:
-    """A count with its noun: "1 time", "2 times"."""
+    """Return a count with its noun: "1 time", "2 times"."""
     return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
 
 
 def percent(share: float | None) -> str:
-    """A share of 0..1 in percent; None is unknown, which is not zero."""
+    """Return a fraction of 0..1 in percent; None is unknown, not zero."""
     return "?" if share is None or math.isnan(share) else f"{share * 100:.0f}%"
 
 
 def bar(share: float, width: int, *, ascii_only: bool = False) -> str:
-    """A bar of a share of 0..1, always ``width`` characters."""
+    """Return a bar for a fraction of 0..1, always ``width`` characters long."""
     share = min(1.0, max(0.0, share))
     if ascii_only:
         filled = round(share * width)
@@ -87,7 +87,7 @@ def bar(share: float, width: int, *, ascii_only: bool = False) -> str:
 
 
 def indices(numbers: Sequence[int]) -> str:
-    """GPU indices as ranges: 0-3,6."""
+    """Return GPU indices as ranges: 0-3,6."""
     parts: list[str] = []
     ordered = sorted(numbers)
     start = 0
@@ -101,10 +101,10 @@ def indices(numbers: Sequence[int]) -> str:
 
 
 def counted(counts: Mapping[K, int], separator: str = " · ") -> str:
-    """Counts with their names, none of them zero: "3 running · 1 queued"."""
+    """Return the counts above zero with their names: "3 running · 1 queued"."""
     return separator.join(f"{count:,} {name}" for name, count in counts.items() if count)
 
 
 def percentile(ordered: Sequence[float], share: float) -> float:
-    """The nearest-rank percentile of values in rising order; there must be one."""
+    """Return the nearest-rank percentile of at least one value in rising order."""
     return ordered[max(0, math.ceil(share * len(ordered)) - 1)]

@@ -1,4 +1,4 @@
-"""Error lines: `complain` writes one, `did_you_mean` suggests the name that was meant."""
+"""Error lines: `complain` writes one, `did_you_mean` suggests the nearest name."""
 
 import sys
 from collections.abc import Iterable
@@ -7,7 +7,7 @@ from berthmaster.lib.runtime.visible_text import visible
 
 
 def complain(text: str) -> None:
-    """Write what is wrong as one message of `berth`. Nothing in it can steer the terminal."""
+    """Write an error as one message of `berth`, without terminal control characters."""
     sys.stderr.write(f"berth: {visible(text)}\n")
     sys.stderr.flush()
 

@@ -1,6 +1,6 @@
-"""What listing commands have in common: `-o wide|json|yaml|csv|name`, one renderer for all.
+"""The shared forms of listing commands: `-o wide|json|yaml|csv|name`, one renderer for all.
 
-A table for people is each command's own; the other forms follow from the messages alone.
+Each command has its own table for users. The other forms follow from the messages alone.
 """
 
 import csv
@@ -23,7 +23,7 @@ FORMS: Final = ("wide", "json", "yaml", "csv", "name")
 
 
 def form_option(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The flag -o, as the argument ``form``."""
+    """Return the flag -o, as the argument ``form``."""
     option = click.option(
         "-o",
         "--output",
@@ -42,8 +42,11 @@ def write_list(
     name: Callable[[Any], str],
     shown: Callable[[bool], "RenderableType"],
 ) -> None:
-    """``document``: what JSON and YAML hold; ``items``: the rows of CSV, each with a ``name``.
-    ``shown``: the table, of more columns if told so."""
+    """Write a list in one form.
+
+    ``document`` is the content of JSON and YAML. ``items`` are the rows of CSV, each with a
+    ``name``. ``shown`` returns the table, with more columns if True.
+    """
     match form:
         case "json":
             Output(as_json=True).document(document, lambda: "")
@@ -55,7 +58,7 @@ def write_list(
             for item in items:
                 out.write(visible(name(item), keep="").encode())
         case "wide" if not out.as_json:
-            # As wide as it is: lines that the terminal breaks can be read, folded cells cannot.
+            # Write full width: lines wrapped by the terminal are readable, folded cells are not.
             from rich.console import Console
 
             Console(highlight=False, width=WIDEST).print(shown(True))
@@ -64,17 +67,17 @@ def write_list(
 
 
 def as_yaml(document: object) -> str:
-    """The same as JSON, as YAML."""
+    """Return the document as YAML, with the content of the JSON form."""
     import yaml
 
     body = msgspec.json.encode(document)
-    raw = visible_json(body) == body  # else PyYAML writes escapes for all that is not ASCII
+    raw = visible_json(body) == body  # else PyYAML escapes all text beyond ASCII
     text: str = yaml.safe_dump(msgspec.json.decode(body), sort_keys=False, allow_unicode=raw)
     return text
 
 
 def as_csv(items: Sequence[msgspec.Struct]) -> str:
-    """A header, and a line for each; what is a list or has parts is JSON in its cell."""
+    """Return a header and a line per item, with JSON in cells of lists and structs."""
     fields = list(dict.fromkeys(field for item in items for field in item.__struct_fields__))
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
@@ -95,7 +98,10 @@ def _cell(value: object) -> str:
 
 
 def cell_text(text: str) -> str:
-    """A text for a cell of CSV. What a spreadsheet would take for a formula becomes a text. What
-    could steer a terminal becomes its escape: names come from anybody."""
+    """Return a text for a CSV cell.
+
+    A text that a spreadsheet reads as a formula gets a quote. Terminal control characters become
+    escapes, because any user may choose names.
+    """
     shown = visible(text)
     return f"'{shown}" if text[:1] in ("=", "+", "-", "@", "\t", "\r") else shown

@@ -1,4 +1,4 @@
-"""Text from outside on its way to a terminal: what could steer the terminal is made visible."""
+"""External text on its way to a terminal, with control characters made visible."""
 
 from collections.abc import Iterable
 
@@ -9,19 +9,24 @@ from rich.text import Text
 
 from berthmaster.lib.runtime.visible_text import visible
 
-_NAME_CHARS = 20  # of a name, which stay on one line however narrow the screen is
+_NAME_CHARS = 20  # characters of a name that stay on one line on any screen
 _ENDLESS = 10_000  # columns
 
 
 def safe(text: str = "", style: str = "") -> Text:
-    """Text for the screen. Names and reasons come from anybody, so control characters in them
-    must not reach the terminal: an escape sequence could forge or hide what an operator reads."""
+    """Return text for the screen without control characters.
+
+    Any user may choose names and reasons. An escape sequence could forge or hide an operator's
+    output.
+    """
     return Text(visible(text), style=style)
 
 
 def plain_table(*columns: str, right: Iterable[str] = ()) -> Table:
-    """A table of words in columns, without lines: the same with and without colour. Where there
-    is no room for all of it words are folded; numbers (``right``) stay whole."""
+    """Return a table in columns without lines, the same with and without colour.
+
+    On narrow screens, words are folded and numbers (``right``) stay whole.
+    """
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
     numeric = set(right)
     for column in columns:
@@ -33,10 +38,11 @@ def plain_table(*columns: str, right: Iterable[str] = ()) -> Table:
 
 
 class WholeOrParts:
-    """One table where the screen is wide enough for its words and numbers, else narrower ones below
-    each other. Example: with 14 columns beside the names of queues, 80 columns had no room for a
-    single letter of a name. The first column of each part holds names and has a quarter of the
-    screen."""
+    """One table on a wide screen, else narrower tables below each other.
+
+    Example: with 14 columns beside the queue names, 80 columns had no space for a single letter of
+    a name. The first column of each table holds names and gets a quarter of the screen.
+    """
 
     def __init__(self, whole: Table, parts: Iterable[Table]) -> None:
         self._whole = whole
@@ -58,8 +64,8 @@ class WholeOrParts:
 
 
 def part_table(*columns: str, right: Iterable[str] = (), amounts: Iterable[str] = ()) -> Table:
-    """A part of a table, for WholeOrParts. ``amounts``, numbers which may be lists, are folded
-    where there is no room."""
+    """Return a table for WholeOrParts. ``amounts``, numbers that may be lists, fold if
+    necessary."""
     folded = set(amounts)
     table = plain_table(*columns, right=[name for name in right if name not in folded])
     for column in table.columns:

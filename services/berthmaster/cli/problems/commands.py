@@ -111,7 +111,7 @@ class DeadRow(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def of(cls, seen: "SeenDead") -> "DeadRow":
-        """Its body as text, as far as it is one."""
+        """Return the row, with the body as text where possible."""
         letter = seen.letter
         return cls(
             sequence=seen.sequence,
@@ -125,7 +125,7 @@ class DeadRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def _found(berth: "Client") -> tuple[list["Problem"], list[str]]:
-    """All of them, and what could not be looked at."""
+    """Return all problems, and the failed checks."""
     parts = {
         "clusters": _clusters(berth),
         "dead letters": _letters(berth),

@@ -12,7 +12,7 @@ from berthmaster.lib.runtime.visible_text import visible
 
 
 def problem_lines(found: Sequence[Problem], unknown: Sequence[str], now_s: float) -> RenderableType:
-    """One problem a line, its detail below it; what could not be looked at at the end."""
+    """Return one problem per line with its detail below, and the failed checks last."""
     lines: list[RenderableType] = []
     for one in found:
         line = safe(f"{one.level:<7} ", style="red" if one.level == "broken" else "yellow")
@@ -34,7 +34,7 @@ DEAD_BODY_SHOWN = 160  # characters
 
 
 def dead(letters: Sequence[SeenDead], now_s: float, *, wide: bool = False) -> RenderableType:
-    """Messages that services could not handle, newest last; ``wide``: with all that is kept."""
+    """Return dead letters, newest last. ``wide``: with all fields."""
     if not letters:
         return safe("No dead letters: every message was handled.")
     lines: list[RenderableType] = []

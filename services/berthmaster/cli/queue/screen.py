@@ -1,4 +1,4 @@
-"""Queues on the screen: what operators have set, and what a tenant is told."""
+"""Queues on the screen: the operators' settings, and the tenant's view."""
 
 from collections.abc import Iterator, Sequence
 
@@ -13,7 +13,7 @@ from berthmaster.lib.messages.control import QueueSetting
 
 
 def standings(accounts: Sequence[QueueStanding]) -> RenderableType:
-    """Queues as a tenant is told of them: those that are open to it."""
+    """Return the queues that are open to a tenant."""
     if not accounts:
         return safe("No queue has been set for this tenant; requests use the queue 'default'.")
     shares = ("PRIO", "GUARANTEE", "DESERVED", "LIMIT", "USED", "BORROWED")
@@ -52,8 +52,10 @@ _REBALANCES = {"queue": "its own jobs", "all": "all queues' jobs"}
 def queues(
     settings: Sequence[QueueSetting], accounts: Sequence[QueueStanding] = ()
 ) -> RenderableType:
-    """The queues that operators have set, each below its parent: in one table, or on a narrow
-    screen in one of what they share and one of what else is set."""
+    """Return the queues, each below its parent.
+
+    A narrow screen gets two tables: quota shares, and other settings.
+    """
     if not settings:
         return safe("No queue has been set; requests use the queue 'default'.")
     has = {each.queue: each for each in accounts}
@@ -68,7 +70,7 @@ def queues(
     for depth, setting in _as_tree(settings):
         state = "deleted" if setting.deleted else "held" if setting.held else "open"
         if setting.via != "direct":
-            state += f", by Kueue ({setting.via})"  # whose amounts are the ones that count
+            state += f", by Kueue ({setting.via})"  # Kueue's quotas apply
         if setting.profile or setting.weights:
             state += f", ranks by {ranks_by(setting.profile, setting.weights)}"
         if setting.preempts != "queue":
@@ -110,7 +112,7 @@ def queues(
 
 
 def _as_tree(settings: Sequence[QueueSetting]) -> Iterator[tuple[int, QueueSetting]]:
-    """Each with how many are above it: those of one parent by priority, then by name."""
+    """Yield each queue with its depth; siblings sorted by priority, then name."""
     by_name = {each.queue: each for each in settings}
     tree = QueueTree(by_name)
     first: dict[str, tuple[tuple[int, str], ...]] = {}
@@ -122,14 +124,14 @@ def _as_tree(settings: Sequence[QueueSetting]) -> Iterator[tuple[int, QueueSetti
 
 
 def _has(account: QueueStanding | None) -> tuple[str, str]:
-    """GPUs that a queue and all below it use, and that are beyond what it deserves."""
+    """Return a queue's used GPUs, with its children, and the part beyond its deserved share."""
     if account is None:
         return "?", "?"
     return f"{account.used_gpu_milli / 1000:g}", f"{account.borrowed_gpu_milli / 1000:g}"
 
 
 def _amounts(setting: QueueSetting, kind: str) -> Text:
-    """GPUs of any model, then what is said of single resources."""
+    """Return GPUs of any model, then the settings of single resources."""
     gpus: int | None = getattr(setting, f"{kind}_gpu_milli")
     parts = [] if gpus is None else [f"{gpus / 1000:g}"]
     for resource, each in sorted(setting.resources.items()):

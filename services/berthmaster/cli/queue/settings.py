@@ -20,13 +20,15 @@ from berthmaster.lib.requests.validation import queue_setting
 
 
 def read_settings(data: bytes, where: str) -> list[QueueSetting]:
-    """All settings of a file, each checked as the gateway does. Raises WrongInput."""
+    """Return all settings of a file, each validated as in the gateway. Raises WrongInput."""
     return read_named(data, where, "queue", queue_setting, lambda setting: setting.queue)
 
 
 def overcommitted_in(settings: Sequence[QueueSetting], facts: Iterable[FleetFact]) -> list[str]:
-    """What the guarantees of all queues promise beyond what the fleet has: told, not refused, as a
-    fleet may grow."""
+    """Return warnings about guarantees beyond the fleet.
+
+    A fleet may grow, so excess guarantees are not refused.
+    """
     totals: Amounts = {}
     for fact in facts:
         if isinstance(fact, NodeReport):
@@ -37,8 +39,11 @@ def overcommitted_in(settings: Sequence[QueueSetting], facts: Iterable[FleetFact
 
 
 def in_order(settings: Sequence[QueueSetting], known: Iterable[QueueSetting]) -> list[QueueSetting]:
-    """The order in which each can be set beside those before it, whatever the file's is: parents
-    first, but one that gets less after its children. Raises WrongInput if there is none."""
+    """Return the settings in an order in which each can be set.
+
+    Parents come first, but a parent that shrinks comes after its children. Raises WrongInput if no
+    order exists.
+    """
     there = dict(NO_QUEUES) | {each.queue: each for each in known}
     left, ordered = list(settings), []
     while left:
@@ -64,7 +69,7 @@ _PLACE: Final = re.compile(
 
 
 def queue_place(text: str) -> tuple[str, QueuePlace]:
-    """berlin=ml/main@runner -> where the jobs of a queue are made in berlin. Raises WrongInput."""
+    """Return the placement of a queue's jobs: berlin=ml/main@runner. Raises WrongInput."""
     found = _PLACE.fullmatch(text)
     if found is None:
         raise WrongInput(f"--place {text!r}: right is [CLUSTER=]NAMESPACE[/LOCALQUEUE][@ACCOUNT]")
@@ -77,7 +82,7 @@ def queue_place(text: str) -> tuple[str, QueuePlace]:
 
 
 def parse_places(texts: Sequence[str]) -> dict[str, QueuePlace]:
-    """Return the places of a queue's jobs by cluster. Raises WrongInput."""
+    """Return the target namespaces of a queue's jobs by cluster. Raises WrongInput."""
     return dict(map(queue_place, texts))
 
 
@@ -94,7 +99,7 @@ OPTIONS: Final = FieldOptions(
         ),
         "parent": Flag(type=QUEUE, metavar="QUEUE"),
         "capability_gpu_milli": Flag("--limit"),
-        "resources": None,  # `berth queue apply` sets them
+        "resources": None,  # `berth queue apply` sets resources
         "allows": Flag("--allow"),
         "allows.gpu_models": Flag("--allow-models"),
         "profile": Flag(metavar="NAME", note=f"Profiles: {', '.join(PROFILES)}."),
@@ -114,7 +119,7 @@ OPTIONS: Final = FieldOptions(
 
 
 def changed(setting: QueueSetting, everybody: bool, flags: Mapping[str, Any]) -> QueueSetting:
-    """Return the setting with the fields that flags give. Raises WrongInput."""
+    """Return the setting with the fields of the flags. Raises WrongInput."""
     fields = OPTIONS.values(flags) | ({"tenants": ()} if everybody else {})
     for name in ("allows", "defaults"):
         if name in fields:

@@ -1,8 +1,8 @@
-"""`berth recover`: shows what a new log would hold, and builds it.
+"""`berth recover`: shows the content of a new log, and builds it.
 
-Building stops everybody first: the old stream's metadata says that it is being recovered, which
-every service's guard takes for damage. Then nothing is stored any more while it is read. A run that
-is cut short leaves that mark, an unfinished stream, or none; another run goes on from what is left.
+Building first stops all services: the old stream's metadata announces the recovery, and every
+service's log check treats that as damage. Then nothing is stored during the read. An interrupted
+run leaves the announcement, an unfinished stream, or neither. Another run continues from there.
 """
 
 import asyncio
@@ -49,47 +49,45 @@ from berthmaster.lib.nats.streams import (
     stream_configs,
 )
 
-STOPPED_S: Final = 3.0  # from the mark to when every service's guard has seen it
-MOST_REPLACED: Final = 200  # incarnations that a stream remembers to have replaced
-STORY_BYTES: Final = 900_000  # of one archived message
-NO_CLUSTERS: Final = "*"  # in place of the names of clusters that are gone: there is none
+STOPPED_S: Final = 3.0  # seconds from the announcement until every service has noticed it
+MOST_REPLACED: Final = 200  # number of replaced incarnations that a stream remembers
+STORY_BYTES: Final = 900_000  # limit of one archived message
+NO_CLUSTERS: Final = "*"  # in place of the names of lost clusters: none is lost
 PUT_LIMIT_S: Final = 10.0
 CHANGE_LIMIT_S: Final = 10.0
 Ask = Callable[[Set[str]], Awaitable[Answers]]
 
 
 class Refused(Exception):
-    """Nothing was changed; the text says why."""
+    """Nothing was changed. The text says why."""
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):
-    """What was found, and what the new log has or would have."""
+    """The findings, and the content of the new log."""
 
-    damage: tuple[str, ...]  # as marks on the bus tell
-    left: int  # messages of the log that are there
+    damage: tuple[str, ...]  # from the high-water marks on the bus
+    left: int  # number of messages left in the log
     from_backup: int
     asked: tuple[str, ...]  # clusters
     answered: tuple[str, ...]
-    silent: tuple[str, ...]  # that neither answered nor are named
+    silent: tuple[str, ...]  # clusters that neither answered nor are named
     lines: tuple[core.Line, ...]
     carried: int
     tombstones: int
     first: int  # sequence
-    kept_as: tuple[str, ...] = ()  # names under which the old streams are kept
-    settings: int = 0  # of CONTROL, if that is built anew
+    kept_as: tuple[str, ...] = ()  # new names of the old streams
+    settings: int = 0  # number of settings, if CONTROL is rebuilt
     built: bool = False
 
 
 class _Found(NamedTuple):
     plan: Plan
     report: Report
-    settings: dict[str, bytes] | None  # None: CONTROL stays as it is
+    settings: dict[str, bytes] | None  # None: CONTROL stays
     incarnations: dict[str, set[str]]
 
 
 class Recovery:
-    """One run."""
-
     def __init__(
         self,
         conn: Connection,
@@ -99,7 +97,7 @@ class Recovery:
         without: Set[str] = frozenset(),
         progress: Callable[[str], None] = lambda _: None,
     ) -> None:
-        """``ask``: what clusters hold (holdings.py). ``progress``: called with each step."""
+        """``ask`` returns what clusters hold (holdings.py). ``progress`` gets each step."""
         self._conn = conn
         self._ask = ask
         self._backup = backup
@@ -107,12 +105,14 @@ class Recovery:
         self._progress = progress
 
     async def show(self) -> Report:
-        """What would be done. Raises Refused, BrokenBackup, NotReadable, OSError, BusError,
-        TimeoutError."""
+        """Return the effect of a recovery, without changes.
+
+        Raises Refused, BrokenBackup, NotReadable, OSError, BusError, TimeoutError.
+        """
         return (await self._find()).report
 
     async def build(self, reason: str) -> Report:
-        """Do it. Raises as ``show`` does, and NotCopied, NotProved."""
+        """Build the new log. Raises as ``show`` does, and NotCopied, NotProved."""
         self._conn.log.warning("building a new log", reason=reason)
         damage = tuple(await all_damage(self._conn))
         await self._stop_everybody()
@@ -190,9 +190,11 @@ class Recovery:
         return _Found(made, report, settings, incarnations)
 
     async def _source(self, stream: str) -> tuple[str, int]:
-        """The stream that has what is left, and its last sequence; "" = there is none. After a run
-        that was cut short that is the copy, and the stream is missing, unfinished, or was made by
-        somebody."""
+        """Return the stream with the remains, and its last sequence; "" = none.
+
+        After an interrupted run, that is the copy, and the original stream is missing, unfinished,
+        or by another client.
+        """
         live = await find_stream(self._conn, stream)
         if live is not None and live.state.last_seq > 0 and not live.unfinished:
             return stream, live.state.last_seq
@@ -209,7 +211,7 @@ class Recovery:
         return [name for name in names if name.startswith(f"{stream}-OLD-")]
 
     async def _clusters(self, copies: Sequence[core.Copy]) -> frozenset[str]:
-        """All that the fleet's facts or the log name."""
+        """Return all clusters in the fleet's facts or the log."""
         found: set[str] = set()
 
         def take(recorded: Recorded) -> None:
@@ -227,7 +229,7 @@ class Recovery:
     async def _settings(
         self, damage: Sequence[str], backup: Backup | None
     ) -> dict[str, bytes] | None:
-        """What CONTROL shall hold, if it is damaged or lacks what the backup has."""
+        """Return the content of CONTROL, if CONTROL is damaged or lacks settings of the backup."""
         source, _ = await self._source(CONTROL)
         live = await find_stream(self._conn, CONTROL)
         is_there = live is not None and not live.unfinished
@@ -247,7 +249,7 @@ class Recovery:
             await asyncio.sleep(STOPPED_S)
 
     async def _mark(self, *, recovering: bool) -> bool:
-        """Say on the stream that it is being recovered, or not any more; whether there is one."""
+        """Set or clear the announcement of a recovery; return whether the stream exists."""
         live = await find_stream(self._conn, WORKLOADS)
         if live is None or live.unfinished:
             return False
@@ -263,7 +265,7 @@ class Recovery:
     async def _replace(
         self, stream: str, messages: Sequence[tuple[str, bytes]], first: int, found: _Found
     ) -> list[str]:
-        """Put a new stream in the place of this one; the name under which that is kept."""
+        """Replace a stream by a new one, and return the names of the kept old streams."""
         live = await find_stream(self._conn, stream)
         kept: list[str] = []
         replaced = set(found.incarnations.get(stream, ()))
@@ -275,7 +277,7 @@ class Recovery:
             if live.state.messages and not live.unfinished:
                 self._progress(f"keeping the old {stream}")
                 kept.append(await keep_old(self._conn, stream))
-        for name in await self._old_names(stream):  # of a run that was cut short
+        for name in await self._old_names(stream):  # from an interrupted run
             copy = await find_stream(self._conn, name)
             if copy is not None:
                 replaced |= {copy.making}
@@ -292,7 +294,7 @@ class Recovery:
         return kept
 
     async def _archive(self, histories: Sequence[ArchivedStory]) -> None:
-        """Raises BusError."""
+        """Store histories in the archive. Raises BusError."""
         for history in histories:
             subject = subjects.archive(history.tenant, history.id)
             for part in _parts(history.events):
@@ -317,8 +319,11 @@ def _parts(events: Sequence[RecordedEvent]) -> list[list[RecordedEvent]]:
 
 
 def _log(planned: Plan) -> list[tuple[str, bytes]]:
-    """The messages of the new log. Jobs and parts before endings, so that whoever waits for a part
-    knows it before it has ended; chains first, so that each placement's is known."""
+    """Return the messages of the new log.
+
+    Jobs and parts come before ends, so that a job that waits for a part knows it before its end.
+    Chains are first, so that each placement's chain is known.
+    """
     return [
         *((subjects.decision(one.cell), encode(one)) for one in planned.decisions),
         *((event_subject(one), encode(one)) for one in planned.carried),

@@ -1,4 +1,4 @@
-"""`berth recover`: build a new event log from what is left of a damaged one."""
+"""`berth recover`: builds a new event log from the remains of a damaged one."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from berthmaster.cli.recover.build import Report
 
-RESTORER_CREDS = "restorer.creds"  # beside those that are used otherwise
+RESTORER_CREDS = "restorer.creds"  # beside the usual credentials
 SHOWN_LINES = 50
 
 
@@ -98,7 +98,7 @@ async def recover(
 
 
 def screen(report: "Report") -> "Text":
-    """The report for people."""
+    """Return the report as text."""
     from berthmaster.cli.output.terminal import safe
 
     lines = [f"Damage: {why}" for why in report.damage] or ["No damage is known."]

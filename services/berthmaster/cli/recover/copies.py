@@ -1,4 +1,4 @@
-"""Reads what copies of the log hold: a stream of the bus, and a backup's folder."""
+"""Reads the copies of the log: a stream of the bus, and a backup's folder."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -21,7 +21,7 @@ READ_LIMIT_S: Final = 3600.0
 
 
 class NotReadable(Exception):
-    """A message is of a newer version: that version must recover the log."""
+    """A message has a newer version: that version must recover the log."""
 
 
 class CopyReader:
@@ -33,7 +33,7 @@ class CopyReader:
         self.last = 0
 
     def take(self, subject: str, sequence: int, stored_at_s: float, data: bytes) -> None:
-        """Raises NotReadable."""
+        """Take one message. Raises NotReadable."""
         self.last = max(self.last, sequence)
         try:
             if subjects.is_decision(subject):
@@ -51,8 +51,10 @@ class CopyReader:
 
 
 async def read_stream(conn: Connection, stream: str, last: int) -> Copy:
-    """What a stream of the bus has of the log. ``last``: its last sequence. Raises NotReadable,
-    BusError, TimeoutError."""
+    """Return a stream's copy of the log, up to sequence ``last``.
+
+    Raises NotReadable, BusError, TimeoutError.
+    """
     reader = CopyReader()
 
     def take(recorded: Recorded) -> None:
@@ -63,8 +65,11 @@ async def read_stream(conn: Connection, stream: str, last: int) -> Copy:
 
 
 async def read_archive(conn: Connection) -> list[RecordedEvent]:
-    """The events of all histories of the archive. One that cannot be read is left out: it stays
-    where it is. Raises BusError, TimeoutError."""
+    """Return the events of all histories in the archive.
+
+    An unreadable history is skipped, because it stays in the archive. Raises BusError,
+    TimeoutError.
+    """
     found: list[RecordedEvent] = []
 
     def take(recorded: Recorded) -> None:
@@ -91,7 +96,7 @@ class Setting(NamedTuple):
 
 
 class Backup(NamedTuple):
-    """What a backup has."""
+    """The contents of a backup."""
 
     log: Copy
     archived: list[RecordedEvent]
@@ -100,7 +105,7 @@ class Backup(NamedTuple):
 
 
 def read_backup(folder: Path) -> Backup:
-    """Raises BrokenBackup, NotReadable, OSError."""
+    """Return a backup. Raises BrokenBackup, NotReadable, OSError."""
     manifest = files.load(folder)
     if manifest is None:
         raise BrokenBackup(f"{folder} holds no backup: there is no {files.MANIFEST}")
@@ -127,7 +132,7 @@ def read_backup(folder: Path) -> Backup:
 
 
 async def read_settings(conn: Connection, stream: str) -> dict[str, Setting]:
-    """The newest settings that CONTROL, or a copy, has. Raises BusError, TimeoutError."""
+    """Return the newest settings in CONTROL or a copy. Raises BusError, TimeoutError."""
     found: dict[str, Setting] = {}
 
     def take(recorded: Recorded) -> None:
@@ -138,7 +143,7 @@ async def read_settings(conn: Connection, stream: str) -> dict[str, Setting]:
 
 
 def take_setting(into: dict[str, Setting], subject: str, data: bytes) -> None:
-    """Keep a setting if it is newer than the one that is known."""
+    """Store a setting if newer than the known one."""
     try:
         setting = Setting(read_control(subject, data).set_at_s, data)
     except UNREADABLE:

@@ -1,8 +1,9 @@
-"""What a new log shall begin with, by what is left of the old one and what clusters hold. Pure.
+"""The start of a new log, from the remains of the old one and the clusters' attempts. Pure.
 
-Of each workload the longest history without a gap counts that the copies of the log give together:
-what is left of the stream, a backup, and the archive. It is joined with the attempts that clusters
-hold, each proven by the receipt that the door signed when it was placed:
+For each workload, the longest history without a gap is used, from all copies of the log together:
+the remaining stream, a backup, and the archive. Then the history is joined with the clusters'
+attempts. Each attempt is proven by the receipt that the agent gateway (door) signed at the
+placement:
 
     history says                 clusters hold                   the new log says
     ended                        anything                        ended: its tombstone
@@ -14,15 +15,15 @@ hold, each proven by the receipt that the door signed when it was placed:
                                                                  the request and is enough
     attempt 2 on a, live         nothing, and a has answered     queued again
     anything                     a is silent                     refused, unless a is named as gone:
-                                                                 the log may have lost that it was
-                                                                 placed there
-    attempt 2 given back         attempt 2 on a                  queued; a ends its pods
-    any                          attempt 3 on a and on b,        cancelled: nobody can tell which
+                                                                 the log may have lost a placement
+                                                                 there
+    attempt 2 evicted            attempt 2 on a                  queued; a ends its pods
+    any                          attempt 3 on a and on b,        cancelled: the right one is unknown
                                  each with its receipt
     anything else                attempt 3 on a, no receipt      as the history says; a ends it
 
-What is placed by way of a hub (Kueue, Karmada) no agent holds: it stays as the history says, and
-the hub's reconciler corrects it by what stands there.
+No agent holds a placement through a hub (Kueue, Karmada). Such a placement stays as in the history,
+and the hub's reconciler corrects it from the hub's objects.
 """
 
 from collections import defaultdict
@@ -49,17 +50,17 @@ from berthmaster.lib.messages.workload import (
 )
 
 BY: Final = "berth recover"
-UNUSED: Final = 1_000_000  # sequences that are left out between the old log and the new one
-UNUSED_NUMBERS: Final = 1_000  # the same of decisions, of one chain
+UNUSED: Final = 1_000_000  # number of skipped sequences between the old log and the new one
+UNUSED_NUMBERS: Final = 1_000  # number of skipped decision numbers of a chain
 Outcome = Literal["claimed", "queued", "cancelled", "lost", "unproven"]
 
 
 class Copy(NamedTuple):
-    """What one copy of the log holds, in the order of its sequences."""
+    """The contents of one copy of the log, in the order of sequences."""
 
     events: Sequence[RecordedEvent] = ()
     decisions: Sequence[tuple[int, Decision]] = ()  # with their sequences
-    last: int = 0  # the highest sequence that it had
+    last: int = 0  # highest sequence of the copy
 
 
 class Held(NamedTuple):
@@ -70,7 +71,7 @@ class Held(NamedTuple):
 
 
 class Line(msgspec.Struct, frozen=True, kw_only=True):
-    """What becomes of one workload that is not simply kept, for the operator."""
+    """The outcome of one workload that is not simply kept, for the operator."""
 
     tenant: str
     id: str
@@ -80,13 +81,13 @@ class Line(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
-    """The new log, and what the operator must know of it."""
+    """The new log, and the information for the operator."""
 
     first: int  # sequence of its first message
     decisions: tuple[Decision, ...]  # the head of each chain
-    carried: tuple[Carried, ...]  # one of each open workload
-    tombstones: tuple[WorkloadEvent, ...]  # endings
-    histories: tuple[ArchivedStory, ...]  # that the archive does not have yet
+    carried: tuple[Carried, ...]  # one per open workload
+    tombstones: tuple[WorkloadEvent, ...]  # ends
+    histories: tuple[ArchivedStory, ...]  # histories missing in the archive
     lines: tuple[Line, ...]
     silent: tuple[str, ...]  # clusters that neither answered nor are named
 
@@ -104,10 +105,10 @@ def plan(
 ) -> Plan:
     """Plan the new log.
 
-    ``copies``: what is left of the stream, then backups, the newest first. ``answered``: clusters
-    that have reported all that they hold. ``asked``: all clusters that are known; the log may have
-    lost what was placed there. ``without``: clusters that an operator names as gone. ``seen``: the
-    highest sequence that anything else remembers.
+    ``copies``: the remaining stream, then backups, the newest first. ``answered``: clusters that
+    have reported all attempts. ``asked``: all known clusters, where the log may have lost
+    placements. ``without``: clusters that an operator names as gone. ``seen``: the highest sequence
+    in any other record.
     """
     by_name: dict[Key, list[Held]] = defaultdict(list)
     for one in held:
@@ -173,7 +174,7 @@ def _highest(
     held: Mapping[Key, Sequence[Held]],
     seen: int,
 ) -> int:
-    """The highest sequence of the old log that anything remembers."""
+    """Return the highest known sequence of the old log."""
     receipts = (one.attempt.receipt for many in held.values() for one in many)
     return max(
         seen,
@@ -189,7 +190,7 @@ def _highest(
 def _histories(
     copies: Sequence[Copy], archived: Sequence[RecordedEvent]
 ) -> dict[Key, list[list[RecordedEvent]]]:
-    """Of each workload what each copy has of it; the archive counts as the last copy."""
+    """Return each copy's events of each workload; the archive counts as the last copy."""
     found: dict[Key, list[list[RecordedEvent]]] = {}
     sources = [*(copy.events for copy in copies), archived]
     for number, events in enumerate(sources):
@@ -201,7 +202,7 @@ def _histories(
 
 
 class _History(NamedTuple):
-    """A workload as its events add up, and those events."""
+    """A folded workload and its events."""
 
     workload: Workload
     events: list[RecordedEvent]
@@ -209,24 +210,24 @@ class _History(NamedTuple):
 
     @property
     def reach(self) -> tuple[bool, int, int, float]:
-        """The further, the greater."""
+        """Return a sort key: a longer history is greater."""
         newest_s = max((one.stored_at_s for one in self.events), default=0.0)
         return self.workload.ended, self.workload.attempt, len(self.events), newest_s
 
 
 def _longest(tenant: str, workload_id: str, sources: Sequence[Sequence[RecordedEvent]]) -> _History:
-    """The longest unbroken history that the copies give together, folded.
+    """Return the longest unbroken history of all copies together, folded.
 
-    A log that lost its end and grew again has other events under sequences that a backup has, too.
-    So they are joined twice, the one that is left first and the backup first, and what leads
-    further counts.
+    A log that lost its end and grew again has other events under sequences of the backup. So the
+    copies are joined twice, with the remaining stream first and the backup first. The longer
+    history is used.
     """
     both = [_fold(tenant, workload_id, _together(each)) for each in (sources, sources[::-1])]
     return max(both, key=lambda history: history.reach)
 
 
 def _together(sources: Sequence[Sequence[RecordedEvent]]) -> list[RecordedEvent]:
-    """One event a sequence: that of the first source that has one."""
+    """Return one event per sequence, from the first source that has one."""
     by_sequence: dict[int, RecordedEvent] = {}
     for events in sources:
         for one in events:
@@ -235,7 +236,8 @@ def _together(sources: Sequence[Sequence[RecordedEvent]]) -> list[RecordedEvent]
 
 
 def _fold(tenant: str, workload_id: str, events: Sequence[RecordedEvent]) -> _History:
-    """Up to the first gap; but an ending behind it counts, since nothing can follow it."""
+    """Fold up to the first gap, and apply an end after the gap, because nothing can follow an
+    end."""
     workload = Workload(tenant=tenant, id=workload_id)
     kept: list[RecordedEvent] = []
     ending: WorkloadEvent | None = None
@@ -262,7 +264,7 @@ def _fold(tenant: str, workload_id: str, events: Sequence[RecordedEvent]) -> _Hi
 
 
 def _begin_with(workload: Workload, placed: Placed) -> None:
-    """Its submission is lost, but a placement carries the request."""
+    """Begin with a placement, which carries the request of the lost submission."""
     workload.state = State.QUEUED
     workload.request = placed.request
     workload.digest = request_digest(placed.request)
@@ -274,12 +276,11 @@ def _begin_with(workload: Workload, placed: Placed) -> None:
     workload.sequence = placed.after
 
 
-# What clusters hold
+# Attempts of clusters
 
 
 class _Joined(NamedTuple):
-    """A workload as the new log shall have it. ``silent``: the cluster that has not said whether
-    it holds it; "" = none is missing."""
+    """A workload for the new log. ``silent``: the cluster without an answer about it; "" = none."""
 
     workload: Workload
     line: Line | None = None
@@ -327,7 +328,7 @@ def _join(
 
 
 def _sorted_out(workload: Workload, held: Sequence[Held]) -> tuple[list[Held], list[Line]]:
-    """What says something of this workload; and what nothing proves, for the operator."""
+    """Return the proven attempts of this workload, and the unproven ones for the operator."""
     proven: list[Held] = []
     unproven: list[Line] = []
     for one in held:
@@ -335,7 +336,7 @@ def _sorted_out(workload: Workload, held: Sequence[Held]) -> tuple[list[Held], l
             if _is_of_this(workload, one.attempt.receipt):
                 proven.append(one)
         elif workload.live and _names(one) == (workload.cluster, workload.attempt):
-            proven.append(one)  # the history itself does
+            proven.append(one)  # the history proves it
         else:
             why = f"no receipt proves attempt {one.attempt.attempt}: {one.cluster} ends it"
             line = Line(
@@ -354,8 +355,11 @@ def _names(one: Held) -> tuple[str, int]:
 
 
 def _is_of_this(workload: Workload, receipt: PlacementReceipt) -> bool:
-    """What ended before the attempt was placed was another job of the same id; of what ended since,
-    the cluster ends what it still holds."""
+    """Return whether the receipt belongs to this workload, not to another job with the same id.
+
+    A job that ended before the placement was another job. A job that ended later is this one, and
+    the cluster ends its attempt.
+    """
     if workload.ended:
         return receipt.submitted_at_s > workload.changed_at_s
     if workload.request is None or receipt.digest == workload.digest:
@@ -364,12 +368,12 @@ def _is_of_this(workload: Workload, receipt: PlacementReceipt) -> bool:
 
 
 def _is_asked(workload: Workload) -> bool:
-    """Whether an executor holds it, who answers for it."""
+    """Return whether an executor holds the workload and answers for it."""
     return workload.cell != HUB_CELL and workload.target.via != "hub"
 
 
 def _claim_by_receipt(workload: Workload, holder: Held, receipt: PlacementReceipt) -> _Joined:
-    """The history lacks the placement, or all of it: the receipt says what it was."""
+    """Claim by the receipt, because the history lacks the placement or everything."""
     is_same = workload.request is not None and workload.digest == receipt.digest
     known = (
         workload
@@ -396,7 +400,7 @@ def _claim_by_receipt(workload: Workload, holder: Held, receipt: PlacementReceip
 
 
 def _hold_pods(workload: Workload, holder: Held) -> None:
-    """A job that grew has more pods than its placement: nobody else may get their GPUs."""
+    """Hold all pods of a grown job, so that no other job gets their GPUs."""
     if holder.attempt.pods:
         set_pods(workload, together(workload.pods, holder.attempt.pods))
 
@@ -438,8 +442,10 @@ _OF_RECEIPT: Final = tuple(
 def _heads(
     copies: Sequence[Copy], held: Mapping[Key, Sequence[Held]], now_s: float
 ) -> Iterator[Decision]:
-    """The first decision of each chain in the new log: it orders nothing, and its number is above
-    all that were used."""
+    """Yield the first decision of each chain in the new log.
+
+    The decision places nothing, and its number is above all used ones.
+    """
     newest: dict[str, Decision] = {}
     for copy in copies:
         for _, decision in copy.decisions:

@@ -1,9 +1,9 @@
-"""Asks every cluster what it holds.
+"""Asks every cluster for its attempts.
 
-`berth recover` draws an inquiry, which the door passes on to a cluster's executor. That reports by
-the verb ``holdings``, and the door passes on what each receipt proves. A cluster has answered when
-all pages of one listing are there. Nothing of this is stored: what is lost on its way is asked for
-again.
+`berth recover` creates an inquiry, which the agent gateway (door) forwards to each cluster's
+executor. The executor reports by the verb ``holdings``, and the gateway forwards the attempts
+proven by receipts. A cluster has answered when all pages of one listing have arrived. Nothing is
+stored: lost messages are requested again.
 """
 
 import asyncio
@@ -20,7 +20,7 @@ from berthmaster.lib.nats.connection import Connection
 from berthmaster.lib.nats.errors import BusError
 
 ASK_EVERY_S: Final = 2.0
-MAX_HELD: Final = 200_000  # attempts and pages of all clusters, some 400 MB
+MAX_HELD: Final = 200_000  # attempts and pages of all clusters, about 400 MB
 
 
 class TooMuchHeld(BusError):
@@ -28,29 +28,28 @@ class TooMuchHeld(BusError):
 
 
 class Answers(NamedTuple):
-    """What clusters hold, and which of them have said all of it."""
+    """The attempts of clusters, and the clusters that reported all of them."""
 
     held: Sequence[Held]
     answered: Set[str]
 
 
 class Collector:
-    """Puts the pages of one inquiry together. Pure."""
+    """Joins the pages of one inquiry. Pure."""
 
     def __init__(self, inquiry: str, most: int = MAX_HELD) -> None:
         self.inquiry = inquiry
         self.answered: set[str] = set()
-        self.too_much = ""  # why no more is taken; "" = it is
+        self.too_much = ""  # why the collector stops; "" = it continues
         self._most = most
-        self._pages: dict[tuple[str, str], set[int]] = {}  # cluster, listing -> those that came
-        self._ends: dict[tuple[str, str], int] = {}  # the last page of a listing
+        self._pages: dict[tuple[str, str], set[int]] = {}  # (cluster, listing) -> arrived pages
+        self._ends: dict[tuple[str, str], int] = {}  # (cluster, listing) -> last page
         self._held: dict[tuple[str, str, str, int], ProvenAttempt] = {}
         self._sizes: Counter[str] = Counter()  # attempts and pages by cluster
 
     @property
     def held(self) -> list[Held]:
-        """What came, each attempt of a cluster once. Also of listings that are not complete: what a
-        cluster has named it holds."""
+        """Return the attempts, each once per cluster, also from incomplete listings."""
         return [Held(cluster, one) for (cluster, *_), one in self._held.items()]
 
     def take(self, page: HeldPage) -> None:
@@ -77,8 +76,10 @@ class Collector:
 
 
 async def ask(conn: Connection, clusters: Set[str], *, limit_s: float) -> Answers:
-    """Ask these clusters until each has answered, or the time is over. Answers of others count,
-    too. Raises BusError, such as TooMuchHeld."""
+    """Ask these clusters until each has answered, or the time is over.
+
+    Answers of other clusters count too. Raises BusError, such as TooMuchHeld.
+    """
     collector = Collector(secrets.token_hex(16))
     changed = asyncio.Event()
 

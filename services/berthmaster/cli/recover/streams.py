@@ -1,8 +1,8 @@
-"""Puts a new stream in the place of an old one, which is kept under another name.
+"""Replaces a stream by a new one, and keeps the old one under another name.
 
-Each step can be cut short and done again. The old stream is copied by a mirror, which becomes a
-stream of its own once it has all. Until the new one is complete, its metadata says that it is being
-built: services wait, and a second run deletes it and goes on from the copy.
+Each step can be interrupted and repeated. A mirror copies the old stream, and becomes a normal
+stream once complete. Until the new stream is complete, its metadata marks it as unfinished:
+services wait, and a second run deletes it and continues from the copy.
 """
 
 import asyncio
@@ -26,34 +26,35 @@ from berthmaster.lib.nats.streams import (
 )
 
 COPY_LIMIT_S: Final = 3600.0
-STILL_S: Final = 5.0  # without a new message, after which the stream itself is asked for one
-SETTLE_S: Final = 30.0  # several servers agree on what is new in their time
+STILL_S: Final = 5.0  # seconds without a new message, after which the stream is queried for one
+SETTLE_S: Final = 30.0  # seconds for several servers to agree on a change
 LOOK_S: Final = 0.1
 LAST_SEQUENCE: Final = "Nats-Expected-Last-Sequence"
 
 
 class NotProved(Exception):
-    """The stream that was made is not what was to be made; the text says what differs."""
+    """The new stream differs from the planned one. The text names the difference."""
 
 
 class NotCopied(Exception):
-    """The old stream could not be copied in time; the text says how far it came."""
+    """The old stream could not be copied in time. The text has the progress."""
 
 
 def old_name(stream: str, incarnation: str) -> str:
-    """Under which name an old stream is kept."""
+    """Return the new name of an old stream."""
     return f"{stream}-OLD-{re.sub('[^A-Za-z0-9]', '', incarnation)[:40]}"
 
 
 async def keep_old(conn: Connection, stream: str) -> str:
-    """Copy a stream to the name of its incarnation; that name. Raises NotCopied, BusError."""
+    """Copy a stream to the name of its incarnation; return that name. Raises NotCopied,
+    BusError."""
     live = await find_stream(conn, stream)
     if live is None:
         raise ValueError(f"there is no stream {stream}")
     name = old_name(stream, live.making)
     copy = await find_stream(conn, name)
     if copy is not None and copy.config.get("mirror") is None:
-        return name  # an earlier run has come so far
+        return name  # an earlier run has completed the copy
     if copy is None:
         config = {
             "name": name,
@@ -72,8 +73,11 @@ async def keep_old(conn: Connection, stream: str) -> str:
 
 
 async def _copied(conn: Connection, stream: str, name: str, last: int) -> StreamInfo:
-    """Wait until the mirror has all that can be read up to a sequence. How many messages the server
-    counts tells nothing: it counts damaged ones, too. Raises NotCopied, BusError."""
+    """Wait until the mirror has every readable message up to a sequence.
+
+    The server's message count is useless here, because it includes damaged messages. Raises
+    NotCopied, BusError.
+    """
     loop = asyncio.get_running_loop()
     deadline = loop.time() + COPY_LIMIT_S
     have, look_s = -1, 0.0
@@ -100,12 +104,14 @@ async def replace(
     messages: Sequence[tuple[str, bytes]],
     first: int,
 ) -> None:
-    """Delete the stream, and make it with these messages, subject and content, from sequence
-    ``first`` on. Raises NotProved, BusError, TimeoutError."""
+    """Delete the stream, and create it with these messages (subject, content) from ``first`` on.
+
+    Raises NotProved, BusError, TimeoutError.
+    """
     if await find_stream(conn, stream) is not None:
         await conn.api(f"STREAM.DELETE.{stream}", timeout_s=SETTLE_S)
     unfinished = config["metadata"] | {RECOVERING: "yes", BUILDING: "yes"}
-    # Nobody hears of a message that a second run may delete.
+    # Do not republish a message that a second run may delete.
     made = {k: v for k, v in config.items() if k != "republish"}
     made |= {"metadata": unfinished, "first_seq": first}
     await conn.api(f"STREAM.CREATE.{stream}", made, timeout_s=SETTLE_S)
@@ -114,7 +120,7 @@ async def replace(
         await conn.store(subject, data, timeout_s=SETTLE_S, headers=headers)
     await _prove(conn, stream, messages, first)
     for durable in DURABLES:
-        if durable.stream == stream:  # its consumers went with the old stream
+        if durable.stream == stream:  # its consumers were deleted with the old stream
             await ensure_durable(conn, durable)
     whole = config | {"first_seq": first}
     await conn.api(f"STREAM.UPDATE.{stream}", whole, timeout_s=SETTLE_S)
@@ -123,8 +129,10 @@ async def replace(
 async def _prove(
     conn: Connection, stream: str, messages: Sequence[tuple[str, bytes]], first: int
 ) -> None:
-    """Read the stream again; several servers may need a moment to have all of it. Raises
-    NotProved, BusError, TimeoutError."""
+    """Read the stream again and compare; several servers may need a moment.
+
+    Raises NotProved, BusError, TimeoutError.
+    """
     wanted = [(subject, number, data) for number, (subject, data) in enumerate(messages, first)]
     end = first + len(messages) - 1
     deadline = asyncio.get_running_loop().time() + SETTLE_S

@@ -1,7 +1,7 @@
-"""`berth report`: what ended jobs used, by whom, on what, and what it cost; and how figures went.
+"""`berth report`: the usage and cost of ended jobs, and the trends of usage metrics.
 
-The numbers are the usage service's. A period is a day, a month, or from one moment to another; all
-in UTC, since that is how sums are kept.
+The usage service provides the numbers. A period is a day, a month, or between two times, all in
+UTC, the time zone of the sums.
 """
 
 import csv
@@ -33,11 +33,11 @@ RIGHT: Final = "2026-11, 2026-11-24, 2026-11-24T13:30, or 7d, 12h, 4w ago"
 
 
 class WrongMoment(ValueError):
-    """It is no moment; the text says what is one."""
+    """Invalid time. The text shows a valid one."""
 
 
 def moment(text: str, now_s: float) -> float:
-    """Seconds since 1970 of what a person writes. Raises WrongMoment."""
+    """Return seconds since 1970 of a user's text. Raises WrongMoment."""
     if text == "now":
         return now_s
     from berthmaster.cli.values import WrongInput, parse_duration_s
@@ -56,7 +56,7 @@ def moment(text: str, now_s: float) -> float:
 
 
 def whole(text: str) -> tuple[float, float]:
-    """From when to when a day or a month is. Raises WrongMoment."""
+    """Return start and end of a day or a month. Raises WrongMoment."""
     for form in ("%Y-%m-%d", "%Y-%m"):
         try:
             begin = datetime.strptime(text, form).replace(tzinfo=UTC)
@@ -70,7 +70,7 @@ def whole(text: str) -> tuple[float, float]:
     raise WrongMoment(f"{text!r} is not right, expected 2026-11 or 2026-11-24")
 
 
-# What every kind of report takes.
+# Flags of every report.
 _flags = option_group(
     click.option("--since", default="30d", metavar="WHEN", help=f"Start of the period: {RIGHT}."),
     click.option("--until", default="now", metavar="WHEN", help="End of the period, excluded."),
@@ -235,7 +235,7 @@ async def _show(session: Session, kind: ReportKind, flags: dict[str, Any]) -> No
 
 
 def _of_all(session: Session, mine: bool) -> bool:
-    """A tenant's credentials may ask for its own alone."""
+    """Return whether to request all tenants' usage; a tenant may only request its own."""
     return not (mine or session.target.is_tenant)
 
 
@@ -256,11 +256,11 @@ def _moment(flag: str, text: str, now_s: float) -> float:
         usage(f"{flag}: {error}")
 
 
-# Whatever begins so is a formula to a spreadsheet, and names come from anybody.
+# A spreadsheet reads a text with these beginnings as a formula, and any user may choose names.
 
 
 def in_csv(reply: "UsageReport") -> str:
-    """The rows or jobs as CSV: a name a column, nothing where nothing is known."""
+    """Return the rows or jobs as CSV: one column per name, empty for unknown values."""
     found: list[Any] = [*reply.rows, *reply.jobs]
     names = _columns(reply)
     text = io.StringIO()
@@ -272,7 +272,7 @@ def in_csv(reply: "UsageReport") -> str:
 
 
 def _keys(reply: "UsageReport") -> list[str]:
-    """What tells one row from another."""
+    """Return the columns that identify a row."""
     if reply.kind == "job":
         return ["tenant", "id"]
     return ["period" if name in ("day", "month") else name for name in reply.group]

@@ -1,4 +1,4 @@
-"""Reports of what was used, as tables; trends as rows of bars."""
+"""Usage reports as tables; trends as rows of bars."""
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
@@ -52,7 +52,7 @@ DAYS: Final = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
 
 
 def _summary(told: JobsReport) -> list[RenderableType]:
-    """What jobs took, how long they waited, and why some failed."""
+    """Return run times, waits, and reasons of failures."""
     capped = ", the newest only" if told.capped else ""
     parts: list[RenderableType] = [
         safe(
@@ -74,7 +74,7 @@ def _summary(told: JobsReport) -> list[RenderableType]:
 
 
 def _load(told: LoadReport) -> list[RenderableType]:
-    """Jobs by hour and weekday, and the hours to come."""
+    """Return jobs by hour and weekday, and the next hours."""
     parts: list[RenderableType] = []
     if told.calm_at_s is not None:
         parts += [safe(f"Calmest three hours: from {moment(told.calm_at_s)}.", style="bold")]
@@ -204,7 +204,7 @@ def _attempts(each: Sequence[AttemptUsage]) -> RenderableType:
 
 
 def trends(reply: Trends, *, ascii_only: bool = False) -> RenderableType:
-    """A row a figure: its lowest, its newest, its highest, and how it went."""
+    """Return a row per metric: minimum, newest, maximum, and the course."""
     head = safe(
         f"{moment(reply.since_s)} to {moment(reply.until_s)}, a point {duration(reply.step_s)}",
         style="bold",
@@ -230,7 +230,7 @@ def trends(reply: Trends, *, ascii_only: bool = False) -> RenderableType:
 
 
 def _course(trend: Trend, ascii_only: bool) -> str:
-    """One character for each point, or for several, so that a row is at most 32 wide."""
+    """Return one character per point, or per several points, at most 32 characters."""
     scale = _ASCII_LEVELS if ascii_only else _LEVELS
     step = -(-len(trend.means) // 32)
     most = max((value for value in trend.means if value is not None), default=0.0)
@@ -245,7 +245,7 @@ def _course(trend: Trend, ascii_only: bool) -> str:
 
 
 def _short(at_s: float) -> str:
-    """A moment of this year or the last, to the minute."""
+    """Return a time to the minute, without the year."""
     return datetime.fromtimestamp(at_s, UTC).strftime("%m-%d %H:%M")
 
 
@@ -262,7 +262,7 @@ def _cost(value: float | None) -> str:
 
 
 def sharing(rows: Sequence[SharingRow]) -> RenderableType:
-    """One job a line: what it was granted, and what was measured."""
+    """Return one line per job: granted and measured use."""
     if not rows:
         return safe("No running job has a fraction of a GPU.")
     table = plain_table("JOB", "CLUSTER", "GPU MILLI", "GRANTED", "MIB", "GRANTED", "EXCEEDS")

@@ -13,7 +13,8 @@ AT_ONCE: Final = 16  # requests
 
 
 class SharingRow(msgspec.Struct, frozen=True, kw_only=True):
-    """One running job. Amounts are sums over its fractions; null = not limited, or not measured."""
+    """One running job. Quantities are sums over its fractions; null = not limited, or not
+    measured."""
 
     id: str
     cluster: str
@@ -26,7 +27,7 @@ class SharingRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def rows(berth: Client, limit: int) -> list[SharingRow]:
-    """Read the tenant's running jobs, and of those with fractions what was measured last."""
+    """Read the tenant's running jobs, and the last samples of those with fractions."""
     listed = await berth.list(states=("running",), limit=limit)
     free = asyncio.Semaphore(AT_ONCE)
 

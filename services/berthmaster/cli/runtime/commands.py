@@ -106,7 +106,7 @@ async def runtime_remove(session: Session, name: str) -> None:
 
 
 def read_runtimes(data: bytes, where: str) -> list[RuntimeSetting]:
-    """All runtimes of a file, each checked as the gateway does. Raises WrongInput."""
+    """Return all runtimes of a file, each validated as in the gateway. Raises WrongInput."""
     return read_named(data, where, "runtime", runtime_setting, lambda setting: setting.runtime)
 
 

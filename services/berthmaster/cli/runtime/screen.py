@@ -1,4 +1,4 @@
-"""Runtimes as people see them."""
+"""Runtimes on the screen."""
 
 from collections.abc import Sequence
 
@@ -9,7 +9,7 @@ from berthmaster.lib.messages.runtimes import RuntimeParameter, RuntimeSetting
 
 
 def table(settings: Sequence[RuntimeSetting]) -> RenderableType:
-    """One a row, with its parameters and their defaults."""
+    """Return one row per runtime, with its parameters and their defaults."""
     shown = plain_table("RUNTIME", "VERSION", "QUEUES", "CLUSTERS", "PARAMETERS", "WHAT")
     for one in settings:
         parameters = [_parameter(name, each) for name, each in one.parameters.items()]

@@ -1,7 +1,7 @@
-"""`berth tenant add | renew | remove | list`: which tenants may connect to this bus.
+"""`berth tenant add | renew | remove | list`: the tenants that may connect to this bus.
 
-A tenant has an account of its own and one file of credentials, which is for that tenant's people
-and programs. A running server hears of it at once.
+A tenant has its own account and one credentials file, for its users and programs. A running server
+learns of a change at once.
 """
 
 from pathlib import Path
@@ -40,7 +40,7 @@ class TenantKey(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Signed(msgspec.Struct, frozen=True, kw_only=True):
-    """What was made, without a secret."""
+    """The result of signing, without a secret."""
 
     tenant: str
     file: str

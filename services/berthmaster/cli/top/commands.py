@@ -1,4 +1,4 @@
-"""`berth top`: clusters, the nodes of one, jobs or queues, in a table that refreshes.
+"""`berth top`: clusters, the nodes of one, jobs or queues, in a refreshing table.
 
 On a terminal the table stays in place. Elsewhere it is written again after each interval, and with
 --once or -o one time.
@@ -31,11 +31,11 @@ if TYPE_CHECKING:
 
 CONTROL_INTERVAL_S: Final = 2.0
 JOBS_INTERVAL_S: Final = 2.0
-FIRST_LIMIT_S: Final = 12.0  # a resolver reports every five seconds
+FIRST_LIMIT_S: Final = 12.0  # seconds; a resolver reports every five seconds
 TELEMETRY_ROUND_S: Final = 1.2
 OLD_FIGURES_S: Final = 3 * FIGURES_S
 MAX_JOBS: Final = 1_000
-MAX_REQUESTS: Final = 64  # figures requested at once
+MAX_REQUESTS: Final = 64  # requests for usage metrics at once
 OPEN: Final = ("queued", "placed", "claimed", "admitted", "running")
 
 
@@ -116,14 +116,14 @@ async def top(
 
 
 class _Table:
-    """The table of one kind of rows, written once or again and again."""
+    """The table of one kind of rows, written once or repeatedly."""
 
     def __init__(
         self, session: Session, watching: "_Watching", column: int | None, *, reverse: bool
     ) -> None:
         self._out = session.out
         self._watching = watching
-        self._column = column  # None = as they come
+        self._column = column  # None = unsorted
         self._reverse = reverse
 
     def write(self, form: Form | None) -> None:
@@ -157,7 +157,7 @@ class _Table:
         self._out.screen(document, lambda: self._picture(rows, document))
 
     def _now(self) -> tuple[list[Any], Any]:
-        """Return the rows in their order, and the document of JSON that holds them."""
+        """Return the rows in order, and the JSON document of them."""
         watching = self._watching
         rows = watching.rows()
         if self._column is not None:
@@ -183,10 +183,10 @@ class _Table:
 
 
 class _Watching:
-    """What is known of the rows of one kind, kept up to date."""
+    """The known rows of one kind, kept up to date."""
 
     def __init__(self, berth: "Client", kind: Kind, cluster: str, *, sees_all: bool) -> None:
-        """``cluster``: of the nodes. ``sees_all``: figures of all tenants, not of one alone."""
+        """``cluster``: of the nodes. ``sees_all``: usage metrics of all tenants, not of one."""
         self.berth = berth
         self.kind = kind
         self._cluster = cluster
@@ -200,7 +200,7 @@ class _Watching:
         self._requested: set[tuple[str, str]] = set()
 
     def work(self, cell: str) -> Iterator[Any]:
-        """Yield the coroutines that have to run for these rows."""
+        """Yield the coroutines that must run for these rows."""
         match self.kind:
             case "jobs":
                 yield self._list_jobs()
@@ -227,7 +227,7 @@ class _Watching:
                 return list(job_rows(self._views, self._recent_figures(), self.berth.now()))
 
     def _recent_figures(self) -> dict[tuple[str, str], JobFigures]:
-        """Return figures without those of jobs of which none came for OLD_FIGURES_S."""
+        """Return the usage metrics without those older than OLD_FIGURES_S."""
         since_s = asyncio.get_running_loop().time() - OLD_FIGURES_S
         return {
             name: one for name, one in self._figures.items() if self._received_s[name] > since_s
@@ -240,7 +240,7 @@ class _Watching:
                 self.known.set()
 
     async def _follow(self, nodes: bool, cluster: str | None) -> None:
-        self._fleet.set_control(await self.berth.control())  # cordons are in the first table
+        self._fleet.set_control(await self.berth.control())  # so that the first table has cordons
         facts = self.berth.facts(nodes=nodes, cluster=cluster, caught_up=self.known.set)
         async with aclosing(facts) as source:
             async for seen in source:
@@ -266,7 +266,7 @@ class _Watching:
             await asyncio.sleep(JOBS_INTERVAL_S)
 
     async def _request_figures(self) -> None:
-        """Request the figures of running jobs that published none yet, which may take 30 s."""
+        """Request usage metrics of running jobs without any, which may take 30 s."""
         names = [(view.tenant, view.id) for view in self._views if view.state == "running"]
         new = [name for name in names if name not in self._figures and name not in self._requested]
         new = new[:MAX_REQUESTS]
@@ -276,7 +276,7 @@ class _Watching:
         )
         for reply in found:
             if isinstance(reply, BaseException):
-                continue  # it ended meanwhile, or the gateway has much to do
+                continue  # the job ended meanwhile, or the gateway is busy
             for figures in reply.figures:
                 self._take(figures)
 

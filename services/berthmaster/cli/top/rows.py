@@ -1,6 +1,6 @@
-"""The rows of `berth top`: what they are made of, and how they are sorted. Pure.
+"""The rows of `berth top`: their sources, and their order. Pure.
 
-A value that is not known goes last, whichever way the rows are sorted.
+An unknown value is last in either direction.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -17,7 +17,7 @@ Kind = Literal["clusters", "nodes", "jobs", "queues"]
 
 
 class JobRow(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One job as `berth top --jobs` shows it. None is "not known", never zero."""
+    """One job in `berth top --jobs`. None is "not known", never zero."""
 
     tenant: str
     id: str
@@ -26,23 +26,23 @@ class JobRow(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     priority: int = 0
     cluster: str = ""
     gpus: float = 0.0  # requested; of an unmanaged job, allocated
-    age_s: float | None = None  # since its submission
+    age_s: float | None = None  # seconds since its submission
     utilization_percent: float | None = None  # mean of its GPUs over half a minute
-    utilization_max_percent: float | None = None  # the busiest of them
-    sm_active_percent: float | None = None  # how many of their SMs had work
+    utilization_max_percent: float | None = None  # the busiest of its GPUs
+    sm_active_percent: float | None = None  # fraction of SMs with work, in percent
     memory_used_mib: int | None = None
     memory_total_mib: int | None = None
     power_w: float | None = None
-    idle_s: float | None = None  # since when none of its GPUs did anything; None = busy
-    step: int | None = None  # as the job last reported
+    idle_s: float | None = None  # seconds without work on any of its GPUs; None = busy
+    step: int | None = None  # from the job's last report
     loss: float | None = None
-    left_s: float | None = None  # until it ends, as it last reported
+    left_s: float | None = None  # seconds until its end, from its last report
 
 
 def job_rows(
     views: Sequence[WorkloadView], figures: Mapping[tuple[str, str], JobFigures], now_s: float
 ) -> list[JobRow]:
-    """Return a row for each listed job, and for each job of which only GPU figures are known."""
+    """Return a row per listed job, and per job with GPU usage metrics only."""
     rows = []
     listed = set()
     for view in views:
@@ -107,7 +107,7 @@ def _with(row: JobRow, report: JobFigures | None) -> JobRow:
 
 
 class Column(NamedTuple):
-    """One column: how rows are ordered by it; biggest first where that is what one looks for."""
+    """A column, with its sort key; largest first where users look for large values."""
 
     title: str
     value: Callable[[Any], Any]
@@ -171,13 +171,13 @@ def name_of(row: object) -> tuple[str, ...]:
 
 
 def column_named(kind: Kind, title: str) -> int | None:
-    """Which column has this title, in whatever case."""
+    """Return the index of a column by its title, in any case."""
     titles = [column.title for column in COLUMNS[kind]]
     return titles.index(title.upper()) if title.upper() in titles else None
 
 
 def in_order(kind: Kind, rows: Sequence[Any], column: int, *, reverse: bool) -> list[Any]:
-    """The rows, sorted; what is not known last."""
+    """Return the sorted rows, with unknown values last."""
     by = COLUMNS[kind][column]
     known = [row for row in rows if by.value(row) is not None]
     unknown = [row for row in rows if by.value(row) is None]

@@ -14,12 +14,12 @@ from berthmaster.lib.messages.quality import QualityReport
 
 WORDS: Final = ("JOB", "STATE", "CLUSTER")
 NUMBERS: Final = ("GPUS", "UTIL", "MEM", "IDLE", "STEP", "LEFT", "AGE")
-# The most characters of a name, so that all columns fit in 80.
+# Maximum characters of a name, so that all columns fit in 80.
 NAMES: Final = {"CLUSTER": 8, "JOB": 14}
 
 
 def jobs(rows: Sequence[JobRow], *, wide: bool = False) -> RenderableType:
-    """Return one line a job. ``wide``: whole names, and how many SMs had work."""
+    """Return one line per job. ``wide``: whole names, and the fraction of SMs with work."""
     if not rows:
         return safe("No job is open, and no GPU is told of.")
     numbers = (*NUMBERS, *("SM",) * wide)
@@ -65,7 +65,7 @@ SHOWN = 20
 
 
 def quality(report: QualityReport) -> RenderableType:
-    """One report: the whole, then the queues."""
+    """Return one report: the total, then the queues."""
     deciding = f", {report.decide_ms:.2g} ms each" if report.decide_ms is not None else ""
     at = f"{amounts.clock(report.observed_at_s)[:8]} {amounts.zone(report.observed_at_s)}"
     lines: list[RenderableType] = [

@@ -1,1 +1,1 @@
-"""`berth tour`: Jobs on a hub that show how the cluster is chosen."""
+"""`berth tour`: Jobs on a hub that show the choice of clusters."""

@@ -1,15 +1,15 @@
-"""`berth tour`: what choosing clusters means, shown on a hub and workers that are real.
+"""`berth tour`: the choice of clusters, shown on a real hub and real workers.
 
-Two stories, each with Jobs of its own on the hub, which are deleted at the end, whatever happens:
+Two tours, each with its own Jobs on the hub. The Jobs are deleted at the end, whatever happens:
 
-- ``gpus``: job after job goes to the cluster that has most free GPUs at that moment, which changes
-  as the jobs before it take theirs;
-- ``labels``: all jobs go to clusters with a label, such as accelerator=nvidia-tesla-t4. For as long
-  as it takes, the LocalQueue carries the annotation that says so.
+- ``gpus``: each job goes to the cluster with most free GPUs at that time, and each job changes the
+  free GPUs;
+- ``labels``: all jobs go to clusters with a label, such as accelerator=nvidia-tesla-t4. Meanwhile
+  the LocalQueue carries the annotation that requires the label.
 
-Without `--hub` the hub is that of the lab that runs on this machine (`berth lab`). Another hub
-needs mode dispatch (`berth doctor --mode dispatch`) and the service that nominates: a `berth up
---mode dispatch` or a hub's pod.
+Without `--hub` the hub is that of the lab on this machine (`berth lab`). Another hub needs mode
+dispatch (`berth doctor --mode dispatch`) and the service that nominates: a `berth up --mode
+dispatch` or a hub's pod.
 """
 
 import asyncio
@@ -47,7 +47,7 @@ SELECTOR: Final = "berthmaster.io/cluster-selector"
 QUEUE_LABEL: Final = "kueue.x-k8s.io/queue-name"
 MULTIKUEUE: Final = "kueue.x-k8s.io/multikueue"
 CLUSTER_LIMIT_S: Final = 60.0
-SEEN_LIMIT_S: Final = 90.0  # until a job that was placed shows in what the fleet reports as free
+SEEN_LIMIT_S: Final = 90.0  # seconds until the fleet's free GPUs reflect a placed job
 POLL_S: Final = 0.25
 IMAGE: Final = "busybox"
 
@@ -55,7 +55,7 @@ IMAGE: Final = "busybox"
 class Sent(msgspec.Struct, frozen=True, kw_only=True):
     job: str
     cluster: str
-    free_gpus: dict[str, float]  # of every cluster, when it was submitted
+    free_gpus: dict[str, float]  # free GPUs of every cluster at the submission
     right: bool
 
 
@@ -66,19 +66,19 @@ class TourReport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def goes_to_most_free(cluster: str, free: dict[str, float]) -> bool:
-    """Whether a cluster had as many free GPUs as any other."""
+    """Return whether a cluster had the most free GPUs."""
     return bool(free) and free.get(cluster, -1.0) >= max(free.values())
 
 
 def has_labels(labels: dict[str, str], wanted: dict[str, str]) -> bool:
-    """Whether a cluster has all that were asked for."""
+    """Return whether a cluster has all requested labels."""
     return wanted.items() <= labels.items()
 
 
 def job_of(
     name: str, namespace: str, queue: str, gpus: int, annotations: dict[str, str]
 ) -> dict[str, Any]:
-    """A Job for MultiKueue that only sleeps."""
+    """Return a Job for MultiKueue that only sleeps."""
     amounts = {"cpu": "100m", NVIDIA: str(gpus)}
     container = {
         "name": "main",
@@ -201,7 +201,7 @@ async def labels(
 
 
 class _Ground(NamedTuple):
-    """Where a tour runs."""
+    """The cluster and settings of a tour."""
 
     session: Session
     hub: str
@@ -217,7 +217,7 @@ def _ground(
     local_queue: str | None,
     annotations: tuple[str, ...],
 ) -> _Ground:
-    """Return the hub that the flags name, or the lab of this machine with its own bus."""
+    """Return the hub of the flags, or the lab of this machine with its own bus."""
     if hub is not None:
         if not namespace or not local_queue:
             usage("--hub needs --namespace and --local-queue")
@@ -276,7 +276,7 @@ async def _free(berth: Client) -> dict[str, float]:
 
 
 async def _labels(berth: Client) -> dict[str, dict[str, str]]:
-    """Of every cluster; where its own profile and the hub both name one, the hub's counts."""
+    """Return the labels of every cluster. The hub's value overrides the cluster's own."""
     own: dict[str, dict[str, str]] = {}
     hubs: dict[str, dict[str, str]] = {}
     for seen in await berth.fleet():
@@ -291,7 +291,7 @@ async def _labels(berth: Client) -> dict[str, dict[str, str]]:
 
 
 async def _until_seen(berth: Client, cluster: str, free_gpus: float) -> None:
-    """The next choice shall know of the last one."""
+    """Wait until the fleet reflects the last choice, so that the next choice knows it."""
     loop = asyncio.get_running_loop()
     deadline_s = loop.time() + SEEN_LIMIT_S
     while (await _free(berth)).get(cluster, 0.0) > free_gpus:
@@ -324,7 +324,7 @@ async def _hub(text: str) -> AsyncIterator["Api"]:
 
 
 class _Jobs:
-    """The tour's Jobs on the hub; deleted at the end."""
+    """The tour's Jobs on the hub, deleted at the end."""
 
     def __init__(
         self, api: "Api", namespace: str, queue: str, annotations: tuple[str, ...]
@@ -347,7 +347,7 @@ class _Jobs:
             await self._api.delete(JOBS.path(namespace=self._namespace, name=name))
 
     async def submit(self, gpus: int) -> str:
-        """Make one more."""
+        """Create another Job."""
         from berthmaster.lib.kube.objects import Object
         from berthmaster.lib.kube.resources import JOBS
 
@@ -358,7 +358,7 @@ class _Jobs:
         return name
 
     async def cluster_of(self, name: str) -> str:
-        """Where MultiKueue sent it. Raises BerthError after a limit."""
+        """Return the cluster that MultiKueue chose. Raises BerthError after a limit."""
         from berthmaster.lib.kube.resources import KUEUE_WORKLOADS
         from berthmaster.lib.kueue.workloads import KueueWorkload
 
@@ -381,7 +381,7 @@ class _Jobs:
 
 @asynccontextmanager
 async def _selected(api: "Api", namespace: str, queue: str, label: str) -> AsyncIterator[None]:
-    """The LocalQueue leads to clusters with this label only, for the time being."""
+    """Restrict the LocalQueue to clusters with this label, for the time of the block."""
     from berthmaster.lib.kube.objects import Object
     from berthmaster.lib.kube.resources import LOCAL_QUEUES
 
@@ -393,7 +393,7 @@ async def _selected(api: "Api", namespace: str, queue: str, label: str) -> Async
 
     await api.merge_patch(path, patch(label), Object)
     try:
-        await asyncio.sleep(1.0)  # watches hear of it within this
+        await asyncio.sleep(1.0)  # watches see the change within this second
         yield
     finally:
         await api.merge_patch(path, patch(before), Object)

@@ -1,4 +1,4 @@
-"""`berth up`: all of it on this machine until Ctrl-C."""
+"""`berth up`: runs all services on this machine until Ctrl-C."""
 
 import asyncio
 import contextlib
@@ -23,7 +23,7 @@ from berthmaster.lib.supervisor.plan import KubeTarget, PlanError, UpOptions, ku
 from berthmaster.lib.supervisor.processes import NO_LIMIT_S, LeftOut, SlowStart, Supervised, unless
 from berthmaster.lib.supervisor.stack import Stack, ephemeral_folder, process_view
 
-SAME_CTRL_C_S = 0.5  # a wrapper hands on the signal that the terminal has sent us as well
+SAME_CTRL_C_S = 0.5  # seconds; a wrapper forwards the signal that the terminal also sends
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 _CLUSTER_FLAGS: list[Callable[[Any], Any]] = [
@@ -110,12 +110,12 @@ _FLAGS: list[Callable[[Any], Any]] = [
         "--log-level", type=click.Choice(["debug", "info", "warning", "error"]), default="info"
     ),
 ]  # fmt: skip
-stack_flags = option_group(*_FLAGS)  # `berth demo` has them too
-cluster_flags = option_group(*_CLUSTER_FLAGS)  # of real clusters
+stack_flags = option_group(*_FLAGS)  # `berth demo` uses them too
+cluster_flags = option_group(*_CLUSTER_FLAGS)  # for real clusters
 
 
 def options_of(folder: Path, flags: dict[str, Any], tenants: tuple[str, ...] = ()) -> UpOptions:
-    """The options that the flags ask for. Raises PlanError."""
+    """Return the options of the flags. Raises PlanError."""
     hub, workers = clusters_of(flags)
     karmada = kube_target(flags["karmada"], Path.is_file) if flags.get("karmada") else None
     services, replicas = services_of(flags.get("services"), plan.defaults(hub, workers, karmada))
@@ -153,14 +153,14 @@ def options_of(folder: Path, flags: dict[str, Any], tenants: tuple[str, ...] = (
 
 
 def clusters_of(flags: dict[str, Any]) -> tuple[KubeTarget | None, tuple[KubeTarget, ...]]:
-    """The real clusters that the flags name. Raises PlanError."""
+    """Return the real clusters of the flags. Raises PlanError."""
     named = flags.get("hub")
     hub = kube_target(named, Path.is_file) if named else None
     return hub, tuple(kube_target(text, Path.is_file) for text in flags.get("workers") or ())
 
 
 def labels_of(texts: Iterable[str]) -> dict[str, tuple[str, ...]]:
-    """berlin:accelerator=t4 -> the labels of each worker. Raises PlanError."""
+    """Return the labels of each worker from texts: berlin:accelerator=t4. Raises PlanError."""
     found: dict[str, tuple[str, ...]] = {}
     for text in texts:
         worker, colon, label = text.rpartition(":")
@@ -181,7 +181,7 @@ def _namespaces(text: str | None) -> tuple[str, ...]:
 def services_of(
     text: str | None, default: tuple[str, ...] = plan.defaults()
 ) -> tuple[tuple[str, ...], dict[str, int]]:
-    """gateway,resolver=2 -> their names, and how many of each. Raises PlanError."""
+    """Return the names and numbers of gateway,resolver=2. Raises PlanError."""
     if not text:
         return default, {}
     services: list[str] = []
@@ -230,7 +230,8 @@ def up(data: Path, ephemeral: bool, tenants: tuple[str, ...], as_json: bool, **f
     with contextlib.ExitStack() as owned:
         if ephemeral:
             data = Path(owned.enter_context(ephemeral_folder()))
-            flags["sync"] = flags["sync"] or "default"  # what goes at the end need not be synced
+            # data that is deleted at the end needs no sync
+            flags["sync"] = flags["sync"] or "default"
         try:
             options = options_of(data, flags, tenants)
         except PlanError as error:
@@ -247,7 +248,7 @@ async def _up(options: UpOptions, output: Output) -> int:
     def announce(watched: Supervised) -> None:
         view = process_view(watched)
         if watched.child.cluster and not watched.was_ready:
-            return  # its cluster was left out by name; the first news of it is that it is ready
+            return  # excluded by name; the first news of it is that it is ready
         if is_up and watched.condition not in ("starting", "stopped"):
             output.item({"changed": view}, lambda: screen.change(view))
 
@@ -289,8 +290,10 @@ async def _up(options: UpOptions, output: Output) -> int:
 
 
 async def _away(options: UpOptions) -> Mapping[str, str]:
-    """Why contexts do not answer, by the names of their clusters. Raises PlanError when two workers
-    are one cluster."""
+    """Return why contexts do not answer, by cluster.
+
+    Raises PlanError if two workers are one cluster.
+    """
     targets = [one for one in (options.hub, options.karmada, *options.workers) if one is not None]
     if not targets:
         return {}
@@ -303,12 +306,12 @@ async def _away(options: UpOptions) -> Mapping[str, str]:
 
 
 def say_slow(slow: SlowStart | LeftOut) -> None:
-    """A start takes long: said on standard error in any case, so that nobody waits in the dark."""
+    """Report a slow start on standard error in any case, so that the user knows the reason."""
     complain(f"{slow}; still trying, Ctrl-C ends it")
 
 
 def cannot_start(output: Output, error: BaseException) -> int:
-    """Say why it does not come up."""
+    """Report why the start fails."""
     text = fault_text(error)
     if output.as_json:
         output.line({"error": {"code": "failed", "message": text}})
@@ -318,8 +321,10 @@ def cannot_start(output: Output, error: BaseException) -> int:
 
 @asynccontextmanager
 async def until_signal() -> AsyncGenerator[asyncio.Event, None]:
-    """An event that is set by the first Ctrl-C or SIGTERM; a second one ends this process at once,
-    and its children die with it."""
+    """Yield an event that the first Ctrl-C or SIGTERM sets.
+
+    A second signal ends this process at once, and its children with it.
+    """
     loop = asyncio.get_running_loop()
     stopping = asyncio.Event()
     first_s = 0.0

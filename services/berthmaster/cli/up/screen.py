@@ -11,7 +11,7 @@ CONDITION_STYLES = {"ready": "green", "restarting": "yellow", "unready": "yellow
 
 
 def stack(view: StackView, *, hint: str) -> RenderableType:
-    """The table of processes and what to do next."""
+    """Return the table of processes and the next steps."""
     table = plain_table("PROCESS", "PID", "STATE", "URL", right=("PID",))
     for process in view.processes:
         table.add_row(

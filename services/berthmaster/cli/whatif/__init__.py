@@ -1,1 +1,1 @@
-"""`berth whatif`: what a change of the fleet would move."""
+"""`berth whatif`: the jobs that a change of the fleet would move."""

@@ -1,6 +1,6 @@
-"""`berth whatif`: which jobs a change would move. A question changes nothing.
+"""`berth whatif`: the jobs that a change would move. A question changes nothing.
 
-Each kind of change takes the arguments of the command that would really make it.
+Each kind of change takes the arguments of the command that makes the change.
 """
 
 from typing import Any
@@ -51,7 +51,7 @@ async def submit(session: Session, /, words: tuple[str, ...], **flags: Any) -> N
 
 
 def _one_job(words: tuple[str, ...], flags: dict[str, Any]) -> bytes:
-    """One request, as `berth submit` takes it."""
+    """Return one request, in the form of `berth submit`."""
     try:
         bodies = bodies_of(words, flags)
     except WrongInput as error:
@@ -202,7 +202,7 @@ async def _queue(session: Session, /, name: str, everybody: bool, **flags: Any) 
         supposed = msgspec.to_builtins(changed(setting, everybody, flags))
     except WrongInput as error:
         usage(str(error))
-    supposed.pop("type")  # a supposed queue is no message of its own
+    supposed.pop("type")  # a hypothetical queue is no message of its own
     request = WhatifRequest(queue=msgspec.convert(supposed, SupposedQueue))
     await _ask(session, encode(request), of_all=True)
 

@@ -1,4 +1,4 @@
-"""What would move: the answer to `berth whatif`, one screen."""
+"""The answer to `berth whatif`: one screen."""
 
 from collections.abc import Sequence
 
@@ -13,7 +13,7 @@ SHOWN = 20
 
 
 def whatif(reply: WhatifReply, now_s: float) -> RenderableType:
-    """The summary, then whom it is about."""
+    """Return the summary, then the affected jobs."""
     lines: list[RenderableType] = [safe(reply.summary, style="bold")]
     if reply.job is not None:
         lines += [safe(), why(reply.job, now_s)]
@@ -54,7 +54,7 @@ def _for_whom(rebalances: Sequence[Rebalanced]) -> RenderableType:
 
 
 def _place(cluster: str, nodes: Sequence[str]) -> str:
-    """A cluster and, where they are told, the nodes in it."""
+    """Return a cluster, with its nodes if known."""
     if not nodes:
         return cluster
     more = f" and {len(nodes) - 2} more" if len(nodes) > 2 else ""
