@@ -1,11 +1,11 @@
 """A folder of keys: the operator's, the accounts', and one credentials file for each user.
 
-    operator.seed signs accounts; the owner controls the bus
+    operator.seed             signs accounts; the owner controls the bus
     login/NAME.json           if the login service runs: for each tenant's and cluster's account, a
                               key that signs users with the permissions in the account's JWT
     accounts/NAME.seed, .jwt  STREAMS, CORE, SYS, the separate ones (permissions.py), T_<tenant> for
                               each tenant, C_<cluster> for each worker cluster, LOGIN if the login
-                              service runs; .removed = a former .jwt, kept for its revocations
+                              service runs; .removed = a former .jwt, kept for the revocations
     <user>.creds              JWT and seed of a user, for connections
     accounts.conf             for the server: public keys and JWTs, nothing secret
 
