@@ -1,7 +1,7 @@
 """Liveness and readiness of a service, for the supervisor and for its clients.
 
 Alive: the event loop runs. The loop records a tick once a second. An old tick means a stuck loop,
-and a restart cures it. Ready: every registered component (the connection, the mirror) is in order.
+which a restart cures. Ready: every registered component (the connection, the mirror) is in order.
 Before the first is registered the state is unknown, and unknown is not ready. The HTTP thread
 reads, the event loop writes.
 """
