@@ -2,7 +2,7 @@
 bus.
 
 Example: ``follow`` lists all open placements at cursor 930, then polls from 930 on. After a lost
-connection, and every 30 s, it lists again, so that a missed placement is found.
+connection, and every 30 s, ``follow`` lists again, so that a missed placement is found.
 
 - A request without an answer is repeated, with growing pauses. Another or a restarted replica then
   answers.
@@ -91,7 +91,7 @@ class Taken(NamedTuple):
 
 
 class Heard(NamedTuple):
-    """Hints in order. ``listed``: they are all open ones of the cluster."""
+    """Hints in order. ``listed``: all open hints of the cluster."""
 
     hints: Sequence[Taken]
     listed: bool
@@ -225,7 +225,7 @@ class DoorClient:
     # Reporting
 
     async def append(self, event: WorkloadEvent) -> Outcome:
-        """Store one event if its workload is still at ``event.after``. Returns Unknown only after a
+        """Store an event if the workload is still at ``event.after``. Returns Unknown only after a
         time limit. Raises TooLarge.
         """
         tale = _Tale(event)
@@ -417,9 +417,7 @@ class DoorClient:
         wake: asyncio.Event,
         newest: Callable[[], int],
     ) -> int:
-        """Send one poll. A wake-up message ends a poll that was lost with its door. Raises
-        BusError.
-        """
+        """Send one poll. A wake-up message ends a poll lost with a door. Raises BusError."""
         request = TakeRequest(after=cursor, log=self._log_name, wait_s=wait_s)
         polling = asyncio.ensure_future(self._took(request, wait_s + POLL_GRACE_S))
         try:
@@ -453,7 +451,7 @@ class DoorClient:
 
     def _read(self, hints: Sequence[RawHint]) -> list[Taken]:
         """Return the hints that this version can decode. The door freezes the workload of an event
-        that the door itself cannot decode.
+        undecodable to the door.
         """
         found: list[Taken] = []
         for hint in hints:
@@ -476,7 +474,7 @@ class DoorClient:
         await self.conn.publish(subjects.agent(self.cluster, "figures"), data)
 
     async def hear_nodes(self, heard: Callable[[str, bytes], None]) -> None:
-        """Subscribe to the telemetry of this cluster's nodes, on its way to the door."""
+        """Subscribe to the telemetry of the cluster's nodes, on the way to the door."""
         await self.conn.subscribe(subjects.agent(self.cluster, "telemetry"), heard)
 
     async def store_dead_letter(
@@ -506,7 +504,7 @@ class DoorClient:
 
 
 class DoorLease(lease.Lease):
-    """Tries to hold one lease of this cluster as long as ``run`` runs."""
+    """Tries to hold a lease of the cluster as long as ``run`` runs."""
 
     def __init__(
         self,

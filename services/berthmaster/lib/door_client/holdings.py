@@ -1,4 +1,4 @@
-"""An executor's answer to `berth recover`: the attempts that its cluster holds.
+"""An executor's answer to `berth recover`: the attempts held in the cluster.
 
 The answer is a listing in pages, each a request of the verb ``holdings``. Example: 450 attempts of
 1 KB each make pages 0, 1 and 2, with 2 as the last. Each page is sent until it is answered.

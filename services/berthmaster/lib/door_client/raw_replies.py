@@ -1,7 +1,7 @@
 """Replies of the door as its client reads them, with stored messages undecoded.
 
-They equal the messages of lib/messages/door.py, byte for byte. So an event or fact that only one
-version can decode does not spoil the others in the same reply.
+The replies equal the messages of lib/messages/door.py, byte for byte. So an event or fact of
+another version does not spoil the others in the same reply.
 """
 
 import msgspec

@@ -40,7 +40,7 @@ async def service_door(ctx: Context[S], cluster: str) -> AsyncIterator[DoorClien
 
 async def _watch_name(ctx: Context[S], door: DoorClient) -> None:
     """Report if this cluster's API server is in the fleet under a second name: once in the log, and
-    in /readyz. The service stays ready, since its running jobs need it.
+    in /readyz. The service stays ready, since running jobs need the service.
     """
     reported = ""
     pause_s = NAME_FIRST_S
