@@ -1,8 +1,9 @@
-"""Keep the NATS server's clock. All ages are measured by this clock, never by the local one.
+"""Keep the NATS server's clock. All ages are measured by the server's clock, never by the local
+clock.
 
 Example: a request leaves at 100.0 and is answered at 100.2 of the monotonic clock. The server's
 time in the answer belongs to some point in between, so the error is at most 0.1 s. A later
-observation replaces this one if its error is smaller, or once drift has made this one worse.
+observation replaces the first if the error is smaller, or once drift has made the first worse.
 
 Between observations the monotonic clock advances the time, so a change of this machine's clock has
 no effect.
@@ -53,9 +54,7 @@ class ServerClock:
         return self._offset_s is not None
 
     def observe(self, sent_s: float, received_s: float, server_s: float) -> None:
-        """Record that the server's time was ``server_s`` between these two times of
-        ``monotonic``.
-        """
+        """Record the server's time, valid between the two times of ``monotonic``."""
         offset_s = server_s - (sent_s + received_s) / 2
         doubt_s = max(0.0, received_s - sent_s) / 2
         if self._offset_s is not None:
@@ -82,8 +81,8 @@ class ClockSync:
         request: Callable[[], Awaitable[bytes | None]],
         is_connected: Callable[[], bool],
     ) -> None:
-        """``request`` returns the body of one answer; None = no server to ask. ``request`` may
-        raise BusError.
+        """``request`` returns the body of an answer; None = no server to ask. ``request`` may raise
+        BusError.
         """
         self._clock = clock
         self._request = request

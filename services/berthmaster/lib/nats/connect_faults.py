@@ -1,8 +1,8 @@
 """Reasons why there is no connection to NATS, each reported once.
 
 The client tries for ever, up to ten times a second. Retries cure neither a refused user nor a
-refused certificate, so a first connect that meets one ends at once. Example: a server whose
-certificate has expired gives "its certificate is refused, as it has expired: …".
+refused certificate, so both end a first connect at once. Example: a server with an expired
+certificate gives "its certificate is refused, as it has expired: …".
 """
 
 import asyncio
@@ -74,7 +74,9 @@ class ConnectFaults:
 
 
 def credentials_fault(path: Path | None, now_s: float) -> str:
-    """Return why a server refuses this user, judged by the credentials; "" if these look valid."""
+    """Return why a server refuses this user, judged by the credentials; "" = valid as far as known
+    here.
+    """
     if path is None:
         return "no credentials were given (BERTH_NATS_CREDS_FILE)"
     try:

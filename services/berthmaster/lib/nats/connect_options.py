@@ -88,9 +88,9 @@ def connect_options(settings: ConnectionSettings, name: str) -> dict[str, Any]:
 
 
 def _signing(path: Path) -> dict[str, Any]:
-    """Return callbacks that read the file at each connection attempt, and so use a renewed one.
+    """Return callbacks that read the file at each connection attempt, and so use a renewed file.
 
-    Raises BusError for an invalid file. A file that becomes invalid later fails that attempt.
+    Raises BusError for an invalid file. A file that becomes invalid later fails the next attempt.
     """
     read_creds(path)
 
@@ -123,7 +123,7 @@ def user_of(path: Path | None) -> str:
 
 
 def client_context(ca_file: Path | None) -> ssl.SSLContext:
-    """Return a context that trusts this authority, or the system's authorities if None. Raises
+    """Return a context that trusts an authority; None = the system's authorities. Raises
     BusError.
     """
     try:

@@ -1,8 +1,8 @@
-"""One connection to NATS, with time limits, so that its service never hangs.
+"""A connection to NATS, with time limits, so that the service never hangs.
 
 The connection reconnects for ever, ends each request within its time limit, and keeps the server's
 clock. Ages are measured by that clock, never by a distant machine's. The server reports permission
-violations out of band. The connection passes them on, because they would look like time-outs
+violations out of band. The connection reports violations, which would look like time-outs
 otherwise.
 """
 
@@ -54,7 +54,7 @@ Handler = Callable[[str, bytes], None]
 
 
 def _header_bytes(headers: Mapping[str, str] | None) -> int:
-    """Return the header bytes that the server adds to the payload when it applies its limit."""
+    """Return the header bytes that the server adds to the payload when checking the limit."""
     if not headers:
         return 0
     return 14 + sum(len(name) + len(value.encode()) + 4 for name, value in headers.items())
@@ -69,8 +69,8 @@ class Connection:
         self.nc = PatientClient()
         self.reconnects = 0
         self._stored_listeners: list[Callable[[str, bytes, int], None]] = []
-        self.dropped = 0  # messages dropped because their handlers were too slow
-        self.parts: dict[type, object] = {}  # objects that users of this connection share, by type
+        self.dropped = 0  # messages dropped because of slow handlers
+        self.parts: dict[type, object] = {}  # objects shared by users of the connection, by type
         self.violations: list[str] = []  # newest last, at most 100
         self.closed = asyncio.Event()
         self.on_violation: Callable[[str], None] | None = None
@@ -204,7 +204,7 @@ class Connection:
 
     def when_stored(self, call: Callable[[str, bytes, int], None]) -> None:
         """Call ``call`` with subject, data and sequence of each write that is acknowledged from now
-        on. Of a batch, these are those of its last message.
+        on. For a batch, ``call`` gets those of the last message.
         """
         self._stored_listeners.append(call)
 
@@ -367,8 +367,8 @@ class Connection:
     async def api(
         self, subject: str, body: Mapping[str, object] | None = None, *, timeout_s: float = 5.0
     ) -> bytes:
-        """Send one request to ``$JS.API.<subject>``, under the name that this account uses. Return
-        the raw reply. Raises ApiError for JetStream's errors.
+        """Send one request to ``$JS.API.<subject>``, under the account's name for the subject.
+        Return the raw reply. Raises ApiError for JetStream's errors.
         """
         data = msgspec.json.encode(body) if body is not None else b""
         reply = await self.request(self.api_subject(subject), data, timeout_s=timeout_s)

@@ -1,7 +1,7 @@
-"""Durable consumers: ``ensure_streams`` creates them with the streams, and workers pull from them.
+"""Durable consumers: ``ensure_streams`` creates consumers with the streams, and workers pull from
+them.
 
-A consumer delivers to any subject that its creator names. So only the user "setup" creates
-consumers.
+A consumer delivers to any subject named by the creator. So only the user "setup" creates consumers.
 """
 
 from typing import Any, Final, NamedTuple
@@ -22,7 +22,7 @@ class Durable(NamedTuple):
     name: str
     filter: str
     ack_wait_s: float = 10.0
-    # unacknowledged messages; at this number the server delivers no others
+    # maximum number of delivered and unacknowledged messages
     most_unfinished: int = 1024
     from_now: bool = False  # skip messages stored before the consumer was created
 
@@ -46,7 +46,7 @@ class Durable(NamedTuple):
 
 
 ENDINGS: Final = ("succeeded", "failed", "cancelled")
-# of the archivist: events fall due in order, so one that is not due blocks the rest
+# of the archivist: events fall due in order, so more would only wait
 _NOT_DUE: Final = 256
 ARCHIVED_DECISIONS: Final = Durable(
     WORKLOADS, "archivist-decisions", ALL_DECISIONS, most_unfinished=_NOT_DUE

@@ -50,7 +50,7 @@ Overloaded = Callable[[Beyond], bytes]
 
 
 class Endpoint(NamedTuple):
-    """One subject (wildcards allowed) and its handler."""
+    """A subject (wildcards allowed) and the handler."""
 
     subject: str
     answer: Answer
@@ -65,7 +65,7 @@ class Fairness(NamedTuple):
 
 
 class _Question(NamedTuple):
-    """A request, with all that its answer depends on."""
+    """A request, with everything needed to answer."""
 
     subject: str
     reply: str
@@ -76,7 +76,7 @@ class _Question(NamedTuple):
 
 
 class _Answers:
-    """Sends answers, except those that the server would reject."""
+    """Sends answers, except answers that the server would reject."""
 
     def __init__(self, conn: Connection, failed: Failed, limit_s: float) -> None:
         self._conn = conn
@@ -90,8 +90,8 @@ class _Answers:
 
     def astray(self, to: str) -> bool:
         """Return whether the reply subject is no inbox: such a request is ignored. A message
-        without a reply subject is no request. It may be an answer of JetStream that the owner of a
-        service's key has redirected here.
+        without a reply subject is no request. Such a message may be an answer of JetStream,
+        redirected by the owner of a service's key.
         """
         if to.startswith(INBOXES):
             return False
@@ -138,7 +138,7 @@ class _Answers:
         self._warn("answers came too late to be sent", self._too_late)
 
     def _warn(self, event: str, count: int, subject: str = "") -> None:
-        """Log at most one line per WARN_EVERY_S, since these events come by the thousand."""
+        """Log at most a line per WARN_EVERY_S, since such events come by the thousand."""
         now_s = asyncio.get_running_loop().time()
         if now_s >= self._next_line_s:
             self._next_line_s = now_s + WARN_EVERY_S
@@ -167,8 +167,8 @@ class _Refusals:
         self._task: asyncio.Task[None] | None = None
 
     def add(self, reply: bytes, data: bytes) -> None:
-        """Queue a refusal. Beyond the bound refusals are dropped: a client that sends so much reads
-        none.
+        """Queue a refusal. Beyond the bound refusals are dropped: a flooding client reads no
+        refusals.
         """
         reconnects = int(self._conn.nc.stats["reconnects"])
         if reconnects != self._reconnects:
@@ -215,11 +215,11 @@ class _Door:
         self.client = fairness.client if fairness else lambda _: ""
 
     def beyond(self, client: str, size: int) -> Beyond | None:
-        """Return the limit that one more request of this client would exceed, if any."""
+        """Return the limit exceeded by a further request of the client, if any."""
         turns, most = self._turns, self._most
         if turns is None:
             return self._full if self._under_way >= most else None
-        # Several clients with endless requests must not block one that rarely asks.
+        # Several clients with endless requests must not block a client with few.
         if turns.in_hand >= most and turns.in_hand >= most * (2 if turns.is_new(client) else 1):
             return self._full
         return turns.beyond(client, size)
@@ -240,8 +240,8 @@ class _Door:
 
 
 class _Row:
-    """Handles the requests of one connection. Each is handled as soon as it is read, because work
-    on the requests of a flood delays everything queued behind them.
+    """Handles the requests of one connection. Each request is handled on reading, because work on
+    the requests of a flood delays everything queued behind.
     """
 
     def __init__(self, conn: Connection, door: _Door, back: _Answers, overloaded: Overloaded):
@@ -395,7 +395,7 @@ async def serve(
             if (subscription := service._endpoints[-1]._subscription) is not None:
                 row.listen(subscription, take)
         kinds = subjects.kinds_in_lanes(each.subject for each in endpoints.values())
-        # An operator's verb may arrive as a tenant's request. Permissions decide who may send that
+        # An operator's verb may arrive as a tenant's request. Permissions decide who may send the
         # verb.
         by_verb = {subjects.kind_and_verb(each.subject): each for each in endpoints.values()}
         for number, lane in enumerate(lanes):

@@ -84,7 +84,7 @@ class FactPublisher:
             await asyncio.wait({lease}, timeout=RELEASE_LIMIT_S)
 
     async def _live(self, stopping: asyncio.Event) -> None:
-        """Run one incarnation, which ends with the lease or the service."""
+        """Run an incarnation until the lease is lost or the service stops."""
         over = asyncio.create_task(self._over.wait(), name="lease lost")
         stop = asyncio.create_task(stopping.wait(), name="stopping")
         until = asyncio.Event()

@@ -1,4 +1,4 @@
-"""The order of facts: the stamps that a writer sets, and a fact as a mirror keeps it."""
+"""The order of facts: a writer's stamps, and a fact in a mirror."""
 
 import msgspec
 
@@ -6,7 +6,7 @@ from berthmaster.lib.messages.fleet import FleetFact, Stamp
 
 
 class Stamps:
-    """One writer's incarnations: an epoch each, and a counter within the epoch."""
+    """A writer's incarnations: an epoch each, and a counter within the epoch."""
 
     def __init__(self) -> None:
         self.epoch = 0

@@ -1,4 +1,4 @@
-"""Last-value facts, with stamps by which a mirror recognises a late one and misses none.
+"""Last-value facts, with stamps: a mirror recognises late facts and misses no fact.
 
 Example: a writer's incarnation has epoch 1700000000000 and stamps its facts with counters 1, 2, 3.
 Its successor has a larger epoch. A mirror that has (epoch, 3) ignores (epoch, 2).
@@ -8,7 +8,7 @@ Its successor has a larger epoch. A mirror that has (epoch, 3) ignores (epoch, 2
 - A mirror applies a fact only if the stamp is not older than the current one. So facts never go
   back, in any order of arrival.
 - A writer that was suspended for a while must not overwrite a newer fact. A mirror that starts
-  afterwards could not recognise the older one.
+  afterwards could not recognise the older fact.
 - The age of a fact is the server's time stamp.
 """
 
@@ -35,7 +35,7 @@ PUT_TIMEOUT_S: Final = 2.0
 LIST_LIMIT_S: Final = 10.0
 MAX_OF_CLUSTER: Final = 200_000  # subjects of one cluster in a mirror: some 1 KiB each
 IGNORED_EVERY_S: Final = 10.0
-MAX_LETTERS: Final = 1000  # undecodable facts that wait to be stored; others are only logged
+MAX_LETTERS: Final = 1000  # undecodable facts waiting to be stored; above, they are only logged
 
 
 class Overtaken(BusError):
@@ -66,7 +66,7 @@ class FactWriter(Stamps):
         self._last: dict[str, int] = {}
 
     async def begin(self, filter_subject: str) -> int:
-        """Choose an epoch above that of the newest fact under these subjects. Raises BusError."""
+        """Choose an epoch above the newest fact's epoch under these subjects. Raises BusError."""
         previous = await last_message(self._conn, FLEET, filter_subject)
         self._last.clear()
         return self.new_life(_stamp_of(previous).epoch if previous else 0, self._conn.now())
@@ -74,8 +74,8 @@ class FactWriter(Stamps):
     async def put(self, subject: str, fact: FleetFact, *, keep_s: float | None = None) -> int:
         """Store a fact and return its sequence.
 
-        ``keep_s``: the server deletes the fact after this many seconds, for facts of objects that
-        come and go; None = never.
+        ``keep_s``: seconds until the server deletes the fact, for objects that come and go; None =
+        never.
 
         Raises BusError, Overtaken if a newer fact is stored. A newer value follows soon, so there
         is no retry.
@@ -134,8 +134,8 @@ def _cluster_of(subject: str) -> str:
 class FactMirror:
     """The last value under every subject of FLEET (or some), kept up to date.
 
-    ``on_fact`` is called, in stream order, with each fact that is new and not older than the
-    current one. ``on_gone`` is called with a subject whose fact a relisting no longer found.
+    ``on_fact`` is called, in stream order, with each new fact not older than the current fact.
+    ``on_gone`` is called with a subject missing in a relisting.
     """
 
     def __init__(
@@ -285,7 +285,7 @@ class StreamFacts:
     """Writes facts to the stream directly, as the Writer of reporting.py."""
 
     def __init__(self, conn: Connection, scope: str) -> None:
-        """``scope``: the pattern of all subjects that only this writer reports."""
+        """``scope``: the pattern of all subjects reserved for this writer."""
         self._conn = conn
         self._scope = scope
         self._writer = FactWriter(conn)

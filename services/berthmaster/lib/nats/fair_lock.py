@@ -1,4 +1,4 @@
-"""Locks that clients get in turn, for work that must not run concurrently.
+"""Locks held by clients in turn, for work that must not run concurrently.
 
 Examples are a copy of all facts, a database's connection, or work that would block the event loop.
 Each client has a queue. The next turn goes to the client whose last turn is longest ago. So a

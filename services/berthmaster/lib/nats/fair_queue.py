@@ -1,4 +1,4 @@
-"""Serves clients in turn, so that one client's flood costs the others little.
+"""Serves clients in turn, so that a client's flood costs the others little.
 
 Each client has a queue, bounded by number, bytes and rate. Requests beyond the bounds are refused
 at once and cost almost nothing. Work begins in small portions, one request of each client in turn,
@@ -18,15 +18,15 @@ from collections.abc import Callable
 from typing import Final, NamedTuple
 
 PORTION: Final = 4  # units of work that begin before the event loop runs
-FEW: Final = 16  # requests in flight of one client that are always accepted
+FEW: Final = 16  # number of a client's requests in flight that are always accepted
 MUCH_MORE: Final = 4  # a client with less than 1/4 of the largest client's requests has few
-NEW: Final = 4  # requests in flight of a client that is accepted although others fill the queue
+NEW: Final = 4  # number of a client's requests in flight, below which a full queue still accepts
 PATIENCE_S: Final = 0.005  # between portions of clients with many, while one with few is served
 AT_WORK: Final = 12  # concurrent requests of a client with many, while others are active
 # pause after a portion of clients with many, in multiples of the portion's duration
 REST: Final = 4.0
 SHORTEST_REST_S: Final = 0.001
-OTHERS_S: Final = 1.0  # after a client was served, the client is active for this long
+OTHERS_S: Final = 1.0  # time for which a served client is active
 NUMBER_AGAIN_S: Final = 0.25  # time for a full queue at 0.5 ms each
 RATE_AGAIN_S: Final = 1.0  # until the full rate is available again
 FORGET_AT: Final = 10_000  # minimum number of clients whose rates are remembered
@@ -99,7 +99,7 @@ class FairQueue:
         self._rate = Beyond(f"at most {share.per_s:g} requests {one} a second", RATE_AGAIN_S)
 
     def beyond(self, client: str, size: int) -> Beyond | None:
-        """Return the limit that one more request of this client would exceed, if any."""
+        """Return the limit exceeded by a further request of the client, if any."""
         one = self._clients.get(client)
         if one is None:
             one = self._new(client)
@@ -114,7 +114,8 @@ class FairQueue:
         return self._rate if one.left < 1 else None
 
     def join(self, client: str, size: int, work: int, start: Start) -> None:
-        """Queue a request that is not ``beyond`` a limit. ``start`` is called at its turn.
+        """Queue a request that is not ``beyond`` a limit. ``start`` is called at the request's
+        turn.
 
         ``work``: its units of ``PORTION``. Each request that joined must ``leave`` once.
         """
@@ -127,7 +128,7 @@ class FairQueue:
         elif one.in_hand == FEW + 1:
             self._above_few[client] = one
         mine, other = (self._many, self._few) if self._has_many(one) else (self._few, self._many)
-        if client in other:  # requests of one client begin in their order
+        if client in other:  # a client's requests begin in order
             mine[client] = other.pop(client)
         mine.setdefault(client, deque()).append((work, start))
         self._waiting += 1
@@ -198,7 +199,7 @@ class FairQueue:
             if now_s >= due_s and not self._is_portion_out:
                 self._is_portion_out = True
                 self._portion(self._many, PORTION, AT_WORK)
-                # after the requests that this portion began
+                # after the portion's requests
                 self._loop.call_soon(self._rest, now_s)
             elif not self._is_portion_out:
                 if self._later is not None:

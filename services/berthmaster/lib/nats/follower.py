@@ -1,7 +1,7 @@
 """Reads a stream in order, without gaps, until the service stops.
 
-A stream republishes stored messages with their sequences (streams.py: ``republish``), and a
-follower subscribes to these. No consumer exists. The server keeps no state for a follower, and one
+A stream republishes stored messages with sequences (streams.py: ``republish``), and a follower
+subscribes to them. No consumer exists. The server keeps no state for a follower, and one
 publication reaches all followers. Subscriptions lose messages, so a follower also reads the stream
 itself, by batches of DIRECT.GET: at the start, at a missing sequence, and after CHECK_S without a
 message.
@@ -11,7 +11,7 @@ reads 43 and 44 from the stream. 45 is lost and nothing follows: the next check 
 
 A follower of some subjects cannot see a gap in its sequences. Every VERIFY_S the follower reads
 once more from the last verified sequence and handles missing messages, late and behind newer ones.
-Mirrors of last values order them by their stamps.
+Mirrors of last values order facts by stamps.
 """
 
 import asyncio
@@ -37,11 +37,11 @@ AWAY_POLL_S: Final = 0.1
 REPLACED_AFTER_S: Final = 5.0  # a new leader may need some time to see all stored messages
 FIRST_PAUSE_S: Final = 0.05
 LONGEST_PAUSE_S: Final = 2.0
-# A request may go to one of several servers that has just stopped, and gets no answer. The next try
-# goes to another server. A slow server gets longer each time.
+# A request may go to a server that has just stopped, and gets no answer. The next try goes to
+# another server. A slow server gets longer each time.
 ANSWER_S: Final = 1.0
 LONGEST_ANSWER_S: Final = 8.0
-# The server appends its own headers after those of the writer, which may use the same names.
+# The server appends headers after the writer's headers, which may have the same names.
 _MARK: Final = b"Nats-Stream: "
 # Only a publication ends in these headers. An answer of DIRECT.GET, which another service can
 # redirect here, has no Nats-Last-Sequence. A batched answer has Nats-Num-Pending before it.

@@ -90,7 +90,7 @@ def signed(body: Body, seed: str, *, now_s: float, ends_s: float | None = None) 
 
 
 def says(jwt: str, body: Body) -> bool:
-    """Return whether the JWT contains this body, whenever it was signed."""
+    """Return whether the JWT contains the body, for any time of signature."""
     try:
         claims = decoded(jwt)
     except ClaimsError:

@@ -1,8 +1,8 @@
 """The newest usage metrics of each job, stored undecoded: few of thousands a minute are read.
 
 Metrics are observations, and expire `KEEP_S` after the job's last message. Each cluster has its own
-table, bounded in bytes. Example: an agent sends metrics of 56,000 jobs. The oldest metrics of its
-own cluster are dropped, and none of another cluster.
+table, bounded in bytes. Example: an agent sends metrics of 56,000 jobs. The oldest metrics of the
+agent's cluster are dropped, and no metrics of another cluster.
 """
 
 from collections import OrderedDict
@@ -17,7 +17,7 @@ from berthmaster.lib.nats.connection import Connection
 KEEP_S: Final = 4 * FIGURES_S
 MAX_OF_CLUSTER: Final = 32 * 1024 * 1024  # bytes; some 25,000 jobs
 BESIDE: Final = 512  # bytes of overhead for one message
-MAX_CLUSTERS: Final = 8  # clusters that report one job: its previous cluster may still do so
+MAX_CLUSTERS: Final = 8  # clusters that report a job: the previous cluster may still report
 _Job = tuple[str, str]  # tenant and id, as tokens
 
 
@@ -74,7 +74,7 @@ class LatestFigures:
         if table.put(job, _Message(now_s, data)):
             known = self._clusters.setdefault(job, [])
             known.append(cluster)
-            if len(known) > MAX_CLUSTERS:  # the first cluster is one that the job left long ago
+            if len(known) > MAX_CLUSTERS:  # the job left the first cluster long ago
                 self._forget(known[0], job)
         self._tables.move_to_end(cluster)
         self._tidy(cluster, now_s)

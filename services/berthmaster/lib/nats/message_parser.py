@@ -2,7 +2,7 @@
 
 A subscription may have a taker: the parser calls the taker with the bytes of each message at once,
 and the library never sees that message. The parser reads one client's burst before the messages of
-the next client. So the cost of one message decides how long the others wait.
+the next client. So the cost of a message decides how long the others wait.
 
 Three rules bound the time of one connection:
 
@@ -115,7 +115,7 @@ class MessageParser(Parser):
         self.pending_answers -= 1
 
     async def _let_gather(self, round_s: float) -> None:
-        """Leave new bytes in the kernel, so that they cause no wake-up."""
+        """Leave new bytes in the kernel, without a wake-up."""
         writer = getattr(self.nc._transport, "_io_writer", None)
         if writer is None or writer.transport.is_closing():
             return
@@ -142,7 +142,7 @@ class MessageParser(Parser):
         await asyncio.sleep(pause_s)
 
     async def _other(self, line: bytes) -> None:
-        """Parse one line that is no message, by the library's own rules."""
+        """Parse a line other than a message, by the library's rules."""
         connection = self._connections
         self.buf = bytearray(line)
         await super().parse()

@@ -126,7 +126,7 @@ def later_than(fact: ControlFact, before: ControlFact | None) -> ControlFact:
 
 
 class ControlReader:
-    """Reads settings in the order in which they are stored."""
+    """Reads settings in stream order."""
 
     def __init__(self) -> None:
         # by subject: sequence and time of the setting

@@ -1,14 +1,15 @@
 """Reports facts on change, and all facts again from time to time.
 
-Emulated and real inventories have different facts and report them in one way. Only the last value
-of a fact matters, so changes within an interval become one report, and the first change is sent at
-once. Each report is stored and acknowledged. An unacknowledged one is due again.
+Emulated and real inventories have different facts and report them alike. Only the last value of a
+fact matters, so changes within an interval become one report, and the first change is sent at once.
+Each report is stored and acknowledged. An unacknowledged one is due again.
 
 An incarnation of a writer begins by reporting everything. The source receives the facts of earlier
-incarnations and knows which of them are obsolete.
+incarnations and detects obsolete facts.
 
-The heartbeat means "nothing older than this is unreported". So there is none while reports are
-pending, and one immediately afterwards. Until then no decider places anything in the cluster.
+The heartbeat means "nothing older than this is unreported". So no heartbeat is sent while reports
+are pending, and one follows immediately afterwards. Until then no decider places anything in the
+cluster.
 """
 
 import asyncio
@@ -37,9 +38,7 @@ class Source(Protocol):
     """
 
     def changes(self) -> Mapping[str, bool]:
-        """Return subjects that have changed since the last call. True: before those that can
-        wait.
-        """
+        """Return subjects that have changed since the last call. True: urgent."""
         ...
 
     def everything(self) -> Iterable[str]:
@@ -55,7 +54,7 @@ class Source(Protocol):
         ...
 
     def fact(self, subject: str, stamp: Stamp, now_s: float) -> Told | None:
-        """Return the fact to report under a subject now; None = none."""
+        """Return the fact to report under a subject now; None = no fact."""
         ...
 
 
@@ -79,8 +78,8 @@ class Coalescer:
     """Chooses the subjects to report now. Has no clock."""
 
     def __init__(self, interval_s: float, rate_per_s: float) -> None:
-        """Allow one report of a subject per interval, and ``rate_per_s`` reports that are not
-        urgent.
+        """Allow a report of a subject per interval, and ``rate_per_s`` non-urgent reports in
+        total.
         """
         self._interval_s = interval_s
         self._rate_per_s = rate_per_s
@@ -141,7 +140,7 @@ class FactReporter:
         on_told: Callable[[FleetFact, float | None], None] = lambda _fact, _waited_s: None,
     ) -> None:
         """``may_tell`` is called before each write, for writers under a lease. ``on_told`` gets
-        each fact with the seconds since its change was known; None = repeated without a change.
+        each fact with the seconds since the change; None = repeated without a change.
         """
         self._conn = conn
         self._source = source
@@ -162,8 +161,8 @@ class FactReporter:
         return not self._abreast.is_set()
 
     def wake(self) -> None:
-        """Note the source's changes. A replica that does not report drops them, because an
-        incarnation begins with all facts.
+        """Note the source's changes. A standby replica drops changes, because an incarnation begins
+        with all facts.
         """
         changed = self._source.changes()
         if not (changed and self._telling):
@@ -229,9 +228,7 @@ class FactReporter:
             pass
 
     async def _send(self, subjects: Sequence[str]) -> bool:
-        """Report these subjects. Return whether all were stored. Those that were not are due
-        again.
-        """
+        """Report these subjects. Return whether all were stored. The others are due again."""
         good = True
         for start in range(0, len(subjects), AT_ONCE):
             part = subjects[start : start + AT_ONCE]
@@ -272,8 +269,8 @@ class FactReporter:
         sign: Callable[[Stamp, float], ClusterAlive | None],
         stopping: asyncio.Event,
     ) -> None:
-        """Send the heartbeat once a second. While older facts are unreported, wait until they are
-        stored. ``sign`` may have its own reasons to return None.
+        """Send the heartbeat once a second. While older facts are unreported, wait for their
+        storage. ``sign`` may return None for other reasons.
         """
         async for _ in beats(ALIVE_INTERVAL_S, stopping):
             if self.behind:

@@ -1,4 +1,4 @@
-"""Requests and their answers over one inbox, where a refusal of the server is an answer too.
+"""Requests and answers over a single inbox. A refusal of the server is an answer too.
 
 A server that denies a request reports the denial out of band and sends no reply. Here the caller
 gets an error at once, instead of mistaking the silence for a slow or absent service.
@@ -47,7 +47,7 @@ class _Question(NamedTuple):
 
 
 class Requests:
-    """The requests of one connection that wait for their answers."""
+    """A connection's requests that wait for answers."""
 
     def __init__(self, nc: "PatientClient") -> None:
         self._nc = nc
@@ -101,7 +101,7 @@ class Requests:
                 await self._there()
         self._waiting[question.token] = question
         reply = f"{self._inbox}.{question.token}"
-        # After this process was suspended, answers may wait to be read: one more pause for them.
+        # After a suspension of the process, answers may wait to be read: allow another pause.
         timer = loop.call_at(deadline, loop.call_later, GRACE_S, _end_unanswered, answer)
         self._nc.message_parser.await_answer()
         try:
@@ -118,7 +118,7 @@ class Requests:
     async def _in_window(self, question: _Question, limit_s: float) -> Msg:
         """Send within the window. The time limit applies twice: to the wait for a place, then to
         the server. Otherwise a request that waited long for a place would be sent with no time
-        left, and its lateness would say nothing about the server.
+        left, and the lateness would say nothing about the server.
         """
         key = (question.subject, question.data)
         async with asyncio.timeout(limit_s):
@@ -251,7 +251,7 @@ class Listening:
 
 
 async def _none(_: Msg) -> None:
-    """Ignore the message: its taker has handled it."""
+    """Ignore the message: the taker has handled it."""
 
 
 class PatientClient(NatsClient):
@@ -262,12 +262,10 @@ class PatientClient(NatsClient):
       connection or a missing permission.
     - Sockets of reconnection attempts that failed half-way are closed. The library forgets them.
     - A tls URL requires TLS. The library would continue in plain text if the server, or an
-      impostor,
-      offers nothing else.
-    - A server of this machine cannot redirect the client to others in plain text, unless permitted.
+      impostor, offers nothing else.
+    - A local server cannot redirect the client to plain-text servers, unless permitted.
     - Headers are read in half the time. All publications of one event loop pass go to the server in
-      one
-      write, without a task in between.
+      one write, without a task in between.
     """
 
     plaintext = False
@@ -318,7 +316,7 @@ class PatientClient(NatsClient):
         self._is_write_due = False
         if not self.is_connected:
             return  # connecting sends the pending data
-        if not self._pending:  # a ping, which the library counts here and writes by itself
+        if not self._pending:  # a ping: counted here, but written by the library itself
             self._pending_data_size = 0
             return
         writer = getattr(self._transport, "_io_writer", None)
@@ -343,7 +341,7 @@ class PatientClient(NatsClient):
     async def _process_connect_init(self) -> None:
         async with _cancellable():
             await super()._process_connect_init()
-        # asyncio would warn at each end of a TLS stream that is not marked as one.
+        # asyncio would warn at each end of a TLS stream without this mark.
         writer = getattr(self._transport, "_io_writer", None)
         if writer is not None and writer.get_extra_info("sslcontext") is not None:
             writer.transport.get_protocol()._over_ssl = True

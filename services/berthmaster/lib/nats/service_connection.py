@@ -1,6 +1,4 @@
-"""A service's connection to the bus, for services that read streams and for those that use the door
-(agent API).
-"""
+"""A service's connection to the bus, for services that read streams or use the door (agent API)."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -55,7 +53,7 @@ def ready_soon(ctx: Context[S], part: str) -> None:
 
 
 async def _report_writes(ctx: Context[S], conn: Connection) -> None:
-    """Report not ready while the bus stores none of this service's writes."""
+    """Report not ready while the bus stores no writes of the service."""
     failing = ctx.metrics.gauge("bus_not_storing", "1 while NATS stores no writes of this service")
     failures = ctx.metrics.counter("bus_write_failures", "Writes not stored by NATS")
     reported = 0

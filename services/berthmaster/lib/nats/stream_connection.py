@@ -1,4 +1,5 @@
-"""The connections of a service: its own, once its streams exist, and those for requests.
+"""The connections of a service: the main connection, once the streams exist, and several for
+requests.
 
 Both may take long, and the service may have to stop first. Then no connection is returned. Services
 never create streams. Only the user "setup" may.
@@ -25,8 +26,8 @@ LONGEST_PAUSE_S: Final = 5.0
 
 
 class RequestConnections(NamedTuple):
-    """The connections for messages of other parties. The service's own answers, such as
-    acknowledgements of its writes, never wait behind these messages.
+    """The connections for messages of other parties. Answers to the service, such as
+    acknowledgements of writes, never wait behind these messages.
     """
 
     general: Connection
@@ -90,7 +91,7 @@ async def request_connections(
 async def _open(
     ctx: Context[S], conn: Connection, lanes: int, opened: list[Connection]
 ) -> RequestConnections:
-    """Open the connections. ``opened`` gets each one, also when another one fails."""
+    """Open the connections. ``opened`` gets each, also when another connection fails."""
     quiet_log = _QuietLog(ctx.log)
 
     async def open_one(log: LogLike, pause_s: float = PAUSE_S) -> Connection:

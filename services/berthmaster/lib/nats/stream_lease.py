@@ -1,4 +1,4 @@
-"""A lease whose record is the last message of its own subject, for services with a bus."""
+"""A lease with its record as the last message of a subject, for services with a bus."""
 
 from collections.abc import Callable
 from typing import Final

@@ -18,7 +18,7 @@ class Recorded(NamedTuple):
     sequence: int
     stored_at_s: float  # the server's clock
     data: bytes
-    pending: int  # messages behind this one when it was sent
+    pending: int  # messages still behind at the time of sending
 
 
 class _Problem(msgspec.Struct):

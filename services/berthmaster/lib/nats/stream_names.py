@@ -1,6 +1,6 @@
 """Names of the streams, and the stream of a subject.
 
-Modules that only need a name import this one. streams.py needs a connection.
+Modules that only need a name import stream_names. streams.py needs a connection.
 """
 
 from typing import Final

@@ -1,4 +1,4 @@
-"""Reads messages of a stream: single ones from its leader, batches, or the whole stream.
+"""Reads messages of a stream: single messages from the leader, batches, or the whole stream.
 
 A batch is one answer to DIRECT.GET. Such reads create no consumer, so the messages can go only to
 the reader's own inbox.
@@ -71,7 +71,7 @@ async def _get(
 
 BATCH: Final = 512  # messages of one answer; a server takes at most 1,024 subjects at once
 NO_MESSAGES: Final = "404"  # the stream has no such message
-PAGE: Final = 100_000  # subjects in one answer of the server
+PAGE: Final = 100_000  # subjects in an answer of the server
 
 
 class _State(msgspec.Struct):
@@ -129,7 +129,7 @@ class BatchReader:
         return found
 
     async def subjects(self, filters: Sequence[str], *, timeout_s: float) -> tuple[int, list[str]]:
-        """Return the stream's last sequence, and its subjects under any of these filters."""
+        """Return the stream's last sequence, and the subjects under any of the filters."""
         names: set[str] = set()
         last = None
         for only in filters or [">"]:

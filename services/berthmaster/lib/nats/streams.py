@@ -1,21 +1,21 @@
-"""Every stream of the system, with its limits. Any process may create or update them at its start.
+"""Every stream of the system, with limits. The user "setup" creates and updates streams at each
+start.
 
     WORKLOADS   the source of truth: on disk, atomic batches, no age limit, refuses when full
     FLEET       last values
     FLEET_LOG   a mirror of FLEET with the same sequences, for some days, so that a decision can
                 be repeated on the facts that its decider had
 
-A change that a live stream does not permit (its storage, say) is an error, never a silent
-difference.
+A change not permitted on a live stream (the storage, say) is an error, never a silent difference.
 
 A stream incarnation has an id in the stream's metadata, drawn by its creator. The creation time
 would not do: each server reports another one for a restored stream. A stream without an id, created
-by another program, gets its creation time as id, as the leader reports it now. So the id stays the
-same for all readers that remember the stream.
+by another program, gets as id the creation time reported by the leader. So the id stays the same
+for all readers that remember the stream.
 
 Each stream has a limit. Where the newest message matters, the oldest is dropped. In FLEET that is
-history first, since all facts are reported again every hour. Where messages must stay, new ones are
-refused, and their writer gets an error.
+history first, since all facts are reported again every hour. Where messages must stay, new messages
+are refused, and the writer gets an error.
 """
 
 import asyncio
@@ -161,8 +161,8 @@ def stream_configs(
         | {
             "name": CONTROL,
             "discard": "new",
-            # Decisions depend on settings, so settings stay. A program that sets one thing for ever
-            # loses only its oldest settings, and can continue.
+            # Decisions depend on settings, so settings stay. A program that changes a setting for
+            # ever loses only the oldest changes, and can continue.
             "max_msgs_per_subject": CONTROL_A_SUBJECT,
             "max_bytes": GIB,
             "max_msg_size": 256 * _KIB,
@@ -183,7 +183,7 @@ def stream_configs(
             "name": DEAD,
             "discard": "old",
             "max_age": 30 * _DAY_NS,
-            # per service: many letters of one leave space for the others
+            # per service: many letters of a service leave space for the others
             "max_msgs_per_subject": 1000,
             "max_bytes": GIB,
             "max_msg_size": 128 * _KIB,  # a letter has 64 KiB of its message; encoding adds a third
@@ -229,7 +229,7 @@ def _followed(config: dict[str, Any]) -> dict[str, Any]:
 
 
 class LostData(msgspec.Struct):
-    """Data that a server could not read from its files when it started."""
+    """Data that a server could not read from disk at the start."""
 
     bytes: int = 0
 
@@ -250,8 +250,8 @@ def new_making() -> str:
 
 
 def making_of(created: str, metadata: Mapping[str, str] | None) -> str:
-    """Return the id of a stream incarnation. Without an id, this is the creation time, which
-    ``ensure_streams`` then stores as the id. So readers need not learn another one.
+    """Return the id of a stream incarnation. Without an id, return the creation time.
+    ``ensure_streams`` then stores the same time as the id. So readers need not learn another one.
     """
     return (metadata or {}).get(MAKING, created)
 
@@ -288,7 +288,7 @@ async def stream_info(conn: Connection, stream: str, *, timeout_s: float = 5.0) 
 
 
 async def find_stream(conn: Connection, stream: str) -> StreamInfo | None:
-    """Return a stream's information; None = no such stream. Raises as ``stream_info`` does."""
+    """Return a stream's information; None = not found. Raises as ``stream_info`` does."""
     try:
         return await stream_info(conn, stream)
     except ApiError as error:
@@ -305,8 +305,7 @@ async def ensure_streams(
     workloads_max_bytes: int = 16 * GIB,
     timeout_s: float = ENSURE_TIMEOUT_S,
 ) -> None:
-    """Create missing streams and consumers, and update those that differ. Safe to call
-    concurrently.
+    """Create missing streams and consumers, and update differing ones. Safe to call concurrently.
 
     Waits for a JetStream that is still starting. Raises ApiError, naming the stream, for a change
     that the server refuses, and NoAnswer at the time limit.

@@ -41,14 +41,15 @@ ALL_LOG_MARKS: Final = "berth.lease.log.>"
 LOGIN: Final = "login.token"
 
 
-# Requests to JetStream, as the account STREAMS names them. Every account has an import of these
-# names that leads to "JetStream not enabled". So other accounts import them under another name.
+# Requests to JetStream, as the account STREAMS names them. Every account imports these names by
+# default, with the result "JetStream not enabled". So other accounts import them under another
+# name.
 JETSTREAM: Final = "$JS.API."
 IMPORTED_JETSTREAM: Final = "JS.API."
-# A stream or a consumer answers these itself, so an import under the original name works.
+# Answered by a stream or a consumer, so an import under the original name works.
 ANSWERED_BY_STREAMS: Final = ("DIRECT.GET.", "CONSUMER.MSG.NEXT.")
 
-# All messages of one connection are handled in order, so a client that floods delays all others. So
+# All messages of a connection are handled in order, so a flooding client delays the others. So
 # requests of tenants and clusters come by several connections, and each client always by the same
 # one. The server writes the lane's number into the subject.
 LANES: Final = 16
@@ -63,7 +64,7 @@ def jetstream(request: str, *, imported: bool) -> str:
 
 
 def covers(wider: str, narrower: str) -> bool:
-    """Return whether the first pattern matches all that the second one matches."""
+    """Return whether the first pattern matches everything that the second matches."""
     some, others = wider.split("."), narrower.split(".")
     for at, token_ in enumerate(some):
         if token_ == ">":
@@ -74,7 +75,7 @@ def covers(wider: str, narrower: str) -> bool:
 
 
 def among(patterns: Iterable[str], subject: str) -> bool:
-    """Return whether any of these patterns matches all that the subject or pattern matches."""
+    """Return whether any of the patterns covers the subject or pattern."""
     return any(covers(each, subject) for each in patterns)
 
 
@@ -85,7 +86,7 @@ class SubjectError(ValueError):
 def token(text: str) -> str:
     """Return one NATS token for any non-empty text: special characters become ``=XX`` of UTF-8.
 
-    The text ``-`` is escaped too, since that token means "none". Raises SubjectError.
+    The text ``-`` is escaped too, since the token means "none". Raises SubjectError.
     """
     if _PLAIN.match(text) and text != NONE and len(text) <= MAX_TOKEN_CHARS:
         return text
@@ -104,8 +105,8 @@ def token(text: str) -> str:
 def text(token_: str) -> str:
     """Return the text of a token made by ``token``. Raises SubjectError.
 
-    Any other spelling is refused. So a workload has exactly one aggregate, and a tenant one prefix
-    for permissions to name.
+    Any other spelling is refused. So a workload has exactly one aggregate, and a tenant exactly one
+    prefix for permissions.
     """
     if _PLAIN.match(token_) and token_ != NONE and len(token_) <= MAX_TOKEN_CHARS:
         return token_
@@ -145,18 +146,16 @@ def parse_workload_event(subject: str) -> WorkloadSubject:
 
 
 def aggregate(tenant: str, workload_id: str) -> str:
-    """Return the filter of all events of one workload, which is also its only guard string.
+    """Return the filter of all events of a workload, also the only guard string.
 
-    Replicated servers compare guards as strings. A guarded append to this aggregate must use this
-    exact spelling, so no other function builds one.
+    Replicated servers compare guards as strings. A guarded append must use this exact spelling, so
+    no other function builds the string.
     """
     return f"berth.workload.{token(tenant)}.{token(workload_id)}.>"
 
 
 def aggregate_kind(tenant: str, workload_id: str, kind: str) -> str:
-    """Return the filter of one kind of event of one workload, in any cluster. Never a guard
-    string.
-    """
+    """Return the filter of a kind of event of a workload, in any cluster. Never a guard string."""
     return f"berth.workload.{token(tenant)}.{token(workload_id)}.{kind}.*"
 
 
@@ -194,7 +193,7 @@ def imported(stored_events: str) -> str:
 
 
 def decision(cell: str) -> str:
-    """Return the subject of a cell's decisions, which is also its guard string."""
+    """Return the subject of a cell's decisions, also the guard string."""
     return f"berth.decision.{token(cell)}"
 
 
@@ -225,7 +224,7 @@ def quality_of_all() -> str:
 
 
 def telemetry_of(cluster: str | None = None) -> str:
-    """Return the filter of the telemetry of one cluster, or of all if None."""
+    """Return the filter of a cluster's telemetry; None = all clusters."""
     return f"berth.telemetry.{token(cluster)}.*" if cluster else "berth.telemetry.*.*"
 
 
@@ -238,14 +237,14 @@ def parse_telemetry(subject: str) -> tuple[str, str]:
 
 
 def job_figures(tenant: str | None, cluster: str, job: str) -> str:
-    """Return the subject of one job's usage metrics in one cluster. Without a tenant, the job is
+    """Return the subject of a job's usage metrics in a cluster. Without a tenant, the job is
     unmanaged.
     """
     return f"berth.figures.{token(tenant) if tenant else NONE}.{token(cluster)}.{token(job)}"
 
 
 def job_figures_of(tenant: str | None = None, cluster: str | None = None) -> str:
-    """Return the filter of the usage metrics of one tenant's jobs, of one cluster's, or of all."""
+    """Return the filter of usage metrics: of a tenant's jobs, of a cluster's, or of all."""
     whose = token(tenant) if tenant else "*"
     return f"berth.figures.{whose}.{token(cluster) if cluster else '*'}.*"
 
@@ -347,7 +346,7 @@ def cordon(cluster: str, node_: str | None) -> str:
 
 
 def gpu_cordon(cluster: str, node_: str, gpu: str) -> str:
-    """Return the subject of the cordon of one GPU of a node. ``gpu``: its index."""
+    """Return the subject of a GPU's cordon. ``gpu``: the GPU's index."""
     return f"berth.control.gpu.{token(cluster)}.{token(node_)}.{token(gpu)}"
 
 
@@ -383,7 +382,7 @@ def asker(subject: str) -> str:
 
 
 def kinds_in_lanes(names: Iterable[str]) -> list[str]:
-    """Return the kinds of requests among these subjects that come by lanes: "api", "agent"."""
+    """Return the kinds of requests by lanes among the subjects: "api", "agent"."""
     return sorted({name.split(".")[1] for name in names} & {"api", "agent"})
 
 
@@ -536,8 +535,8 @@ def log_mark(service: str) -> str:
 
 
 def lease(name: str) -> str:
-    """Return the subject of a lease, which is also its guard string. Dots in a lease's name are
-    levels. A level that contains dots is passed as a token.
+    """Return the subject of a lease, also the guard string. Dots in a lease's name are levels. A
+    level that contains dots is passed as a token.
     """
     return "berth.lease." + ".".join(_level(part) for part in name.split("."))
 

@@ -1,15 +1,15 @@
 """Limits a process's concurrent requests to JetStream's API to the number answered in time.
 
-The server handles these requests with one worker per core, for all streams, and does not stop when
-a client has given up. Clients that repeat late requests lengthen the queue, until the server works
-only on requests that no client waits for. So:
+The server handles these requests with one worker per core, for all streams, and continues after a
+client has given up. Clients that repeat late requests lengthen the queue, until the server works
+only on abandoned requests. So:
 
-- One connection has a window, as in TCP. The window grows by one for each window of answers that
-  came in time, and halves when one is late.
-- A late request keeps its place until its answer comes, because the request is still queued.
+- One connection has a window, as in TCP. The window grows by 1 for each window of timely answers,
+  and halves at a late answer.
+- A late request keeps the place until the answer comes, because the request is still queued.
 - The same request is not sent again meanwhile. An answer may also be lost (a stream without a
-  leader answers nothing). So a request that is late by its time limit once more is given up. From
-  loss to loss this wait doubles.
+  leader answers nothing). So a request is given up when late by the time limit once more. From loss
+  to loss this wait doubles.
 """
 
 import asyncio

@@ -91,7 +91,7 @@ class _Counts:
 
 
 class Worker:
-    """One durable consumer and the handlers that it feeds."""
+    """A durable consumer and its handlers."""
 
     def __init__(
         self,
@@ -301,7 +301,7 @@ class Worker:
         self, msg: Msg, sequence: int, deliveries: int, why: str, pause_s: float | None
     ) -> None:
         """Deliver again, or store a dead letter after too many failures: in this process alone, or
-        twice here after the server had delivered the message that often to earlier processes.
+        twice here after as many deliveries to earlier processes.
         """
         failures = self._failures.count(sequence)
         enough = failures >= min(2, self._max_deliveries) and deliveries >= self._max_deliveries

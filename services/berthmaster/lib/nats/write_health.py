@@ -1,8 +1,8 @@
-"""Whether the bus stores the writes of one connection, in one place for all writers of a service.
+"""Whether the bus stores a connection's writes, for all writers of a service.
 
 One failed write is normal: a message is lost, or replicas elect a leader. Writes that keep failing
-without a success are a fault that an operator must see. Either the stream is at its limit, or the
-disk is or was full. nats-server then answers no write to that stream until it is restarted.
+without a success are a fault for an operator. Either the stream is at its limit, or the disk is or
+was full. nats-server then answers no write to the stream until a restart.
 
 Each stream is reported separately. A report ends with the first stored write, with a reconnection,
 and ``FORGET_S`` after the last failure. After a reconnection only the next write shows the state of
@@ -21,13 +21,13 @@ from berthmaster.lib.runtime.log import LogLike
 TROUBLE_AFTER_S: Final = 3.0  # an election is over by then
 FORGET_S: Final = 30.0
 LOG_EVERY_S: Final = 10.0
-# About the message, not the store: its guard failed, or its size is above the limit.
+# About the message, not the store: a failed guard, or a size above the limit.
 _MESSAGE_ERRORS: Final = frozenset({10054, 10071, 10164})
 
 
 @dataclass
 class _Failing:
-    """Failed writes to one stream since the last stored one."""
+    """Failed writes to a stream since the last success."""
 
     since_s: float
     last_s: float
