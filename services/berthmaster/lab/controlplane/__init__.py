@@ -1,5 +1,5 @@
-"""A real Kubernetes control plane on loopback, for tests: nothing in it is a mock but the nodes.
+"""A real Kubernetes control plane on loopback, for tests: only the nodes are mocks.
 
-`build` makes the programs once, `planes.Planes` runs a hub and workers of them, `nodes` gives the
-workers GPUs. README.md shows how to use it.
+`build` compiles the programs once, `planes.Planes` runs a hub and workers, and `nodes` gives the
+workers GPUs. README.md shows the use.
 """

@@ -1,8 +1,8 @@
-"""The fixture's own hands: a small blocking client of an API server, independent of ours.
+"""A small blocking client of an API server for tests, independent of Berthmaster's own.
 
-What tests prepare and check with must not share its faults with what they test, so this is HTTP and
-JSON and nothing else. One `Api` is one identity, safe to use from any thread: it keeps as many
-connections as calls ran at once, however many threads made them.
+Tests prepare and check with this client, so it must not share the faults of the tested code. Hence
+it is only HTTP and JSON. One `Api` is one identity, and is safe in any thread. The number of
+connections is that of concurrent calls, not of threads.
 """
 
 import base64
@@ -30,11 +30,11 @@ _DISCOVERY: Final = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDisc
 _MERGE: Final = "application/merge-patch+json"
 _APPLY: Final = "application/apply-patch+yaml"
 
-Object = dict[str, Any]  # JSON as the API server speaks it
+Object = dict[str, Any]  # JSON of the API server
 
 
 class ApiError(Exception):
-    """An answer other than 2xx: its status, Kubernetes' reason and message, and all of its text."""
+    """An answer other than 2xx: its status, Kubernetes' reason and message, and its whole text."""
 
     def __init__(self, what: str, status: int, text: str) -> None:
         self.status = status
@@ -48,11 +48,11 @@ class ApiError(Exception):
 
 
 class Unreachable(Exception):
-    """No answer at all: refused, cut off or too late."""
+    """No answer: refused, interrupted or too late."""
 
 
 class Api:
-    """One API server, as one user: with a client certificate, a token, or as nobody."""
+    """One API server and one identity: a client certificate, a token, or anonymous."""
 
     def __init__(
         self,
@@ -88,7 +88,7 @@ class Api:
         query: Mapping[str, object] | None = None,
         accept: str = _JSON,
     ) -> Object:
-        """One request, its answer decoded. Raises ApiError and Unreachable."""
+        """Send one request, and return the decoded answer. Raises ApiError and Unreachable."""
         if query:
             path = f"{path}?{urllib.parse.urlencode(query)}"
         data = None if body is None else json.dumps(body).encode()
@@ -116,7 +116,7 @@ class Api:
             except (OSError, http.client.HTTPException) as error:
                 connection.close()
                 self.close()  # the others have been idle for longer
-                # A kept connection may have died while it was idle: that says nothing about now.
+                # An idle connection may have died, so its failure says nothing about the server.
                 if kept is None or fresh or isinstance(error, TimeoutError):
                     raise Unreachable(f"{method} {self.url}{path}: {error!r}") from error
                 continue
@@ -130,18 +130,17 @@ class Api:
         return None
 
     def close(self) -> None:
-        """End the connections that no call uses."""
+        """Close the idle connections."""
         while (connection := self._kept()) is not None:
             connection.close()
 
     # ---- verbs
 
     def get(self, path: str, **query: object) -> Object:
-        """GET."""
         return self.call("GET", path, query=query)
 
     def find(self, path: str) -> Object | None:
-        """GET, None where there is nothing."""
+        """Return the object, or None if missing."""
         try:
             return self.get(path)
         except ApiError as error:
@@ -150,29 +149,27 @@ class Api:
             raise
 
     def items(self, path: str, **query: object) -> list[Object]:
-        """The members of a list."""
+        """Return the items of a list."""
         found = self.get(path, **query)["items"]
         assert isinstance(found, list)
         return found
 
     def create(self, path: str, body: Mapping[str, Any], **query: object) -> Object:
-        """POST."""
         return self.call("POST", path, body, query=query)
 
     def replace(self, path: str, body: Mapping[str, Any]) -> Object:
-        """PUT."""
         return self.call("PUT", path, body)
 
     def merge(self, path: str, body: Mapping[str, Any]) -> Object:
-        """PATCH, as a JSON merge patch."""
+        """Patch an object with a JSON merge patch."""
         return self.call("PATCH", path, body, content_type=_MERGE)
 
     def delete(self, path: str, **query: object) -> Object:
-        """DELETE. Dependents go in the background unless told otherwise."""
+        """Delete an object. By default, dependents are deleted in the background."""
         return self.call("DELETE", path, query={"propagationPolicy": "Background", **query})
 
     def apply(self, document: Mapping[str, Any], *, manager: str = FIELD_MANAGER) -> Object:
-        """Server-side apply of a whole object, wherever its kind and its metadata say."""
+        """Apply a whole object on the server, at the path of its kind and metadata."""
         return self.call(
             "PATCH",
             self.path_of(document),
@@ -182,7 +179,8 @@ class Api:
         )
 
     def watch(self, path: str, limit_s: float = 10.0, **query: object) -> Iterator[Object]:
-        """Events of a watch, until its time is over or it is cut off. Raises ApiError, late too."""
+        """Yield events of a watch until its time limit or an interruption. Raises ApiError, late
+        too."""
         wanted = {"watch": 1, "timeoutSeconds": max(1, int(limit_s)), **query}
         connection = http.client.HTTPSConnection(
             self._host, timeout=self._limit_s, context=self._tls
@@ -205,10 +203,10 @@ class Api:
         finally:
             connection.close()
 
-    # ---- where things are
+    # ---- paths
 
     def path_of(self, document: Mapping[str, Any]) -> str:
-        """Where an object is, by its kind and name. Asks the server once per kind."""
+        """Return the path of an object, by its kind and name. Queries the server once per kind."""
         version, kind = str(document["apiVersion"]), str(document["kind"])
         root = f"/api/{version}" if "/" not in version else f"/apis/{version}"
         if (version, kind) not in self._kinds:
@@ -223,12 +221,12 @@ class Api:
         return f"{root}{inside}/{plural}/{metadata['name']}"
 
 
-# Definitions of resources are large: libyaml, where it is, reads them twenty times as fast.
+# Resource definitions are large. If available, libyaml parses them twenty times as fast.
 _LOADER: Final = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 def documents(*sources: Path) -> list[Object]:
-    """Every document of YAML files, and of the YAML files of folders, in the order of names."""
+    """Return every document of YAML files and of folders with YAML files, sorted by name."""
     files: list[Path] = []
     for source in sources:
         files += sorted(source.glob("*.yaml")) if source.is_dir() else [source]
@@ -242,7 +240,7 @@ def documents(*sources: Path) -> list[Object]:
 def kubeconfig(
     *, server: str, ca_pem: bytes, pair: Pair | None = None, token: str = "", name: str = "test"
 ) -> str:
-    """A kubeconfig that needs no other file. JSON is YAML too."""
+    """Return a kubeconfig without references to files. JSON is valid YAML."""
 
     def encoded(data: bytes) -> str:
         return base64.b64encode(data).decode()
@@ -270,10 +268,11 @@ def kubeconfig(
 
 
 def wait_served(api: Api, crds: Sequence[Mapping[str, Any]]) -> None:
-    """Until every resource of these CustomResourceDefinitions can be listed and is named where
-    clients look for what there is. That comes up to two seconds later on a busy machine, one
-    resource after the other, and a Kueue that starts in between looks no second time and ends.
-    Raises Hung."""
+    """Wait until every resource of these CustomResourceDefinitions is listable and discoverable.
+
+    Discovery lags up to two seconds on a busy machine, one resource after the other. A Kueue that
+    starts meanwhile exits without a second try. Raises Hung.
+    """
     patience = Patience(f"{len(crds)} definitions are served")
     wanted = [
         (crd["spec"]["group"], version["name"], crd["spec"]["names"]["plural"])
@@ -296,7 +295,7 @@ def wait_served(api: Api, crds: Sequence[Mapping[str, Any]]) -> None:
 
 
 def _all_named(api: Api, wanted: Sequence[tuple[str, str, str]]) -> None:
-    """Raises ApiError."""
+    """Raise ApiError if discovery lacks a resource."""
     named = {
         (group["metadata"]["name"], version["version"], resource["resource"])
         for group in api.call("GET", "/apis", accept=_DISCOVERY)["items"]

@@ -1,8 +1,8 @@
-"""Who called the API server how often: its own audit log, read from a mark on.
+"""Callers of the API server with their numbers of calls, from its audit log after a mark.
 
-A line is written when a call arrives, so whoever got an answer is in it, and another when it has
-been answered. The control plane's own components are left out (see audit-policy.yaml), everybody
-else is there with each call.
+The log has a line for the arrival of each call, so an answered call is always included, and another
+line for the answer. The log omits the control plane's own components (see audit-policy.yaml), and
+includes each call of all other clients.
 """
 
 import json
@@ -22,10 +22,10 @@ class Call:
     user: str
     user_agent: str
     verb: str
-    resource: str  # with its group and subresource: workloads.kueue.x-k8s.io/status, pods, pods/log
+    resource: str  # with group and subresource: workloads.kueue.x-k8s.io/status, pods, pods/log
     namespace: str
     name: str
-    status: int  # of the answer, 0 before it
+    status: int  # of the answer; 0 before the answer
     uri: str
 
 
@@ -36,13 +36,13 @@ class AuditLog:
         self.path = path
 
     def mark(self) -> int:
-        """Now, for `since`."""
+        """Return the present position, for `since`."""
         return self.path.stat().st_size if self.path.exists() else 0
 
     def calls(
         self, *, since: int = 0, user: str = "", user_agent: str = "", verb: str = ""
     ) -> list[Call]:
-        """Calls after a mark, each once: of a user, of agents that begin so, of a verb."""
+        """Return the calls after a mark, each once, by user, prefix of the agent, and verb."""
         return [
             call
             for call in self._read(since)
@@ -54,12 +54,12 @@ class AuditLog:
     def count(
         self, *, since: int = 0, user: str = "", user_agent: str = "", verb: str = ""
     ) -> Counter[tuple[str, str, str]]:
-        """How many calls by (user, verb, resource)."""
+        """Return the number of calls by (user, verb, resource)."""
         found = self.calls(since=since, user=user, user_agent=user_agent, verb=verb)
         return Counter((call.user, call.verb, call.resource) for call in found)
 
     def touched(self, namespace: str, *, since: int) -> bool:
-        """Whether anybody has asked to change a namespace or anything in it."""
+        """Return whether a client tried to change a namespace or its content."""
         name = f"/namespaces/{namespace}".encode()
         with self.path.open("rb") as log:
             log.seek(since)
@@ -68,12 +68,12 @@ class AuditLog:
     def _read(self, since: int) -> Iterator[Call]:
         if not self.path.exists():
             return
-        entries: dict[str, dict[str, Any]] = {}  # by call, the latest that is known of it
+        entries: dict[str, dict[str, Any]] = {}  # by call, the latest known entry
         with self.path.open("rb") as log:
             log.seek(since)
             for line in log:
                 if not line.endswith(b"\n"):
-                    break  # being written now
+                    break  # the line is being written
                 entry = json.loads(line)
                 if entry["stage"] == "RequestReceived" or entry["auditID"] in entries:
                     entries[entry["auditID"]] = entry

@@ -1,19 +1,19 @@
-"""The programs of a control plane and Kueue's manager, compiled once and kept in a cache.
+"""The programs of a control plane and Kueue's manager, compiled once and cached.
 
-Compiling takes some 17 minutes on two cores and nothing afterwards (compiling.py).
+The first compilation takes about 17 minutes on two cores, later ones no time (compiling.py).
 
     python -m berthmaster.lab.controlplane.build
-        builds what is missing, and the kubelet too where it can be run
+        builds missing programs, and the kubelet too on a machine that can run one
     python -m berthmaster.lab.controlplane.build kubelet
         builds the kubelet alone, which takes root and containerd to run: 5 minutes more
     python -m berthmaster.lab.controlplane.build NAME…
         builds other projects of projects.py alone
     python -m berthmaster.lab.controlplane.build [NAME…] -- COMMAND…
-        builds what is missing, or those projects alone, then runs COMMAND; where nothing can be
-        built it runs too, the reason in BERTH_CONTROLPLANE_MISSING (set beforehand, nothing is
-        built and that is the reason)
+        builds missing programs, or those projects alone, then runs COMMAND; if a build is
+        impossible, COMMAND runs too, with the reason in BERTH_CONTROLPLANE_MISSING (if that
+        is set beforehand, nothing is built)
 
-KUBEBUILDER_ASSETS names a folder whose programs are taken instead; what it lacks is compiled.
+KUBEBUILDER_ASSETS names a folder with ready programs. Programs missing in the folder are compiled.
 KUEUE_BIN and KUEUE_CRDS do the same for Kueue. With BERTH_ALL (`scripts/test --all`) all projects
 of projects.py are built too, each in some minutes.
 """
@@ -51,7 +51,7 @@ from berthmaster.lab.controlplane.projects import (
     find_project,
 )
 
-# From the smallest to the largest, those that share packages one after the other.
+# From the smallest to the largest, with programs that share packages next to each other.
 SOURCES: Final[Sources] = {
     "etcd": ("kubernetes", "go.etcd.io/etcd/server/v3"),
     "kube-apiserver": ("kubernetes", "k8s.io/kubernetes/cmd/kube-apiserver"),
@@ -60,18 +60,18 @@ SOURCES: Final[Sources] = {
     "kwok": ("kwok", "sigs.k8s.io/kwok/cmd/kwok"),
 }
 MODULES: Final = tuple(dict.fromkeys(module for module, _ in SOURCES.values()))
-# Has a module and a folder in the cache of its own, so that nobody waits for it who is not root.
+# Has its own module and cache folder, so that only root waits for the kubelet.
 KUBELET: Final[Sources] = {
     "kubelet": ("kubelet", "k8s.io/kubernetes/cmd/kubelet"),
 }
 NODE_PROGRAMS: Final = ("containerd", "runc", "ctr", "gcc")
 EVERYTHING: Final = "BERTH_ALL"
-_CANNOT: Final = 75  # EX_TEMPFAIL: not an error of the sources, the machine lacks something
+_CANNOT: Final = 75  # EX_TEMPFAIL: the machine lacks something, the sources are fine
 
 
 @dataclass(frozen=True)
 class Programs:
-    """Where each program is."""
+    """The path of each program."""
 
     etcd: Path
     kube_apiserver: Path
@@ -83,7 +83,8 @@ class Programs:
 
 
 def find(environment: Mapping[str, str] = os.environ) -> Programs:
-    """The programs, without building. Raises Unavailable, naming what is missing and what to do."""
+    """Return the programs without building. Raises Unavailable with the missing programs and a
+    remedy."""
     if reason := environment.get(MISSING):
         raise Unavailable(reason)
     paths = present(folder_of(SOURCES, environment), SOURCES) | given(environment, SOURCES)
@@ -103,7 +104,7 @@ def _programs(paths: Mapping[str, Path], kueue: Found) -> Programs:
 
 
 def find_kubelet(environment: Mapping[str, str] = os.environ) -> Path:
-    """The kubelet, without building. Raises Unavailable, saying what to do."""
+    """Return the kubelet without building. Raises Unavailable with a remedy."""
     found = present(folder_of(KUBELET, environment), KUBELET) | given(environment, KUBELET)
     if "kubelet" not in found:
         raise Unavailable(f"not built yet: kubelet; `{BUILD_COMMAND} kubelet` does it in 5 minutes")
@@ -111,7 +112,7 @@ def find_kubelet(environment: Mapping[str, str] = os.environ) -> Path:
 
 
 def cannot_run_a_kubelet(environment: Mapping[str, str] = os.environ) -> str:
-    """What this machine lacks to run one; "" = nothing."""
+    """Return the requirement that this machine lacks to run a kubelet; "" = none."""
     if os.geteuid() != 0:
         return "a kubelet needs root"
     path = environment.get("PATH")
@@ -122,23 +123,24 @@ def cannot_run_a_kubelet(environment: Mapping[str, str] = os.environ) -> str:
 
 
 def build(environment: Mapping[str, str] = os.environ, tell: Tell = say_programs) -> Programs:
-    """The programs, after building what is missing. Raises Unavailable and BuildFailed."""
+    """Return the programs, and build missing ones. Raises Unavailable and BuildFailed."""
     paths = built(SOURCES, environment, tell)
     return _programs(paths, build_project(KUEUE, environment, tell))
 
 
 def build_kubelet(environment: Mapping[str, str] = os.environ) -> Path:
-    """The kubelet, built if need be. Raises Unavailable and BuildFailed."""
+    """Return the kubelet, and build it if missing. Raises Unavailable and BuildFailed."""
     return built(KUBELET, environment)["kubelet"]
 
 
 def _folder_of(name: str) -> Path:
-    """Build a program or a project by its name. Raises Unavailable and BuildFailed."""
+    """Build a program or a project by name, and return its folder. Raises Unavailable and
+    BuildFailed."""
     return build_kubelet().parent if name == "kubelet" else build_project(PROJECTS[name]).programs
 
 
 def main(argv: list[str]) -> int:
-    """Build, then become the command if there is one."""
+    """Build, then exec the command if there is one."""
     cut = argv.index("--") if "--" in argv else len(argv)
     names, command = argv[:cut], argv[cut + 1 :]
     if unknown := [name for name in names if name not in (*PROJECTS, "kubelet")]:

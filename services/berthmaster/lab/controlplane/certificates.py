@@ -1,8 +1,8 @@
-"""The keys and certificates of one control plane: its own authority, and whoever it vouches for.
+"""The keys and certificates of one control plane: its authority, servers and users.
 
-Kubernetes takes a client certificate's common name for the user and its organizations for the
-groups, so whoever holds the authority can be anybody: that is how tests get users with exactly the
-rights that they want to try. Elliptic keys, since RSA takes a second each.
+Kubernetes reads a client certificate's common name as the user, and its organizations as the
+groups. So tests use the authority to create users with exactly the rights under test. The keys are
+elliptic, because RSA keys take a second each.
 """
 
 import datetime as dt
@@ -25,24 +25,22 @@ BEFORE: Final = dt.timedelta(hours=1)  # for clocks that tests set back
 
 @dataclass(frozen=True)
 class Pair:
-    """A certificate and its key, as files and as their text."""
+    """A certificate and its key, as files and as text."""
 
     certificate: Path
     key: Path
 
     @property
     def certificate_pem(self) -> bytes:
-        """The certificate."""
         return self.certificate.read_bytes()
 
     @property
     def key_pem(self) -> bytes:
-        """Its secret."""
         return self.key.read_bytes()
 
 
 class Authority:
-    """A certificate authority in a folder of its own."""
+    """A certificate authority in a separate folder."""
 
     def __init__(self, folder: Path, name: str) -> None:
         folder.mkdir(parents=True, exist_ok=True)
@@ -63,11 +61,11 @@ class Authority:
 
     @property
     def certificate_pem(self) -> bytes:
-        """What a client must trust."""
+        """Return the certificate that a client must trust."""
         return self.certificate.read_bytes()
 
     def serving(self, name: str, *names: str) -> Pair:
-        """For a server on loopback, under more names if it has them."""
+        """Return a server certificate for loopback, with additional names."""
         alternatives: list[x509.GeneralName] = [
             x509.IPAddress(ipaddress.ip_address(LOOPBACK)),
             x509.IPAddress(ipaddress.ip_address(SERVICE_IP)),
@@ -77,7 +75,7 @@ class Authority:
         return self._issue(name, (), ExtendedKeyUsageOID.SERVER_AUTH, name, extension)
 
     def client(self, user: str, groups: Sequence[str] = (), *, file: str) -> Pair:
-        """For a user; `file` names the two files."""
+        """Return a client certificate for a user. `file` names the two files."""
         return self._issue(user, groups, ExtendedKeyUsageOID.CLIENT_AUTH, file, None)
 
     def _issue(
@@ -112,14 +110,14 @@ class Authority:
 
 @dataclass(frozen=True)
 class SigningKey:
-    """What service account tokens are signed and checked with."""
+    """The key that signs and verifies service account tokens."""
 
     private: Path
     public: Path
 
 
 def service_account_key(folder: Path) -> SigningKey:
-    """A new one."""
+    """Return a new key."""
     key = ec.generate_private_key(ec.SECP256R1())
     pair = SigningKey(folder / "service-account.key", folder / "service-account.pub")
     _write_secret(pair.private, _private_pem(key))

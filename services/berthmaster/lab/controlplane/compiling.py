@@ -1,11 +1,11 @@
-"""Programs compiled from Go modules and kept in a cache.
+"""Programs compiled from Go modules and cached.
 
-A module is a folder beside this file with a go.mod and a go.sum. A folder of the cache is named by
-all that decides what comes out: both files, the packages and the flags. A program gets its name
-only when it is complete, and one build at a time holds the lock. A killed build leaves nothing that
-the next one could mistake for a program.
+A module is a folder beside this file with a go.mod and a go.sum. The name of a cache folder
+includes every input of the build: both files, the packages and the flags. A program gets its name
+only after its build, and one build at a time holds the lock. So a killed build leaves no file that
+looks like a program.
 
-BERTH_CACHE moves the cache, which is ~/.cache/berthmaster otherwise.
+BERTH_CACHE sets the cache folder, by default ~/.cache/berthmaster.
 """
 
 import fcntl
@@ -26,34 +26,34 @@ from typing import Final
 from berthmaster.lib.runtime.process_setup import end_with_parent
 
 HERE: Final = Path(__file__).resolve().parent
-KUBERNETES_VERSION: Final = "1.36.3"  # go.mod names it too; a test compares them
+KUBERNETES_VERSION: Final = "1.36.3"  # also in go.mod; a test compares them
 _MAJOR, _MINOR, _ = KUBERNETES_VERSION.split(".")
 _STAMP: Final = "k8s.io/component-base/version"
-# A program that knows its version says so at /version; without the stamp it calls itself v0.0.0.
+# The stamp makes a program report its version at /version. Without it, the version is v0.0.0.
 LD_FLAGS: Final = (
     f"-s -w -X {_STAMP}.gitVersion=v{KUBERNETES_VERSION}"
     f" -X {_STAMP}.gitMajor={_MAJOR} -X {_STAMP}.gitMinor={_MINOR}"
 )
 FLAGS: Final = ("-trimpath", "-buildvcs=false", "-ldflags", LD_FLAGS)
-COMPILERS: Final = "2"  # a gigabyte each at times, and people work on the machine meanwhile
+COMPILERS: Final = "2"  # a gigabyte each at times, and users work on the machine meanwhile
 Sources = Mapping[str, tuple[str, str]]  # program -> its module's folder and its package
 ONE_BUILD_LIMIT_S: Final = 3600.0
 LOCK_LIMIT_S: Final = 2 * 3600.0
 MISSING: Final = "BERTH_CONTROLPLANE_MISSING"
 _LOCK_POLL_S: Final = 0.2
-_LAST_LINES: Final = 60  # of what a failed build says
+_LAST_LINES: Final = 60  # of the output of a failed build
 _UNFINISHED: Final = ".unfinished-"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Compiling:
-    """How far the compilation of one program is."""
+    """The progress of one program's compilation."""
 
     program: str
-    number: int  # of this program among those that are missing, from 1
-    programs: int  # that are missing
-    done: int = 0  # packages compiled
-    packages: int = 0  # packages to compile; 0 = not counted yet
+    number: int  # number of this program among the missing ones, from 1
+    programs: int  # number of missing programs
+    done: int = 0  # number of compiled packages
+    packages: int = 0  # number of packages to compile; 0 = not counted yet
     took_s: float | None = None  # None = the program is not complete
 
 
@@ -61,15 +61,16 @@ Tell = Callable[[Compiling], None]
 
 
 class Unavailable(Exception):
-    """There is no control plane here and none can be made; the text says what is missing."""
+    """No control plane exists here, and none can be built. The text names the missing
+    requirement."""
 
 
 class BuildFailed(Exception):
-    """Go was there and did not produce a program; the text is what it said."""
+    """Go ran without producing a program. The text is Go's output."""
 
 
 def cache_root(environment: Mapping[str, str]) -> Path:
-    """Where programs are kept from run to run."""
+    """Return the cache folder."""
     if own := environment.get("BERTH_CACHE"):
         return Path(own) / "controlplane"
     usual = Path(environment.get("XDG_CACHE_HOME") or Path.home() / ".cache")
@@ -77,7 +78,7 @@ def cache_root(environment: Mapping[str, str]) -> Path:
 
 
 def cache_key(programs: Sources, modules: Path = HERE) -> str:
-    """Changes whenever something else would come out of the build."""
+    """Return a key that changes with every input of the build."""
     digest = hashlib.sha256(repr((FLAGS, dict(programs))).encode())
     for module in dict.fromkeys(module for module, _ in programs.values()):
         for name in ("go.mod", "go.sum"):
@@ -86,7 +87,7 @@ def cache_key(programs: Sources, modules: Path = HERE) -> str:
 
 
 def given(environment: Mapping[str, str], programs: Sources) -> dict[str, Path]:
-    """The programs that KUBEBUILDER_ASSETS has. Raises Unavailable if it names no folder."""
+    """Return the programs in KUBEBUILDER_ASSETS. Raises Unavailable if that is no folder."""
     folder = environment.get("KUBEBUILDER_ASSETS")
     if not folder:
         return {}
@@ -96,7 +97,7 @@ def given(environment: Mapping[str, str], programs: Sources) -> dict[str, Path]:
 
 
 def folder_of(programs: Sources, environment: Mapping[str, str]) -> Path:
-    """Return the folder of the cache that keeps these programs, whether it exists or not."""
+    """Return the cache folder of these programs, whether it exists or not."""
     return cache_root(environment) / cache_key(programs)
 
 
@@ -116,7 +117,7 @@ def say_programs(step: Compiling) -> None:
 def built(
     programs: Sources, environment: Mapping[str, str], tell: Tell = say_programs
 ) -> dict[str, Path]:
-    """Return the path of each program, after compiling those that the cache lacks.
+    """Return the path of each program, after compiling missing ones.
 
     Raises Unavailable and BuildFailed.
     """
@@ -130,7 +131,7 @@ def built(
     if wanted.keys() - present(folder, wanted).keys():
         folder.mkdir(parents=True, exist_ok=True)
         with _only_one(folder / "lock"):
-            # Looks again: another process may have compiled some.
+            # Checks again, because another process may have compiled some.
             _build_missing(wanted, folder, environment, tell)
     return present(folder, programs) | assets
 
@@ -142,7 +143,7 @@ def _build_missing(
     if not missing:
         return
     for left_over in folder.glob(f"{_UNFINISHED}*"):
-        left_over.unlink()  # of a build that was killed; whoever holds the lock is alone
+        left_over.unlink()  # from a killed build; the lock excludes other builds
     go = find_go(environment)
     if go is None:
         raise Unavailable(no_go(missing))
@@ -175,7 +176,7 @@ def _compile(
 ) -> None:
     name, (module, package) = step.program, source
     unfinished = folder / f"{_UNFINISHED}{name}"
-    # -v names each package once it is compiled.
+    # -v names each package after its compilation.
     argv = ["build", "-v", "-p", COMPILERS, *FLAGS, "-o", str(unfinished), package]
     deadline_s = time.monotonic() + ONE_BUILD_LIMIT_S
     try:
@@ -203,9 +204,10 @@ def _compile(
 def _stale_packages(
     go: str, module: str, package: str, environment: Mapping[str, str], deadline_s: float
 ) -> set[str]:
-    """Return the packages that a build compiles: those that Go's own cache lacks.
+    """Return the packages that a build compiles, because Go's own cache lacks them.
 
-    Downloads the modules. An empty set where Go cannot list them: the build says why.
+    Downloads the modules. Returns an empty set if Go cannot list them: the build reports the
+    reason.
     """
     shown = "{{if .Stale}}{{.ImportPath}}{{end}}"
     process = _start_go(go, ["list", "-deps", "-f", shown, *FLAGS, package], module, environment)
@@ -232,7 +234,7 @@ def _start_go(
 
 @contextmanager
 def _killed_at(deadline_s: float, process: "subprocess.Popen[str]") -> Iterator[None]:
-    """End a process that runs past the deadline, or when the block fails."""
+    """Kill a process after the deadline, or when the block fails."""
     timer = threading.Timer(max(0.0, deadline_s - time.monotonic()), process.kill)
     timer.daemon = True
     timer.start()
@@ -261,7 +263,7 @@ def present(folder: Path, programs: Sources) -> dict[str, Path]:
 
 @contextmanager
 def _only_one(path: Path) -> Iterator[None]:
-    """Hold the lock; the kernel gives it back whatever ends us."""
+    """Hold the lock; the kernel releases it if this process dies."""
     deadline_s = time.monotonic() + LOCK_LIMIT_S
     told = False
     with path.open("w") as lock:

@@ -1,7 +1,7 @@
-"""How each program is started: its arguments, and why those.
+"""The command line of each program, with reasons.
 
-Facts of reference: Kubernetes' own command-line documentation. Limits that exist to protect a
-cluster from its components (queries a second) are raised, since here they only make tests slow.
+Source: Kubernetes' own command-line documentation. Limits that protect a cluster from its
+components (queries per second) are raised, because here they only slow tests down.
 """
 
 from collections.abc import Mapping
@@ -16,7 +16,8 @@ HERE: Final = Path(__file__).resolve().parent
 LOOPBACK: Final = "127.0.0.1"
 ISSUER: Final = "https://kubernetes.default.svc"
 SERVICE_RANGE: Final = "10.0.0.0/24"
-# What gives a cluster its behaviour: jobs, garbage, namespaces, service accounts, aggregated roles.
+# The controllers with visible behaviour: jobs, garbage, namespaces, service accounts, aggregated
+# roles.
 HUB_CONTROLLERS: Final = (
     "garbage-collector-controller",
     "namespace-controller",
@@ -26,7 +27,7 @@ HUB_CONTROLLERS: Final = (
     "job-controller",
     "ttl-after-finished-controller",
 )
-# Where pods run: nodes that fail, pods that are taken from them, and what other people use.
+# For clusters with pods: failing nodes, evicted pods, and other commonly used controllers.
 WORKER_CONTROLLERS: Final = (
     *HUB_CONTROLLERS,
     "node-lifecycle-controller",
@@ -40,15 +41,16 @@ WORKER_CONTROLLERS: Final = (
     "statefulset-controller",
     "daemonset-controller",
 )
-# kwok renews a node's lease at a quarter of its duration, with a thousand nodes a constant load.
+# kwok renews a node's lease at a quarter of its duration: with a thousand nodes a constant load.
 LEASE_S: Final = 1200
-# A node whose lease is not renewed is given up after this. Tests tell kwok to take a node down.
+# The lifecycle controller drops a node without lease renewals after this time. Tests tell kwok to
+# take a node down.
 NODE_GRACE: Final = "1h"
 STAGES: Final = HERE / "stages"
 
 
 def etcd(programs: Programs, folder: Path, client_port: int, peer_port: int) -> list[str]:
-    """Plain HTTP on loopback, nothing synced: nobody pulls the plug here."""
+    """Return etcd's command: plain HTTP on loopback, without fsync, because no power fails here."""
     client, peer = f"http://{LOOPBACK}:{client_port}", f"http://{LOOPBACK}:{peer_port}"
     return [
         str(programs.etcd),
@@ -65,7 +67,7 @@ def etcd(programs: Programs, folder: Path, client_port: int, peer_port: int) -> 
 
 @dataclass(frozen=True, kw_only=True)
 class ApiServerFiles:
-    """What an API server reads and writes."""
+    """The files of an API server."""
 
     folder: Path
     ca: Path
@@ -77,12 +79,16 @@ class ApiServerFiles:
 def kube_apiserver(
     programs: Programs, name: str, port: int, etcd_url: str, files: ApiServerFiles
 ) -> list[str]:
-    """RBAC, client certificates, service account tokens; its own prefix in a shared etcd."""
+    """Return the API server's command.
+
+    The server has RBAC, client certificates, service account tokens, and its own prefix in a shared
+    etcd.
+    """
     return [
         str(programs.kube_apiserver),
         f"--etcd-servers={etcd_url}",
         f"--etcd-prefix=/registry-{name}",
-        "--etcd-compaction-interval=0",  # history goes when a test says so
+        "--etcd-compaction-interval=0",  # history is compacted when a test requests it
         f"--bind-address={LOOPBACK}",
         f"--advertise-address={LOOPBACK}",
         f"--secure-port={port}",
@@ -96,10 +102,10 @@ def kube_apiserver(
         f"--service-account-key-file={files.tokens.public}",
         f"--service-cluster-ip-range={SERVICE_RANGE}",
         "--endpoint-reconciler-type=none",
-        "--allow-privileged=true",  # a privileged pod must be refused by us, not by a default here
+        "--allow-privileged=true",  # Berthmaster must refuse a privileged pod, not a default here
         f"--audit-policy-file={HERE / 'audit-policy.yaml'}",
         f"--audit-log-path={files.audit_log}",
-        "--audit-log-maxsize=100000",  # one file: marks in it must stay valid
+        "--audit-log-maxsize=100000",  # one file, so that marks in it stay valid
         "--delete-collection-workers=8",
         "--profiling=false",
     ]
@@ -108,7 +114,7 @@ def kube_apiserver(
 def kube_controller_manager(
     programs: Programs, kubeconfig: Path, files: ApiServerFiles, controllers: tuple[str, ...]
 ) -> list[str]:
-    """Only the controllers that something here depends on."""
+    """Return the controller manager's command, with only the controllers that tests depend on."""
     return [
         str(programs.kube_controller_manager),
         f"--kubeconfig={kubeconfig}",
@@ -127,8 +133,9 @@ def kube_controller_manager(
 def kube_scheduler(
     programs: Programs, kubeconfig: Path, configuration: Path | None = None
 ) -> list[str]:
-    """The scheduler as it is, or as a KubeSchedulerConfiguration says (scheduler_configuration)."""
-    if configuration is not None:  # which flags do not add to
+    """Return the scheduler's command, by default or with a configuration
+    (scheduler_configuration)."""
+    if configuration is not None:  # flags cannot extend a configuration
         return [str(programs.kube_scheduler), f"--config={configuration}", "--secure-port=0"]
     return [
         str(programs.kube_scheduler),
@@ -142,7 +149,7 @@ def kube_scheduler(
 
 
 def scheduler_configuration(kubeconfig: Path, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """A KubeSchedulerConfiguration: the settings, and otherwise what the flags above say."""
+    """Return a KubeSchedulerConfiguration with the settings, and else with the flags' values."""
     return {
         "apiVersion": "kubescheduler.config.k8s.io/v1",
         "kind": "KubeSchedulerConfiguration",
@@ -154,7 +161,7 @@ def scheduler_configuration(kubeconfig: Path, settings: Mapping[str, Any]) -> di
 
 
 def kwok(programs: Programs, kubeconfig: Path, port: int) -> list[str]:
-    """Every node is one of kwok's; what nodes and pods do is in stages/."""
+    """Return kwok's command. kwok runs every node, and stages/ defines nodes and pods."""
     stages = [f"--config={stage}" for stage in sorted(STAGES.glob("*.yaml"))]
     return [
         str(programs.kwok),

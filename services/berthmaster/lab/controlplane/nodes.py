@@ -1,7 +1,7 @@
-"""Nodes with GPUs that do not exist: an API object each, and kwok behind it.
+"""Nodes with GPUs that do not exist: one API object each, served by kwok.
 
-A node is made complete, its status and readiness with it, in one call, as a kubelet does when it
-registers: a thousand take some seconds. Labels are those of GPU feature discovery.
+A node is created with status and readiness in one call, like a registering kubelet's: a thousand
+take some seconds. Labels follow GPU feature discovery.
 """
 
 from collections.abc import Collection, Iterable, Mapping
@@ -21,7 +21,7 @@ _NOT_READY: Final = "node.kubernetes.io/not-ready"
 
 @dataclass(frozen=True, kw_only=True)
 class Node:
-    """One node, as it registers itself."""
+    """One node as registered."""
 
     name: str
     capacity: Mapping[str, str]
@@ -31,7 +31,7 @@ class Node:
     allocatable: Mapping[str, str] | None = None  # None = as the capacity
 
     def document(self, now: datetime) -> dict[str, Any]:
-        """The API object."""
+        """Return the API object."""
         labels = {
             "kubernetes.io/hostname": self.name,
             "kubernetes.io/os": "linux",
@@ -84,7 +84,7 @@ def _host(cpu: str = "96", memory: str = "1Ti") -> dict[str, str]:
 
 
 def cpu_node(name: str, *, cpu: str = "96", memory: str = "1Ti", **more: Any) -> Node:
-    """A node without GPUs."""
+    """Return a node without GPUs."""
     return Node(name=name, capacity=_host(cpu, memory), **more)
 
 
@@ -97,7 +97,7 @@ def gpu_node(
     labels: Mapping[str, str] | None = None,
     **more: Any,
 ) -> Node:
-    """A node whose GPUs are handed out whole."""
+    """Return a node that allocates whole GPUs."""
     return Node(
         name=name,
         capacity=_host() | {GPU: str(gpus)},
@@ -117,7 +117,7 @@ def shared_node(
     labels: Mapping[str, str] | None = None,
     **more: Any,
 ) -> Node:
-    """A node that offers each GPU several times (time slicing), as nvidia.com/gpu.shared."""
+    """Return a node that offers each GPU several times (time slicing), as nvidia.com/gpu.shared."""
     found = _discovered(f"{model}-SHARED", gpus, memory_mib) | {
         "nvidia.com/gpu.replicas": str(replicas),
         "nvidia.com/gpu.sharing-strategy": "time-slicing",
@@ -141,7 +141,7 @@ def mig_node(
     labels: Mapping[str, str] | None = None,
     **more: Any,
 ) -> Node:
-    """A node that offers slices only: {"1g.5gb": 7} becomes nvidia.com/mig-1g.5gb."""
+    """Return a node with MIG slices only: {"1g.5gb": 7} becomes nvidia.com/mig-1g.5gb."""
     offered = {f"nvidia.com/mig-{profile}": str(count) for profile, count in slices.items()}
     found = _discovered(model, gpus, memory_mib) | {"nvidia.com/mig.strategy": "mixed"}
     return Node(
@@ -162,10 +162,11 @@ def _discovered(model: str, count: int, memory_mib: int) -> dict[str, str]:
 
 
 def make_nodes(plane: Plane, nodes: Iterable[Node]) -> list[str]:
-    """Register them all; their names. They are ready when this returns.
+    """Register all nodes, wait until ready, and return their names.
 
-    Names are used again from test to test. So what an earlier test has left on nodes of these names
-    goes first: it would take their room, and a busy machine takes a while to remove it."""
+    Tests reuse names. So leftover pods of an earlier test on nodes of these names are deleted
+    first: they would use capacity, and a busy machine takes a while to remove them.
+    """
     now = datetime.now(UTC)
     bodies = [node.document(now) for node in nodes]
     names = {str(body["metadata"]["name"]) for body in bodies}
@@ -176,7 +177,7 @@ def make_nodes(plane: Plane, nodes: Iterable[Node]) -> list[str]:
 
 
 def _left_on(plane: Plane, nodes: Collection[str]) -> int:
-    """Delete the pods on these nodes whose namespaces are going; how many there are."""
+    """Delete the pods on these nodes in terminating namespaces, and return their number."""
     spaces = [each["metadata"] for each in plane.api.items("/api/v1/namespaces")]
     found = 0
     for space in spaces:
@@ -190,8 +191,11 @@ def _left_on(plane: Plane, nodes: Collection[str]) -> int:
 
 
 def wait_open(plane: Plane, names: Iterable[str]) -> None:
-    """Until pods may be put on all of them: a new node is tainted as not ready, and of many it
-    takes the node lifecycle controller a while to see that they are."""
+    """Wait until all nodes accept pods.
+
+    A new node has a not-ready taint. With many nodes, the node lifecycle controller takes a while
+    to remove the taints.
+    """
     wanted = set(names)
 
     def are_open() -> bool:
@@ -207,19 +211,19 @@ def wait_open(plane: Plane, names: Iterable[str]) -> None:
 
 
 def remove_nodes(plane: Plane, names: Iterable[str]) -> None:
-    """Take them away, as an autoscaler does: their pods go with them after a while."""
+    """Delete nodes as an autoscaler does: their pods are deleted after a while."""
     with ThreadPoolExecutor(_AT_ONCE) as threads:
         list(threads.map(lambda name: plane.api.delete(f"/api/v1/nodes/{name}"), names))
 
 
 def take_down(plane: Plane, name: str) -> None:
-    """Make a node not ready; it is when this returns."""
+    """Make a node not ready, and wait for that."""
     plane.api.merge(f"/api/v1/nodes/{name}", {"metadata": {"annotations": {DOWN: "true"}}})
     _wait_readiness(plane, name, "False")
 
 
 def bring_back(plane: Plane, name: str) -> None:
-    """Make it ready again."""
+    """Make a node ready again."""
     plane.api.merge(f"/api/v1/nodes/{name}", {"metadata": {"annotations": {DOWN: None}}})
     _wait_readiness(plane, name, "True")
 

@@ -1,8 +1,8 @@
-"""How long the lab waits for other processes: until one hangs, however slow the machine is.
+"""The lab's waits for other processes: until a process hangs, however slow the machine is.
 
-A wait ends as soon as its condition is true. The limit is reached when the condition has not moved
-for ``HANG_S`` seconds of a machine that is free: where twice as many processes want to run as there
-are cores, a second counts half.
+A wait ends as soon as its condition is true. A wait fails when the condition has not changed for
+``HANG_S`` seconds of an idle machine. Example: if twice as many processes want to run as there are
+cores, a second counts half.
 
     wait_until(lambda: process.poll() is not None, "the process ends")
 """
@@ -14,31 +14,32 @@ from typing import Final, TypeVar
 
 T = TypeVar("T")
 
-HANG_S: Final = 180.0  # without progress on a free machine, where steps take seconds
+HANG_S: Final = 180.0  # without progress on an idle machine, where steps take seconds
 POLL_S: Final = 0.005
 SLOWEST_POLL_S: Final = 0.05
 
 
 class Hung(AssertionError):
-    """A condition did not move for so long that it never will."""
+    """A condition did not change within the limit."""
 
 
 def slowness() -> float:
-    """Return how many times longer work takes than on a free machine; 1.0 at least.
+    """Return the factor by which work takes longer than on an idle machine; at least 1.0.
 
-    The kernel's load counts what wants to run and what waits for a disk."""
+    The kernel's load counts runnable processes and processes waiting for a disk.
+    """
     return max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))
 
 
 def hang_s() -> float:
-    """Return the present hang limit, for what takes a number: a thread's join, asyncio.timeout."""
+    """Return the present hang limit, for a thread's join or asyncio.timeout."""
     return HANG_S * slowness()
 
 
 class Patience:
-    """Counts how long one condition has not moved.
+    """Counts how long one condition has not changed.
 
-    ``hang_s`` may be larger than the default for a single step that is long by itself.
+    ``hang_s`` may exceed the default for a single long step.
     """
 
     def __init__(
@@ -53,18 +54,20 @@ class Patience:
         self._what, self._moves, self._hang_s = what, moves, hang_s
         self._clock, self._slow = clock, slow
         self._began_s = self._looked_s = clock()
-        self._still_s = 0.0  # since the last move, in seconds of a free machine
+        self._still_s = 0.0  # since the last change, in seconds of an idle machine
         self._last = moves() if moves is not None else None
 
     @property
     def pause_s(self) -> float:
-        """How long to sleep before the next look: looking costs those who bring it about."""
+        """Return the pause before the next check, because checks slow down the processes in
+        question."""
         return min(max(POLL_S, (self._looked_s - self._began_s) / 20), SLOWEST_POLL_S)
 
     def look(self, found: object = "") -> None:
-        """Count the time since the last look. Raises Hung when all patience is used up.
+        """Count the time since the last check. Raises Hung at the limit.
 
-        ``found`` is what the look has found instead, for the error; it counts as no move."""
+        ``found`` is the present state for the error message. A new ``found`` is no progress.
+        """
         now_s = self._clock()
         self._still_s += (now_s - self._looked_s) / self._slow()
         self._looked_s = now_s
@@ -84,9 +87,10 @@ def wait_until(
     poll_s: float = 0.0,
     hang_s: float = HANG_S,
 ) -> T:
-    """Ask until the answer is true, and return the answer. Raises Hung.
+    """Call ``ask`` until the result is true, and return the result. Raises Hung.
 
-    ``poll_s`` is the least pause between two looks, for looks that are expensive."""
+    ``poll_s`` is the minimum pause between two costly checks.
+    """
     patience = Patience(what or ask, moves=moves, hang_s=hang_s)
     while not (answer := ask()):
         patience.look()

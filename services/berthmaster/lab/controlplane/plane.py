@@ -1,8 +1,8 @@
-"""One cluster's control plane, and what tests do to it.
+"""One cluster's control plane, and the operations of tests on it.
 
-A `Plane` is an API server, a controller manager and, in a worker, a scheduler and kwok. It keeps
-its port, keys and data over crashes, so that clients find it again. Everything here blocks; inside
-an event loop use `asyncio.to_thread`.
+A `Plane` is an API server, a controller manager and, in a worker, a scheduler and kwok. A plane
+keeps its port, keys and data over crashes, so that clients find it again. Every method blocks, so
+inside an event loop use `asyncio.to_thread`.
 """
 
 import base64
@@ -42,26 +42,26 @@ Role = Literal["hub", "worker"]
 
 
 class Etcd:
-    """The one store of all planes; each has a prefix of its own in it."""
+    """The shared store of all planes; each plane has its own prefix."""
 
     def __init__(self, folder: Path, programs: Programs) -> None:
-        self._claims = PortClaims()  # over all its lives
+        self._claims = PortClaims()  # kept over restarts
         self.port, peer_port = self._claims.choose(2)
         argv = components.etcd(programs, folder, self.port, peer_port)
         self.process = Process("etcd", argv, folder / "etcd.log")
 
     @property
     def url(self) -> str:
-        """Where API servers find it."""
+        """Return the URL for API servers."""
         return f"http://{components.LOOPBACK}:{self.port}"
 
     def start(self) -> None:
-        """Start it and wait until it is healthy. Raises Failed."""
+        """Start etcd, and wait until it is healthy. Raises Failed."""
         self.process.launch()
         self.process.wait_ready(self._healthy)
 
     def compact(self) -> int:
-        """Forget every revision before the newest; return that."""
+        """Compact all revisions before the newest, and return the newest."""
         found = self._call("kv/range", {"key": base64.b64encode(b"\0").decode()})
         revision = int(found["header"]["revision"])
         self._call("kv/compaction", {"revision": revision, "physical": True})
@@ -92,21 +92,20 @@ class Parts:
     kwok: Process | None
 
     def followers(self) -> list[Process]:
-        """All that need the API server."""
+        """Return the processes that need the API server."""
         several = (self.controller_manager, self.scheduler, self.kwok)
         return [part for part in several if part is not None]
 
     def all(self) -> list[Process]:
-        """All of them."""
         return [self.api_server, *self.followers()]
 
 
 class Plane:
-    """One cluster. Made by Planes."""
+    """One cluster, created by Planes."""
 
     def __init__(self, name: str, role: Role, folder: Path, programs: Programs, etcd: Etcd) -> None:
         self.name, self.role, self.folder = name, role, folder
-        self._claims = PortClaims()  # over all its lives
+        self._claims = PortClaims()  # kept over restarts
         self.port, kwok_port = self._claims.choose(2)
         self.url = f"https://{components.LOOPBACK}:{self.port}"
         self._etcd = etcd
@@ -162,11 +161,11 @@ class Plane:
             else None,
         )
 
-    # ---- who comes in
+    # ---- identities
 
     @property
     def ca_pem(self) -> bytes:
-        """What clients must trust."""
+        """Return the certificate that clients must trust."""
         return self.ca.read_bytes()
 
     def api_for(
@@ -178,7 +177,7 @@ class Plane:
         via: Proxy | None = None,
         limit_s: float = CALL_LIMIT_S,
     ) -> Api:
-        """The fixture's own client as any user, with a token, or as nobody."""
+        """Return the test client for any user, with a token, or anonymous."""
         pair = self._pair(user, groups) if user else None
         api = Api(self._url(via), self.ca, pair, token, limit_s=limit_s)
         self._apis.append(api)
@@ -187,12 +186,13 @@ class Plane:
     def kubeconfig_for(
         self, user: str, groups: Sequence[str] = (), *, via: Proxy | None = None
     ) -> Path:
-        """A kubeconfig with a client certificate of this user; through a proxy if one is given."""
+        """Return a kubeconfig with a client certificate of this user, optionally through a
+        proxy."""
         pair = self._pair(user, groups)
         return self._write_kubeconfig(pair, token="", via=via)
 
     def kubeconfig_with_token(self, token: str, *, via: Proxy | None = None) -> Path:
-        """A kubeconfig of whoever the token is for."""
+        """Return a kubeconfig with a token."""
         return self._write_kubeconfig(None, token=token, via=via)
 
     def _write_kubeconfig(self, pair: Pair | None, token: str, via: Proxy | None) -> Path:
@@ -209,7 +209,7 @@ class Plane:
         return self.url if via is None else via.url
 
     def _pair(self, user: str, groups: Sequence[str] = ()) -> Pair:
-        """A client certificate of this user, always the same one."""
+        """Return the client certificate of this user, always the same one."""
         key = (user, tuple(groups))
         if key not in self._pairs:
             file = f"user-{len(self._pairs)}"
@@ -217,7 +217,7 @@ class Plane:
         return self._pairs[key]
 
     def token_for(self, namespace: str, account: str, lasts_s: int = 3600) -> str:
-        """A token of a service account, by TokenRequest."""
+        """Return a token of a service account, by TokenRequest."""
         answer = self.api.create(
             f"/api/v1/namespaces/{namespace}/serviceaccounts/{account}/token",
             {
@@ -229,23 +229,23 @@ class Plane:
         return str(answer["status"]["token"])
 
     def proxy(self, delay_s: float = 0.0) -> Proxy:
-        """A door of its own in front of the API server, open; it ends with the plane at latest."""
+        """Return an open proxy before the API server; it ends with the plane at latest."""
         proxy = Proxy(self.port, delay_s=delay_s)
         proxy.start()
         self._proxies.append(proxy)
         return proxy
 
-    # ---- what is in it
+    # ---- content
 
     def make_namespace(self, name: str) -> str:
-        """A new one, ready for pods: its default service account is there."""
+        """Create a namespace, and wait for its default service account, which pods need."""
         self.api.create("/api/v1/namespaces", {"metadata": {"name": name}})
         account = f"/api/v1/namespaces/{name}/serviceaccounts/default"
         wait_until(lambda: self.api.find(account), f"{self.name}: {account}")
         return name
 
     def apply(self, documents: Sequence[Mapping[str, Any]]) -> None:
-        """Server-side apply of each; definitions of resources are served when this returns."""
+        """Apply each document; return when the resource definitions are served."""
         crds = [each for each in documents if each["kind"] == "CustomResourceDefinition"]
         for each in crds:
             self.api.apply(each)
@@ -256,61 +256,64 @@ class Plane:
                 self.api.apply(each)
 
     def withdraw(self, crds: Sequence[Mapping[str, Any]]) -> None:
-        """Definitions of resources go, and all objects of theirs."""
+        """Delete resource definitions with all their objects."""
         for each in crds:
             if self._crds.pop(each["metadata"]["name"], None) is not None:
                 self.api.delete(self.api.path_of(each))
 
-    # ---- what happens to it
+    # ---- failures
 
     def launch_api_server(self) -> None:
         """Start the API server without waiting for it."""
         self.parts.api_server.launch()
 
     def wait_ready(self) -> None:
-        """Until the API server says that it is ready and serves what was applied. Raises Failed.
+        """Wait until the API server is ready and serves the applied definitions. Raises Failed.
 
-        It is ready some time before it has read custom resources: 429 is what it says until then.
+        The server is ready some time before it has read custom resources, and answers 429 until
+        then.
         """
         self.parts.api_server.wait_ready(self.ready)
         found = [one["metadata"] for one in self.api.items(DEFINITIONS)]
         there = {one["name"] for one in found if "deletionTimestamp" not in one}
-        # What a test has deleted since it was applied will not be served again.
+        # The server never serves definitions that a test has deleted.
         self._crds = {name: each for name, each in self._crds.items() if name in there}
         wait_served(self.api, list(self._crds.values()))
 
     def start_api_server(self) -> None:
         """Start the API server and wait until it is ready.
 
-        Whoever needs it starts anew as well. In a real cluster they lose their lease meanwhile and
-        are started again; here they have none, and would come back up to half a minute later, as
-        long as they pause between two tries.
+        Components that need the API server restart too. In a real cluster they lose their lease and
+        restart. Here they have no lease, and would return up to half a minute later, because they
+        pause that long between retries.
         """
         waiting = [part for part in self.parts.followers() if part.running]
         for part in waiting:
             part.kill()
         self.launch_api_server()
         self.wait_ready()
-        if self.parts.kwok in waiting:  # a kwok leaves nodes alone that another one's lease is for
+        if self.parts.kwok in waiting:  # a kwok ignores nodes whose lease another kwok holds
             self.api.delete(NODE_LEASES)
         for part in waiting:
             part.launch()
 
     def crash_api_server(self) -> None:
-        """kill -9 of the API server. Controllers, scheduler and kwok stay until it comes back."""
+        """Kill the API server with SIGKILL. Its clients keep running."""
         self.parts.api_server.kill()
 
     def pause_api_server(self) -> None:
-        """The API server stops answering and keeps its connections."""
+        """Stop the API server with open connections, so that it answers nothing."""
         self.parts.api_server.pause()
 
     def resume_api_server(self) -> None:
-        """It goes on."""
+        """Resume the API server."""
         self.parts.api_server.resume()
 
     def configure_scheduler(self, settings: Mapping[str, Any] | None) -> None:
-        """Another scheduler in the place of the one that runs, with these settings of a
-        KubeSchedulerConfiguration; None = as it was."""
+        """Replace the scheduler by one with these KubeSchedulerConfiguration settings.
+
+        None = the original settings.
+        """
         assert self.parts.scheduler is not None, f"{self.name} has no scheduler"
         self.parts.scheduler.kill()
         identity = self.kubeconfig_for("system:kube-scheduler", ADMINS)
@@ -324,18 +327,17 @@ class Plane:
         scheduler.launch()
 
     def forget_history(self) -> None:
-        """Make every older resourceVersion expire: who lists or watches from one is told 410.
+        """Make every older resourceVersion expire, so that a list or watch from one gets 410.
 
-        Compaction alone is not enough: an API server answers watches from its own memory, so it
-        crashes and starts as well. Other planes share the store and forget what they do not
-        remember themselves.
+        Compaction alone is not enough: an API server answers watches from memory, so it also
+        crashes and restarts. Other planes share the store, and lose history that they do not cache.
         """
         self.crash_api_server()
         self._etcd.compact()
         self.start_api_server()
 
     def ready(self) -> bool:
-        """Whether the API server says that it is ready, all its start-up done."""
+        """Return whether the API server reports complete start-up."""
         probe = Api(self.url, self.ca, self._pair(ADMIN, ADMINS), limit_s=_READY_CALL_LIMIT_S)
         try:
             return probe.get("/readyz") == {"text": "ok"}
@@ -345,11 +347,11 @@ class Plane:
             probe.close()
 
     def mend(self) -> None:
-        """Whatever a test has done to it, it runs again, without the test's doors and clients."""
+        """Restart whatever a test has stopped, and remove the test's proxies and clients."""
         for proxy in self._proxies:
             proxy.stop()
         self._proxies.clear()
-        for api in self._apis[1:]:  # all but its own
+        for api in self._apis[1:]:  # all but the plane's own
             api.close()
         del self._apis[1:]
         for part in self.parts.all():
@@ -361,7 +363,7 @@ class Plane:
                 part.launch()
 
     def start_followers(self) -> None:
-        """Start what needs the API server, and wait until the cluster can take pods."""
+        """Start the processes that need the API server, and wait until the cluster accepts pods."""
         for part in self.parts.followers():
             part.launch()
         path = "/api/v1/namespaces/default/serviceaccounts/default"
@@ -375,7 +377,6 @@ class Plane:
         wait_until(served, f"{self.name}: {path}")
 
     def stop(self) -> None:
-        """End all of it."""
         for proxy in self._proxies:
             proxy.stop()
         self._proxies.clear()

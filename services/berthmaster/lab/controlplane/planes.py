@@ -1,8 +1,8 @@
-"""A hub and workers, started together in seconds and gone together.
+"""A hub and workers, started together in seconds and stopped together.
 
-They share one etcd, each under a prefix of its own, which saves memory and time; everything else is
-their own: authority, keys, ports, API server, controllers. What no test asked for stays out, so a
-hub and three workers fit into 4 GiB.
+They share one etcd with a prefix each, which saves memory and time. Authority, keys, ports, API
+server and controllers are separate. Components that no test needs are left out, so a hub and three
+workers fit into 4 GiB.
 
     with Planes(tmp_path, workers=2) as planes:
         planes.hub.api.items("/api/v1/namespaces")
@@ -20,22 +20,22 @@ from berthmaster.lab.controlplane.build import Programs, find
 from berthmaster.lab.controlplane.plane import Etcd, Plane, Role
 from berthmaster.lab.controlplane.processes import Failed
 
-CRDS: Final = Path(__file__).resolve().parent / "crds"  # of other projects than Kueue
+CRDS: Final = Path(__file__).resolve().parent / "crds"  # of projects other than Kueue
 HUB: Final = "hub"
-START_TRIES: Final = 3  # a free port may be somebody else's before its program has it
+START_TRIES: Final = 3  # another process may take a free port before the program binds it
 _PORT_TAKEN: Final = "address already in use"
 
 
 def default_crds(programs: Programs) -> list[Object]:
-    """Every definition that our services meet."""
+    """Return every resource definition that Berthmaster's services use."""
     return [*documents(CRDS), *map(stored, documents(programs.kueue_definitions))]
 
 
 def stored(definition: Object) -> Object:
-    """Return a definition with the version that is stored alone.
+    """Return a definition with its stored version alone.
 
-    A webhook that tests do not run would convert the others, and without them an API server needs
-    1.5 s of computing less at every start.
+    A webhook, which tests do not run, would convert the other versions. Without them, an API
+    server's start takes 1.5 s less CPU time.
     """
     spec = definition["spec"]
     versions = [version for version in spec["versions"] if version["storage"]]
@@ -43,7 +43,7 @@ def stored(definition: Object) -> Object:
 
 
 class Planes:
-    """A hub (unless told not to) and some workers. A context manager."""
+    """A context manager for a hub (optional) and workers."""
 
     def __init__(
         self,
@@ -65,21 +65,20 @@ class Planes:
         self._planes: dict[str, Plane] = {}
         self._etcd: Etcd | None = None
 
-    # ---- who is there
+    # ---- members
 
     @property
     def hub(self) -> Plane:
-        """The hub."""
         return self._planes[HUB]
 
     @property
     def workers(self) -> list[Plane]:
-        """The workers, in the order of their names given."""
+        """Return the workers, in the given order."""
         return [plane for plane in self._planes.values() if plane.role == "worker"]
 
     @property
     def etcd(self) -> Etcd:
-        """The store of all of them."""
+        """Return the store of all planes."""
         assert self._etcd is not None, "not started"
         return self._etcd
 
@@ -89,10 +88,10 @@ class Planes:
     def __iter__(self) -> Iterator[Plane]:
         return iter(self._planes.values())
 
-    # ---- life
+    # ---- start and stop
 
     def start(self) -> None:
-        """Start all of it and wait until every cluster takes pods. Raises Failed."""
+        """Start all planes and wait until every cluster accepts pods. Raises Failed."""
         for tries_left in reversed(range(START_TRIES)):
             try:
                 self._try_start(START_TRIES - tries_left)
@@ -119,7 +118,8 @@ class Planes:
 
     def _finish(self, plane: Plane) -> None:
         plane.wait_ready()
-        plane.apply(self.crds)  # before the controller manager, whose garbage collector then knows
+        # before the controller manager, so that its garbage collector knows the kinds
+        plane.apply(self.crds)
         plane.start_followers()
 
     def _each(self, work: Callable[[Plane], None]) -> None:
@@ -127,14 +127,14 @@ class Planes:
             list(threads.map(work, self._planes.values()))
 
     def mend(self) -> None:
-        """Whatever a test has done, all of it runs again."""
+        """Restart whatever a test has stopped."""
         self.etcd.process.resume()
         if not self.etcd.process.running:
             self.etcd.start()
         self._each(Plane.mend)
 
     def stop(self) -> None:
-        """End all of it; nothing is left running."""
+        """Stop all planes and etcd."""
         for plane in self._planes.values():
             plane.stop()
         if self._etcd is not None:

@@ -1,9 +1,9 @@
-"""Programs that run beside a test, and end with it whatever ends it.
+"""Programs that run beside a test, and end with it in any case.
 
-The kernel kills a child when the *thread* that started it ends, so one thread starts them all and
-lives as long as this process: a test may then start an API server from wherever it is, its event
-loop's helper threads included. Nothing here is asked politely to stop: an API server that is
-watched lingers for ten seconds, and a crash is what tests want anyway.
+The kernel kills a child when the *thread* that started it ends. So one thread starts all children
+and lives as long as this process. Thereby a test may start an API server from any thread, including
+the event loop's helpers. Programs are killed, not asked to stop: a watched API server lingers for
+ten seconds, and tests want a crash anyway.
 """
 
 import queue
@@ -24,21 +24,24 @@ Answer = TypeVar("Answer")
 
 
 class Failed(Exception):
-    """A program could not be started, ended by itself, or was not ready in time; the text tells."""
+    """A program did not start, died, or was not ready in time. The text gives the reason."""
 
 
 def all_stopped(pid: int) -> bool:
-    """Whether no thread of it runs any more. The signal is on its way when `kill` returns, and on
-    a busy machine a thread that it has not reached yet answers one more request."""
+    """Return whether all threads of a process are stopped.
+
+    A signal is in flight when `kill` returns. On a busy machine, a thread that it has not reached
+    answers one more request.
+    """
     try:
         threads = [(each / "stat").read_text() for each in Path(f"/proc/{pid}/task").iterdir()]
     except OSError:
-        return False  # a thread ended while we looked
+        return False  # a thread ended during the check
     return all(thread.rpartition(")")[2].split()[0] in "TZX" for thread in threads)
 
 
 class _Call(Generic[Answer]):
-    """Something that the starting thread shall do, and what came of it."""
+    """A call for the starting thread, with its result."""
 
     def __init__(self, work: Callable[[], Answer]) -> None:
         self._work = work
@@ -63,7 +66,7 @@ class _Call(Generic[Answer]):
 
 
 class _Starter:
-    """The thread whose children they all are."""
+    """The thread that is the parent of all children."""
 
     def __init__(self) -> None:
         self._calls: queue.SimpleQueue[_Call[subprocess.Popen[bytes]]] = queue.SimpleQueue()
@@ -88,7 +91,7 @@ _STARTER: Final = _Starter()
 
 
 class Process:
-    """One program with its log, started, killed and started again with the same arguments."""
+    """One program with its log, restarted with the same arguments."""
 
     def __init__(
         self,
@@ -106,16 +109,15 @@ class Process:
 
     @property
     def pid(self) -> int:
-        """Its process; 0 if it never ran."""
+        """Return the process id; 0 = never started."""
         return self._process.pid if self._process is not None else 0
 
     @property
     def running(self) -> bool:
-        """Whether there is a process."""
         return self._process is not None and self._process.poll() is None
 
     def launch(self) -> None:
-        """Start it, without waiting until it is of use. Raises Failed."""
+        """Start the program without waiting until it is ready. Raises Failed."""
         if self.running:
             raise Failed(f"{self.name} is running already (pid {self.pid})")
         self.log_path.parent.mkdir(parents=True, exist_ok=True)
@@ -139,7 +141,7 @@ class Process:
             raise Failed(f"{self.name}: {error}") from error
 
     def wait_ready(self, ready: Callable[[], bool], *, hang_s: float = HANG_S) -> None:
-        """Until `ready` says so. Raises Failed; what the program said last is in the text."""
+        """Wait until `ready` returns True. Raises Failed with the program's last output."""
 
         def settled() -> bool:
             if not self.running:
@@ -152,34 +154,37 @@ class Process:
             raise Failed(f"{late}: {self.last_words()}") from None
 
     def kill(self) -> None:
-        """kill -9, and wait until it is gone."""
+        """Kill the program with SIGKILL, and wait for its end."""
         if self._process is None:
             return
         self.signal(signal.SIGKILL)
         self._process.wait(hang_s())
 
     def pause(self) -> None:
-        """SIGSTOP: its connections stay open and it answers nothing, from when this returns on."""
+        """Stop the program with SIGSTOP, and wait until all its threads are stopped.
+
+        Its connections stay open without answers.
+        """
         if self.running:
             self.signal(signal.SIGSTOP)
             wait_until(lambda: all_stopped(self.pid), f"{self.name} stands still")
 
     def resume(self) -> None:
-        """SIGCONT."""
+        """Resume the program with SIGCONT."""
         self.signal(signal.SIGCONT)
 
     def signal(self, number: signal.Signals) -> None:
-        """Send it a signal, if it runs."""
+        """Send a signal, if the program runs."""
         if self._process is not None and self._process.poll() is None:
             self._process.send_signal(number)
 
     def said(self) -> str:
-        """The end of its log since it was started last."""
+        """Return the end of the log since the last start."""
         with self.log_path.open("rb") as log:
             size = self.log_path.stat().st_size
             log.seek(max(self._log_start, size - _LAST_BYTES))
             return log.read().decode(errors="replace")
 
     def last_words(self) -> str:
-        """Its last lines, in one."""
+        """Return the last log lines as one line."""
         return " | ".join(self.said().strip().splitlines()[-_LAST_LINES:]) or "it said nothing"

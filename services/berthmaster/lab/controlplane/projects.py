@@ -1,9 +1,9 @@
-"""Other projects' programs, compiled from their Go modules, with the definitions of their kinds.
+"""Other projects' programs, compiled from their Go modules, with their resource definitions.
 
-Each project has a folder beside this file whose go.mod names the version. Its programs are kept in
-the cache like those of the control plane, and beside them a copy of its definitions, so that tests
-need no Go. Two variables hand in another version instead: one names the programs (a folder, or the
-program itself where there is one), the other the folder of definitions.
+Each project has a folder beside this file whose go.mod names the version. The cache holds its
+programs and a copy of its definitions, so tests need no Go. Two variables provide another version
+instead: one names the programs (a folder, or a single program), the other the folder of
+definitions.
 
     found = find_project(KUEUE)
     found.program("kueue"), found.definitions
@@ -42,15 +42,15 @@ BUILD_COMMAND: Final = "python -m berthmaster.lab.controlplane.build"
 class Project:
     """A project whose programs tests run."""
 
-    name: str  # of the project, of its module's folder and of its variables, in lower case
+    name: str  # name of the project, its module's folder and its variables, in lower case
     module: str  # path of its Go module
     packages: Mapping[str, str]  # program -> package below the module's path
-    definitions: str = ""  # folder of the module with the definitions of its kinds; "" = none
-    minutes: int  # of compiling on two cores
+    definitions: str = ""  # folder of the module with its resource definitions; "" = none
+    minutes: int  # minutes of compiling on two cores
 
     @property
     def sources(self) -> Sources:
-        """The programs as compiling takes them."""
+        """Return the programs as sources for compiling."""
         return {
             name: (self.name, f"{self.module}/{package}".rstrip("/"))
             for name, package in self.packages.items()
@@ -58,12 +58,12 @@ class Project:
 
     @property
     def version(self) -> str:
-        """The version that go.mod names, without its v."""
+        """Return the version in go.mod, without its v."""
         return version_of(self.name, self.module)
 
     @property
     def variables(self) -> tuple[str, ...]:
-        """The variables that hand in another version."""
+        """Return the variables that provide another version."""
         prefix = self.name.upper()
         return (f"{prefix}_BIN", f"{prefix}_CRDS") if self.definitions else (f"{prefix}_BIN",)
 
@@ -109,11 +109,11 @@ class Found:
     project: Project
     programs: Path  # a folder, or the one program
     definitions: Path | None
-    is_handed_in: bool  # by the variables
+    is_handed_in: bool  # True if provided by the variables
 
     @property
     def words(self) -> str:
-        """Name the version for a summary, as in "kueue 0.19.2"."""
+        """Return the version for a summary, as in "kueue 0.19.2"."""
         name, version = self.project.name, self.project.version
         return f"{name} as handed in" if self.is_handed_in else f"{name} {version}"
 
@@ -131,9 +131,9 @@ def version_of(folder: str, module: str) -> str:
 
 
 def handed_in(project: Project, environment: Mapping[str, str] = os.environ) -> Found | None:
-    """Return what the variables name, None where they name nothing.
+    """Return the project that the variables name, or None.
 
-    Raises ValueError when only some of them are set, or when one names nothing that exists.
+    Raises ValueError if only some variables are set, or if one names a missing file.
     """
     values = {name: environment.get(name, "") for name in project.variables}
     if not any(values.values()):
@@ -148,7 +148,7 @@ def handed_in(project: Project, environment: Mapping[str, str] = os.environ) -> 
 
 
 def find_project(project: Project, environment: Mapping[str, str] = os.environ) -> Found:
-    """Return the project without building. Raises Unavailable, saying what to do."""
+    """Return the project without building. Raises Unavailable with a remedy."""
     if found := handed_in(project, environment):
         return found
     if reason := environment.get(MISSING):
@@ -162,7 +162,7 @@ def find_project(project: Project, environment: Mapping[str, str] = os.environ) 
 
 
 def why_not(project: Project, environment: Mapping[str, str] = os.environ) -> str:
-    """Return why tests that run this project are skipped; "" = it is there."""
+    """Return why tests of this project are skipped; "" = it is there."""
     try:
         find_project(project, environment)
     except Unavailable as reason:
@@ -173,10 +173,10 @@ def why_not(project: Project, environment: Mapping[str, str] = os.environ) -> st
 def build_project(
     project: Project, environment: Mapping[str, str] = os.environ, tell: Tell = say_programs
 ) -> Found:
-    """Return the project, built if need be. Raises Unavailable and BuildFailed."""
+    """Return the project, and build it if missing. Raises Unavailable and BuildFailed."""
     if found := handed_in(project, environment):
         return found
-    own = {**environment, "KUBEBUILDER_ASSETS": ""}  # of the control plane only
+    own = {**environment, "KUBEBUILDER_ASSETS": ""}  # the variable is for the control plane only
     built(project.sources, own, tell)
     found = _in_cache(project, environment)
     if not _is_complete(found):
@@ -197,7 +197,7 @@ def _is_complete(found: Found) -> bool:
 
 
 def _copy_definitions(found: Found, environment: Mapping[str, str]) -> None:
-    """Copy them from the module, whose hash Go has compared with go.sum."""
+    """Copy the definitions from the module, whose hash Go has compared with go.sum."""
     assert found.definitions is not None
     project = found.project
     go = find_go(environment)

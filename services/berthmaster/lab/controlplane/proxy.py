@@ -1,9 +1,9 @@
-"""A door in front of an API server that can be slow, cut off, closed or deaf.
+"""A proxy before an API server that can be slow, interrupted, closed or silent.
 
-It passes TLS on as it is, so certificates and tokens work as without it. What it can see without
-opening TLS is enough: a client's application data is held back for `delay_s`, the handshake is not,
-and so each call, on a new connection or a kept one, takes that much longer, while what a watch
-tells arrives at once. It runs in a thread of its own and counts the connections that it took.
+The proxy forwards TLS unchanged, so certificates and tokens work. It delays a client's application
+data by `delay_s`, but not the handshake, and needs no decryption for that. So each call takes that
+much longer, on a new or a kept connection, while events of a watch arrive at once. The proxy runs
+in its own thread and counts accepted connections.
 """
 
 import asyncio
@@ -17,23 +17,21 @@ from berthmaster.lab.controlplane.patience import hang_s
 from berthmaster.lib.runtime.ports import PortClaims
 
 ANSWER_LIMIT_S: Final = 10.0
-_APPLICATION_DATA: Final = (
-    23  # TLS's type of record; in TLS 1.3 the end of the handshake has it too
-)
+_APPLICATION_DATA: Final = 23  # TLS record type; in TLS 1.3 the end of the handshake has it too
 _HEADER: Final = struct.Struct("!BHH")
 _CHUNK_BYTES: Final = 64 * 1024
-_QUEUED: Final = 1024  # records held back of one connection; then the client has to wait
+_QUEUED: Final = 1024  # limit of delayed records of one connection; then the client must wait
 
 Answer = TypeVar("Answer")
 
 
 class Proxy:
-    """One door. Change `delay_s` at any time; it holds for what is sent from then on."""
+    """One proxy. Changes of `delay_s` apply to later data."""
 
     def __init__(self, target_port: int, *, delay_s: float = 0.0) -> None:
         self.delay_s = delay_s
         self.connections = 0
-        self._claims = PortClaims()  # it is closed and opened again
+        self._claims = PortClaims()  # kept, because the proxy closes and opens again
         [self.port] = self._claims.choose(1)
         self._target_port = target_port
         self._deaf = False
@@ -44,27 +42,27 @@ class Proxy:
 
     @property
     def url(self) -> str:
-        """Where clients go."""
+        """Return the URL for clients."""
         return f"https://127.0.0.1:{self.port}"
 
     def start(self) -> None:
-        """Open the door."""
+        """Start the thread and open the proxy."""
         self._thread.start()
         self.open()
 
     def stop(self) -> None:
-        """Close it for good."""
+        """Close the proxy for good."""
         self.close()
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(hang_s())
         self._loop.close()
 
     def cut(self) -> None:
-        """End every connection in the middle of whatever it is doing; new ones are taken."""
+        """Interrupt every connection, and accept new ones."""
         self._do(self._cut)
 
     def close(self) -> None:
-        """Be away: connections end, new ones are refused."""
+        """End all connections, and refuse new ones."""
 
         async def work() -> None:
             if self._server is not None:
@@ -75,7 +73,7 @@ class Proxy:
         self._do(work)
 
     def open(self) -> None:
-        """Be there again, and hear."""
+        """Accept and forward connections again."""
 
         async def work() -> None:
             self._deaf = False
@@ -87,7 +85,7 @@ class Proxy:
         self._do(work)
 
     def go_deaf(self) -> None:
-        """Take connections and answer nothing, as a host does that lost its network."""
+        """Accept connections and answer nothing, like a host without network."""
 
         async def work() -> None:
             self._deaf = True
@@ -98,7 +96,7 @@ class Proxy:
         return asyncio.run_coroutine_threadsafe(work(), self._loop).result(ANSWER_LIMIT_S)
 
     async def _cut(self) -> None:
-        await asyncio.sleep(0)  # what was accepted just now is among them too
+        await asyncio.sleep(0)  # so that connections accepted just now are included
         for task in tuple(self._open):
             task.cancel()
         await asyncio.gather(*self._open, return_exceptions=True)
@@ -111,7 +109,7 @@ class Proxy:
         try:
             await self._serve(client, answers)
         except (OSError, asyncio.IncompleteReadError, asyncio.CancelledError):
-            pass  # somebody hung up, or we were told to
+            pass  # a side hung up, or the proxy was cut
         finally:
             self._open.discard(task)
             answers.transport.abort()
@@ -127,7 +125,7 @@ class Proxy:
         try:
             await asyncio.wait(parts, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            requests.transport.abort()  # before any wait: whoever cuts twice ends that wait
+            requests.transport.abort()  # before any wait, because a second cut would end that wait
             for part in parts:
                 part.cancel()
             await asyncio.gather(*parts, return_exceptions=True)

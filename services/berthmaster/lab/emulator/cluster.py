@@ -1,11 +1,11 @@
-"""A worker cluster that needs no hardware. Pure: time passed in, chance from a seed.
+"""A worker cluster without hardware. Pure: the caller passes the time, and a seed drives chance.
 
-It does for an executor what a real cluster does, in the same words: kubelets take or refuse each
-pod, pods run for their time (at a chosen speed), end well or badly, GPUs die, nodes flap, and pods
-of others come and go. It knows nothing of Berthmaster's log.
+The cluster acts for an executor like a real one, in the same terms: kubelets accept or refuse each
+pod, pods run for their time (at a chosen speed) and succeed or fail, GPUs die, nodes flap, and
+unmanaged pods come and go. The cluster knows nothing of Berthmaster's log.
 
-Every change is a record that is applied (world.py) and kept for the journal; ``restored`` applies
-the journal's records to a new cluster, which then lets the time pass that passed meanwhile.
+Every change is a record that is applied (world.py) and kept for the journal. ``restored`` applies
+the journal's records to a new cluster, and then catches up with the time passed meanwhile.
 """
 
 import heapq
@@ -54,7 +54,7 @@ from berthmaster.worker.executor.core.cluster_protocol import (
     StopPods,
 )
 
-EXIT_CODE: Final = 1  # of pods that fail
+EXIT_CODE: Final = 1  # exit code of failed pods
 
 _Due = Attempt | ForeignLeft | NodeTurned | GpuTurned
 
@@ -67,8 +67,10 @@ class EmulatedCluster:
         now_s: float,
         journal: Iterable[Record] = (),
     ) -> None:
-        """``journal``: what earlier lives wrote down; empty = a new cluster. Call ``advance``
-        before all else to learn what has happened since."""
+        """Build a cluster from the ``journal`` of earlier process runs; empty = a new cluster.
+
+        Call ``advance`` first, to catch up with the time passed meanwhile.
+        """
         self.nature = nature
         self.world = World(spec)
         self.pods_started = 0
@@ -88,14 +90,14 @@ class EmulatedCluster:
 
     @property
     def spec(self) -> ClusterSpec:
-        """As it was bought."""
+        """Return the cluster's hardware."""
         return self.world.spec
 
     # Time
 
     @property
     def next_due_s(self) -> float | None:
-        """When ``advance`` is wanted."""
+        """Return the time of the next call of ``advance``."""
         due_s = self._timers[0][0] if self._timers else None
         for drawn in self.world.drawn.values():
             if due_s is None or drawn.next_s < due_s:
@@ -103,7 +105,7 @@ class EmulatedCluster:
         return due_s
 
     def advance(self, now_s: float) -> list[PodEvent]:
-        """Let time pass; what happened to our pods meanwhile, in order."""
+        """Let time pass, and return the events of managed pods in order."""
         events: list[PodEvent] = []
         while (due_s := self.next_due_s) is not None and due_s <= now_s:
             if self._timers and self._timers[0][0] <= due_s:
@@ -118,7 +120,7 @@ class EmulatedCluster:
         return events
 
     def _arm(self, record: Record) -> None:
-        """Wait for what the record says will happen."""
+        """Set the timer of the record's follow-up."""
         match record:
             case Made():
                 attempt = Attempt(record.tenant, record.id, record.attempt)
@@ -134,7 +136,7 @@ class EmulatedCluster:
             case GpuTurned(node, index, until_s) if until_s:
                 self._set_timer(until_s, GpuTurned(node, index, 0.0))
             case _:
-                pass  # over, or waits for nothing
+                pass  # over, or without a follow-up
 
     def _set_timer(self, due_s: float, what: _Due) -> None:
         self._timer_number += 1
@@ -152,11 +154,11 @@ class EmulatedCluster:
             self._expire_rest(group, due_s)
             return
         if group.phase is Phase.STARTING:
-            if made.starts_s <= due_s:  # else the timer is that of an object deleted since
+            if made.starts_s <= due_s:  # else the timer is of a deleted object
                 self._run(group)
                 events += self.status(group)
         elif due_s < _last_s(made):
-            pass  # the same
+            pass  # the timer is of a deleted object, too
         elif made.expires_s is not None and made.expires_s < made.ends_s:
             self._end(group, Phase.EXPIRED, tuple(group.held), events)
         elif not made.fails:
@@ -184,7 +186,8 @@ class EmulatedCluster:
         self._arm_deadline(group)
 
     def _arm_deadline(self, group: Group) -> None:
-        """The deadline holds for the rest of a gang too, whose executor may never stop it."""
+        """Set the deadline, also for the remaining pods of a gang whose executor may never stop
+        them."""
         if group.held and group.made.expires_s is not None:
             self._set_timer(group.made.expires_s, group.attempt)
 
@@ -197,17 +200,17 @@ class EmulatedCluster:
             self._write(Over(*group.attempt, how, rest, reason, exit_code))
 
     def _kill_pods_on(self, gpu: GpuTurned, events: list[PodEvent]) -> None:
-        """A GPU that dies takes the pods on it along; the rest of their gang is not told."""
+        """Kill the pods on a dead GPU, without notice to the rest of their gang."""
         for (attempt, pod), seat in list(self.world.nodes[gpu.node].pods.items()):
             group = self.world.groups[attempt]
             if gpu.index in seat.use.gpus and group.phase in ALIVE:
                 reason = f"GpuLost: pod {pod} on {gpu.node}, GPU {gpu.index}"
                 self._end(group, Phase.REFUSED, (pod,), events, reason)
 
-    # What an executor asks for
+    # Executor requests
 
     def perform(self, order: ClusterInstruction, now_s: float) -> list[PodEvent]:
-        """Carry out an order; what is known at once."""
+        """Carry out an instruction, and return its immediate events."""
         group = self.world.groups.get(order.attempt)
         match order:
             case CreatePods():
@@ -231,7 +234,7 @@ class EmulatedCluster:
 
     def _create(self, order: CreatePods, now_s: float) -> Group:
         seats, refused = self._seat(order.pods, order.request)
-        if refused:  # a gang is all or nothing: the rest would only hold room until it is stopped
+        if refused:  # a gang is all or nothing: the rest would only use capacity until stopped
             seats = ()
         starts_s = now_s + self.nature.start_delay_s
         ends_s, fails = self._fate(order.attempt, order.request, starts_s)
@@ -261,7 +264,7 @@ class EmulatedCluster:
         return group
 
     def _resize(self, group: Group, order: ResizePods) -> None:
-        """Those that it has and shall keep stay where they are."""
+        """Resize a job. Remaining pods keep their nodes."""
         has = {seat.pod: seat for seat in group.made.seats}
         kept = tuple(has[each.pod] for each in order.pods if each.pod in has)
         more, refused = self._seat(
@@ -295,16 +298,18 @@ class EmulatedCluster:
             if node is None or isinstance(answer, Refusal):
                 refused = f"{answer}: pod {binding.pod} on {binding.node}"
                 if node is not None:
-                    self.world.dirty[binding.node] = True  # somebody knew less than the kubelet
+                    # the binding's author knew less than the kubelet
+                    self.world.dirty[binding.node] = True
                 break
-            node.take(answer)  # the next pod of the gang shall find it taken
+            node.take(answer)  # so that the next pod of the gang finds the capacity taken
             seats.append(Seat(binding.pod, binding.node, answer))
         for seat in seats:
-            self.world.nodes[seat.node].give_back(seat.use)  # applying the record takes it
+            # applying the record takes the capacity
+            self.world.nodes[seat.node].give_back(seat.use)
         return tuple(seats), refused
 
     def _fate(self, attempt: Attempt, request: JobRequest, starts_s: float) -> tuple[float, bool]:
-        """When its pods end, and whether they fail then."""
+        """Return when the pods end, and whether they fail."""
         nature = self.nature
         lasts_s = request.expected_duration_s or lognormal(
             MEDIAN_DURATION_S, SIGMA_DURATION, nature.seed, "lasts", attempt.tenant, attempt.id
@@ -315,7 +320,7 @@ class EmulatedCluster:
         return starts_s + lasts_s / nature.speed, fails
 
     def found(self, executor: str) -> list[PodEvent]:
-        """Every job object with this executor's label, and how it stands."""
+        """Return every job object with this executor's label, and its state."""
         events: list[PodEvent] = []
         for group in self.world.groups.values():
             if group.made.executor == executor:
@@ -324,7 +329,7 @@ class EmulatedCluster:
         return events
 
     def status(self, group: Group) -> list[PodEvent]:
-        """How a job object stands, as its executor is told."""
+        """Return the state of a job object, as events for its executor."""
         attempt, over = group.attempt, group.over
         reason = over.reason if over is not None else group.made.refused
         events: list[PodEvent] = []
@@ -357,18 +362,18 @@ class EmulatedCluster:
         self._arm(record)
 
     def take_journal(self) -> list[Record]:
-        """What has changed since the last call; to be kept before anybody hears of it."""
+        """Return the records since the last call, to be written before anything is reported."""
         taken, self._journal = self._journal, []
         return taken
 
     def take_dirty(self) -> dict[str, bool]:
-        """Nodes that changed since the last call; True: by more than pods of ours."""
+        """Return the nodes changed since the last call; True: by more than managed pods."""
         taken, self.world.dirty = self.world.dirty, {}
         return taken
 
 
 def _last_s(made: Made) -> float:
-    """When its pods end if nobody ends them before."""
+    """Return when the pods end, unless something ends them earlier."""
     return made.ends_s if made.expires_s is None else min(made.ends_s, made.expires_s)
 
 

@@ -1,7 +1,7 @@
-"""What befalls a cluster from outside: pods of others, dying GPUs, nodes that flap.
+"""External events of a cluster: unmanaged pods, dying GPUs, flapping nodes.
 
-Each kind is a random process whose n-th event depends on the seed, its number and the state at that
-moment, so that it goes on after a restart where it stopped.
+Each kind is a random process. Its n-th event depends on the seed, its number and the present state,
+so that the process continues after a restart.
 """
 
 from collections.abc import Iterator
@@ -20,25 +20,25 @@ from berthmaster.lab.emulator.records import (
 from berthmaster.lab.emulator.world import World
 
 FOREIGN, DEATH, FLAP = "foreign", "death", "flap"
-LONGEST_CATCH_UP_S: Final = 3600.0  # what befell it in a longer absence is not made up for
-_TRIES: Final = 8  # nodes that a foreign pod tries before it goes elsewhere
+LONGEST_CATCH_UP_S: Final = 3600.0  # events of a longer absence are not made up for
+_TRIES: Final = 8  # number of nodes that an unmanaged pod tries before it goes elsewhere
 _CPU_PER_GPU_MILLI: Final = 4000
 _MEMORY_PER_GPU_MIB: Final = 8192
-# Foreign pods: share, GPUs, milli of each.
+# Unmanaged pods: cumulative fraction, GPUs, milli of each.
 _SIZES: Final = ((0.3, 1, 500), (0.6, 1, 1000), (0.9, 2, 1000), (1.0, 4, 1000))
 _MEAN_MILLI: Final = 0.3 * 500 + 0.3 * 1000 + 0.3 * 2000 + 0.1 * 4000
 
 
 class Nature(NamedTuple):
-    """How an emulated cluster behaves."""
+    """The behaviour of an emulated cluster."""
 
     seed: int = 1
     speed: float = 1.0  # durations are divided by it; deadlines and disturbances are not
-    failure_share: float = 0.0  # of attempts whose pods fail by themselves
-    start_delay_s: float = 0.0  # from being taken to running: image pulls and the like
-    foreign_share: float = 0.0  # of the GPUs, on average, used by pods that are not ours
+    failure_share: float = 0.0  # fraction of attempts whose pods fail
+    start_delay_s: float = 0.0  # seconds from accepted to running: image pulls and similar
+    foreign_share: float = 0.0  # average fraction of the GPUs used by unmanaged pods
     foreign_duration_s: float = 300.0  # mean
-    dead_gpu_share: float = 0.0  # of the GPUs, from the beginning
+    dead_gpu_share: float = 0.0  # fraction of the GPUs that are dead from the beginning
     gpu_deaths_per_hour: float = 0.0  # of each GPU
     gpu_repair_s: float = 1800.0  # mean
     node_flaps_per_hour: float = 0.0  # of each node
@@ -46,7 +46,7 @@ class Nature(NamedTuple):
 
 
 def rates_per_s(world: World, nature: Nature) -> dict[str, float]:
-    """How often each kind happens in this cluster; kinds that do not are left out."""
+    """Return the rate of each kind in this cluster, without kinds that never happen."""
     gpus = sum(node.gpus for node in world.spec.nodes)
     rates = {
         FOREIGN: nature.foreign_share * gpus * 1000 / _MEAN_MILLI / nature.foreign_duration_s,
@@ -57,7 +57,7 @@ def rates_per_s(world: World, nature: Nature) -> dict[str, float]:
 
 
 def beginning(world: World, nature: Nature, now_s: float) -> Iterator[Record]:
-    """How a new cluster is found. Apply each record before asking for the next."""
+    """Yield the initial records of a new cluster. Apply each before requesting the next."""
     for name, node in world.nodes.items():
         for index in range(node.spec.gpus):
             if uniform(nature.seed, "dead", name, index) < nature.dead_gpu_share:
@@ -75,7 +75,8 @@ def beginning(world: World, nature: Nature, now_s: float) -> Iterator[Record]:
 
 
 def resumed(world: World, nature: Nature, now_s: float) -> Iterator[Record]:
-    """What changes for a cluster that was away: settings may be others, absence may be long."""
+    """Yield the changes of a restarted cluster: settings may differ, and the absence may be
+    long."""
     rates = rates_per_s(world, nature)
     for kind in [kind for kind in world.drawn if kind not in rates]:
         del world.drawn[kind]
@@ -86,7 +87,7 @@ def resumed(world: World, nature: Nature, now_s: float) -> Iterator[Record]:
 
 
 def next_records(world: World, nature: Nature, kind: str) -> Iterator[Record]:
-    """The event that is due, and when the next one is."""
+    """Yield the due event, and the time of the next one."""
     drawn = world.drawn[kind]
     number, now_s = drawn.number + 1, drawn.next_s
     record: Record | None
@@ -109,7 +110,7 @@ def _drawn(
 
 
 def _foreign(world: World, nature: Nature, number: int, now_s: float) -> ForeignCame | None:
-    """A foreign pod on the first of some nodes that has room; None: it went elsewhere."""
+    """Return an unmanaged pod on the first of some nodes with free capacity; None: elsewhere."""
     cluster = world.spec.name
     size = uniform(nature.seed, "size", cluster, number)
     gpus, milli = next((g, m) for share, g, m in _SIZES if size < share)

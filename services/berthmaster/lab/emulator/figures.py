@@ -1,6 +1,6 @@
-"""What the GPUs of emulated jobs do, summed as in a real cluster (worker/job_metrics). Pure.
+"""GPU usage of emulated jobs, summed as in a real cluster (worker/job_metrics). Pure.
 
-What each pod holds on a node says which GPUs are its own.
+The pods' allocations on a node determine the GPUs of each pod.
 """
 
 from typing import Final
@@ -20,7 +20,7 @@ from berthmaster.worker.job_metrics.core.pods import JobName, Owner, Pod
 
 IDLE_PERCENT: Final = 5.0
 IDLE_LIMIT_S: Final = 1800.0
-CPU_SHARE: Final = 0.6  # of what a pod asks for, it uses
+CPU_SHARE: Final = 0.6  # fraction of the requested CPU that a pod uses
 MEMORY_SHARE: Final = 0.5
 
 
@@ -32,7 +32,7 @@ class EmulatedFigures:
         self._there: dict[str, set[str]] = {}  # node -> pods, as last seen
 
     def on_node(self, node: EmulatedNode, told: NodeTelemetry, now_s: float) -> None:
-        """One reading of a node that holds these pods."""
+        """Apply one sample of a node with these pods."""
         pods: set[str] = set()
         uses: dict[int, list[tuple[str, int]]] = {}
         usage: list[PodUsage] = []
@@ -66,7 +66,7 @@ class EmulatedFigures:
 
 
 def _held(gpu: GpuReading, holders: list[tuple[str, int]]) -> GpuReading:
-    """The reading with the pods' parts of it, each as large as what it holds."""
+    """Return the sample split over its pods, in proportion to their allocations."""
     if not holders or gpu.utilization_percent is None:
         return gpu
     whole = sum(milli for _, milli in holders) or 1

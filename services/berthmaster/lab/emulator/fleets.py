@@ -1,17 +1,17 @@
 """Fleets of worker clusters: from a node list in openb's form, or generated in its shape.
 
-**How nodes become clusters.** Nodes are grouped by GPU model, one cluster a model. While there are
-fewer clusters than asked for, the model whose clusters hold the most nodes is split into one more,
-its nodes dealt in turn so that its clusters are equal in size and mix. While there are more, the
-two smallest clusters are joined. With the openb list and 8 clusters this gives one cluster a model
+**From nodes to clusters.** Nodes are grouped by GPU model, one cluster per model. With fewer
+clusters than requested, the model with the largest clusters is split into one more. Its nodes are
+dealt in turn, so that its clusters are equal in size and mix. With more clusters than requested,
+the two smallest are joined. Example: the openb list with 8 clusters gives one cluster per model,
 and two of G2.
 
-**How fleets are scaled.** ``nodes`` keeps the mix: each shape (model, GPUs, CPU, memory) gets its
-share by largest remainder, each model at least one node; a fleet can be made larger than its list.
+**Scaling.** ``nodes`` keeps the mix: each shape (model, GPUs, CPU, memory) gets its share by
+largest remainder, each model at least one node. A fleet can be larger than its list.
 
-Pure but for ``read_fleet``: text in, values out. Figures of the built-in shape: Alibaba's
-cluster-trace-gpu-v2023 (1,213 nodes, 6,212 GPUs), the data set behind "Beware of Fragmentation"
-(ATC'23); its models G2 and G3 are anonymous, so their memory is an assumption.
+Pure except ``read_fleet``: text in, values out. Numbers of the built-in shape: Alibaba's
+cluster-trace-gpu-v2023 (1,213 nodes, 6,212 GPUs), the data set of "Beware of Fragmentation"
+(ATC'23). Its models G2 and G3 are anonymous, so their memory is an assumption.
 """
 
 import csv
@@ -34,7 +34,7 @@ T = TypeVar("T")
 
 
 class NodeSpec(NamedTuple):
-    """One node as it was bought."""
+    """The hardware of one node."""
 
     name: str
     cpu_milli: int
@@ -44,14 +44,14 @@ class NodeSpec(NamedTuple):
 
     @property
     def allocatable(self) -> Amounts:
-        """What it offers to pods."""
+        """Return the capacity for pods."""
         return Amounts(
             cpu_milli=self.cpu_milli, memory_mib=self.memory_mib, gpu_milli=1000 * self.gpus
         )
 
     @property
     def shape(self) -> tuple[str, int, int, int]:
-        """What makes it equal to others."""
+        """Return the key of equal nodes."""
         return self.model, self.gpus, self.cpu_milli, self.memory_mib
 
 
@@ -62,7 +62,7 @@ class ClusterSpec(NamedTuple):
 
     @property
     def gpus(self) -> dict[str, int]:
-        """Model -> devices."""
+        """Return the number of GPUs by model."""
         counts: dict[str, int] = {}
         for node in self.nodes:
             if node.gpus:
@@ -71,7 +71,7 @@ class ClusterSpec(NamedTuple):
 
     @property
     def labels(self) -> dict[str, str]:
-        """Labels of the cluster; those of the GPU only where all nodes have the same."""
+        """Return the labels of the cluster, with GPU labels only if all nodes agree."""
         labels = {REGION_LABEL: self.region}
         models = list(self.gpus)
         if len(models) == 1:
@@ -79,7 +79,7 @@ class ClusterSpec(NamedTuple):
         return labels
 
     def node_labels(self, node: NodeSpec) -> dict[str, str]:
-        """Labels of one of its nodes, in the words of GPU feature discovery."""
+        """Return the labels of a node, in the terms of GPU feature discovery."""
         labels = {"kubernetes.io/hostname": node.name, REGION_LABEL: self.region}
         if node.gpus:
             labels |= _model_labels(node.model)
@@ -89,12 +89,12 @@ class ClusterSpec(NamedTuple):
 
 
 class FleetError(ValueError):
-    """The node list or what is asked of it is not right; says what would be."""
+    """The node list or the request is invalid. The text says what would be right."""
 
 
 class _Gpu(NamedTuple):
     memory_mib: int
-    product: str  # as GPU feature discovery names it
+    product: str  # name in GPU feature discovery
     power_w: float  # board limit
     clock_mhz: int
 
@@ -145,7 +145,7 @@ _OPENB_SHAPES: Final = (
 
 
 def gpu_memory_mib(model: str) -> int:
-    """Memory of one GPU of the model; a plausible figure for models we have not heard of."""
+    """Return the memory of one GPU; a plausible number for an unknown model."""
     return _GPUS.get(model, _OTHER_GPU).memory_mib
 
 
@@ -162,7 +162,7 @@ def _model_labels(model: str) -> dict[str, str]:
 
 
 def parse_nodes(text: str) -> list[NodeSpec]:
-    """The nodes of a list with openb's columns, in its order. Raises FleetError."""
+    """Return the nodes of a list with openb's columns, in order. Raises FleetError."""
     rows = csv.DictReader(io.StringIO(text))
     missing = [column for column in COLUMNS if column not in (rows.fieldnames or ())]
     if missing:
@@ -202,7 +202,7 @@ def _amount(row: Mapping[str, str], column: str, number: int) -> int:
 
 
 def builtin_nodes(nodes: int = 1213) -> list[NodeSpec]:
-    """A fleet of the published shape."""
+    """Return the nodes of a fleet in the published shape."""
     counts = _apportion([shape.nodes for shape in _OPENB_SHAPES], nodes, _OPENB_SHAPES, _model_of)
     numbers: dict[str, int] = defaultdict(int)
     made: list[NodeSpec] = []
@@ -219,7 +219,8 @@ def _model_of(shape: _Shape) -> str:
 
 
 def scale(nodes: Sequence[NodeSpec], count: int) -> list[NodeSpec]:
-    """``count`` nodes in the mix of ``nodes``: evenly picked, or repeated under new names."""
+    """Return ``count`` nodes in the mix of ``nodes``: evenly picked, or repeated under new
+    names."""
     shapes: dict[tuple[str, int, int, int], list[NodeSpec]] = defaultdict(list)
     for node in nodes:
         shapes[node.shape].append(node)
@@ -240,7 +241,7 @@ def scale(nodes: Sequence[NodeSpec], count: int) -> list[NodeSpec]:
 def _apportion(
     weights: Sequence[int], total: int, groups: Sequence[T], model: Callable[[T], str]
 ) -> list[int]:
-    """Shares of ``total`` by largest remainder, each model at least one while that is possible."""
+    """Return shares of ``total`` by largest remainder, each model at least one while possible."""
     if total < 1:
         raise FleetError(f"nodes is {total}; a fleet has at least 1")
     whole = sum(weights)
@@ -261,7 +262,7 @@ def _apportion(
 
 
 def group(nodes: Sequence[NodeSpec], clusters: int = DEFAULT_CLUSTERS) -> list[ClusterSpec]:
-    """The nodes as clusters, by the rule that this module's docstring states."""
+    """Return the nodes as clusters, by the rule in this module's docstring."""
     if not 1 <= clusters <= len(nodes):
         raise FleetError(f"clusters is {clusters}; {len(nodes)} nodes make 1 to {len(nodes)}")
     by_model: dict[str, list[NodeSpec]] = defaultdict(list)
@@ -288,7 +289,7 @@ def group(nodes: Sequence[NodeSpec], clusters: int = DEFAULT_CLUSTERS) -> list[C
 
 
 def _plain(model: str) -> str:
-    """A model's name as part of a cluster's, which Kubernetes would accept."""
+    """Return a model's name as part of a valid Kubernetes name."""
     plain = "".join(c if c.isascii() and c.isalnum() else "-" for c in model.lower())
     return plain.strip("-") or "other"
 
@@ -296,7 +297,7 @@ def _plain(model: str) -> str:
 def fleet_from_text(
     text: str, *, clusters: int = DEFAULT_CLUSTERS, nodes: int | None = None
 ) -> list[ClusterSpec]:
-    """Clusters of a node list, scaled to ``nodes`` if given."""
+    """Return the clusters of a node list, scaled to ``nodes`` if given."""
     listed = parse_nodes(text)
     return group(listed if nodes is None else scale(listed, nodes), clusters)
 
@@ -304,14 +305,17 @@ def fleet_from_text(
 def builtin_fleet(
     *, clusters: int = DEFAULT_CLUSTERS, nodes: int | None = None
 ) -> list[ClusterSpec]:
-    """Clusters of the published shape, 1,213 nodes unless told otherwise."""
+    """Return clusters in the published shape, by default with 1,213 nodes."""
     return group(builtin_nodes() if nodes is None else builtin_nodes(nodes), clusters)
 
 
 def read_fleet(
     source: str, *, clusters: int = DEFAULT_CLUSTERS, nodes: int | None = None
 ) -> list[ClusterSpec]:
-    """``builtin``, or the path of a node list. Raises FleetError. The only function with I/O."""
+    """Return the fleet of ``builtin`` or of a node list's path. Raises FleetError.
+
+    The only function with I/O.
+    """
     if source == BUILTIN:
         return builtin_fleet(clusters=clusters, nodes=nodes)
     try:

@@ -1,6 +1,6 @@
-"""One emulated cluster as a running thing: a clock's one timer, a journal, and who hears of it.
+"""One running emulated cluster: a timer, a journal, and a receiver of events.
 
-The clock is handed in. Whatever the cluster says is told only after it was written down.
+The caller passes the clock. The cluster reports an event only after writing it to the journal.
 """
 
 import asyncio
@@ -11,7 +11,7 @@ from berthmaster.lab.emulator.cluster import EmulatedCluster
 from berthmaster.lab.emulator.journal import Journal
 from berthmaster.worker.executor.core.cluster_protocol import ClusterInstruction, PodEvent
 
-TIMER_GRAIN_S: Final = 0.005  # ends within this of each other are handled in one go
+TIMER_GRAIN_S: Final = 0.005  # ends within this time are handled together
 
 
 class Host:
@@ -20,9 +20,9 @@ class Host:
     def __init__(
         self, cluster: EmulatedCluster, journal: Journal | None, clock: Callable[[], float]
     ):
-        """``journal`` is open already; None: the cluster dies with the process."""
+        """Build a host. ``journal`` is open already; None: the state is lost with the process."""
         self.cluster = cluster
-        self.on_dirty: Callable[[], None] | None = None  # nodes have changed
+        self.on_dirty: Callable[[], None] | None = None  # called when nodes have changed
         self._journal = journal
         self._clock = clock
         self._tell: Callable[[PodEvent], None] | None = None
@@ -33,7 +33,7 @@ class Host:
     # Runtime
 
     def start(self, tell: Callable[[PodEvent], None]) -> None:
-        """Time begins to pass; what passed before is what ``found`` tells."""
+        """Start the time. ``found`` returns earlier events."""
         self.cluster.advance(self._clock())
         self._tell = tell
         self.flush()
@@ -48,7 +48,7 @@ class Host:
                 self._tell(event)
 
     def flush(self) -> None:
-        """Write down what has changed, wake up the inventory, and wait for what is next."""
+        """Write changes to the journal, wake the inventory, and set the timer."""
         records = self.cluster.take_journal()
         if records and self._journal is not None:
             self._journal.write(records, self.cluster.world.snapshot)
@@ -57,7 +57,7 @@ class Host:
         self._arm()
 
     def stop(self) -> None:
-        """Time stands still."""
+        """Stop the time."""
         self._tell = None
         if self._timer is not None:
             self._timer.cancel()

@@ -1,4 +1,4 @@
-"""Facts that an emulated cluster tells the fleet. Pure; lib/nats/reporting.py says when."""
+"""Facts of an emulated cluster. Pure; lib/nats/reporting.py decides when to publish them."""
 
 from collections.abc import Mapping
 from hashlib import blake2b
@@ -20,7 +20,7 @@ PROPERTIES: Final[Mapping[str, str]] = {"berth/runtime": "emulated"}
 
 
 def gpu_uuid(cluster: str, node: str, index: int) -> str:
-    """The same for ever, as on a real board."""
+    """Return a constant UUID, as of a real board."""
     name = blake2b(f"{cluster}/{node}/{index}".encode(), digest_size=16).hexdigest()
     return f"GPU-{name[:8]}-{name[8:12]}-{name[12:16]}-{name[16:20]}-{name[20:]}"
 
@@ -38,7 +38,7 @@ def profile(spec: ClusterSpec, stamp: Stamp, now_s: float) -> ClusterProfile:
 
 
 class Reports:
-    """Makes the reports of one cluster's nodes; what never changes is made once."""
+    """Builds the reports of one cluster's nodes, with constant values built once."""
 
     def __init__(self, world: World) -> None:
         self._world = world

@@ -1,9 +1,9 @@
-"""The file in which an emulated cluster survives the death of its process.
+"""The file that preserves an emulated cluster when its process dies.
 
-Records are appended as lines; a write reaches the kernel before anybody hears of what it says, so
-a kill -9 loses nothing (a power cut may: this is an emulator, nothing is synced). A last line that
-was torn is dropped. At the start, and whenever it has grown a lot, the file is written anew with no
-more than makes the present state.
+Records are appended as lines. A write reaches the kernel before anything is reported, so a kill -9
+loses nothing. A power cut may lose records, because an emulator syncs nothing. An incomplete last
+line is dropped. At the start, and after much growth, the file is rewritten with only the records of
+the present state.
 """
 
 import fcntl
@@ -20,18 +20,18 @@ COMPACT_AT_BYTES: Final = 64 * 1024 * 1024
 
 
 class JournalError(Exception):
-    """The file is not what we wrote, or cannot be written; the text says which and where."""
+    """The file is invalid or not writable. The text names place and reason."""
 
 
 def read_journal(path: Path) -> list[Record]:
-    """All whole records; nothing if there is no file. Raises JournalError."""
+    """Return all complete records; none without a file. Raises JournalError."""
     try:
         lines = path.read_bytes().split(b"\n")
     except FileNotFoundError:
         return []
     except OSError as error:
         raise JournalError(f"cannot read {path}: {error.strerror}") from error
-    lines.pop()  # what follows the last line end: nothing, or a line that was torn
+    lines.pop()  # text after the last line end: empty, or an incomplete line
     records: list[Record] = []
     for number, line in enumerate(lines, 1):
         try:
@@ -42,11 +42,13 @@ def read_journal(path: Path) -> list[Record]:
 
 
 class Journal:
-    """Open for appending."""
+    """A journal open for appending."""
 
     def __init__(self, path: Path, *, compact_at_bytes: int = COMPACT_AT_BYTES) -> None:
-        """Take the file for this process alone, before it is read: two emulators of one cluster
-        would run everything twice. Raises JournalError."""
+        """Lock the file for this process before the read.
+
+        Two emulators of one cluster would run everything twice. Raises JournalError.
+        """
         self._path = path
         self._lock = _locked(path)
         self._compact_at_bytes = compact_at_bytes
@@ -55,7 +57,7 @@ class Journal:
         self._limit_bytes = compact_at_bytes
 
     def begin(self, snapshot: Iterable[Record]) -> None:
-        """Write the file anew with these records, all or nothing. Raises JournalError."""
+        """Rewrite the file atomically with these records. Raises JournalError."""
         fresh = self._path.with_suffix(".new")
         data = _lines(snapshot)
         try:
@@ -71,12 +73,12 @@ class Journal:
         self._limit_bytes = max(self._compact_at_bytes, 4 * len(data))
 
     def write(self, records: Iterable[Record], snapshot: Callable[[], Iterable[Record]]) -> None:
-        """Append; ``snapshot`` is asked for when the file has grown too large."""
+        """Append records, or rewrite a file that is too large from ``snapshot``."""
         data = _lines(records)
         if not data:
             return
         if self._bytes + len(data) > self._limit_bytes:
-            self.begin(snapshot())  # the state includes these records already
+            self.begin(snapshot())  # the state already includes these records
             return
         view = memoryview(data)
         try:
@@ -96,7 +98,7 @@ class Journal:
 
 
 def _locked(path: Path) -> int:
-    """A lock that the death of the process ends, however it dies."""
+    """Return a lock that the kernel releases when the process dies."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         lock = os.open(path.with_suffix(".lock"), os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)

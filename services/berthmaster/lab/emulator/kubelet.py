@@ -1,7 +1,7 @@
-"""One node as its kubelet sees it: what is free, and whether a pod may start here.
+"""One node as its kubelet sees it: free capacity, and admission of pods.
 
-The kubelet has the last word, as in Kubernetes: whoever placed a pod may have known less than it
-does. It counts foreign pods and ours alike and never admits more than there is.
+The kubelet decides last, as in Kubernetes, because the scheduler may have known less. The kubelet
+counts managed and unmanaged pods alike, and never admits more than the node has.
 """
 
 from enum import StrEnum
@@ -12,7 +12,7 @@ from berthmaster.worker.executor.core.cluster_protocol import Attempt
 
 
 class Refusal(StrEnum):
-    """Why a kubelet does not take a pod; the words that Kubernetes has for it, where it has."""
+    """The reason of a refused pod, in Kubernetes' terms where available."""
 
     CPU = "OutOfcpu"
     MEMORY = "OutOfmemory"
@@ -24,7 +24,7 @@ class Refusal(StrEnum):
 
 
 class EmulatedNode:
-    """One node: its free amounts follow from the pods it holds."""
+    """One node. Its free capacity follows from its pods."""
 
     __slots__ = (
         "cpu_free_milli",
@@ -43,14 +43,14 @@ class EmulatedNode:
         self.cpu_free_milli = spec.cpu_milli
         self.memory_free_mib = spec.memory_mib
         self.gpu_free_milli = [1000] * spec.gpus
-        self.gpu_back_s = [0.0] * spec.gpus  # when a dead one is replaced; 0 = it is healthy
+        self.gpu_back_s = [0.0] * spec.gpus  # time of a dead GPU's replacement; 0 = healthy
         self.memory_per_gpu_mib = gpu_memory_mib(spec.model)
-        self.ready_s = 0.0  # when it is ready again; 0 = it is
+        self.ready_s = 0.0  # time of readiness; 0 = ready
         self.pods: dict[tuple[Attempt, str], Seat] = {}
         self.foreign: dict[int, ForeignCame] = {}
 
     def admit(self, use: GpuUse, gpus_wanted: int) -> GpuUse | Refusal:
-        """What the pod would hold here: the GPUs that ``use`` names, or some that suit."""
+        """Return the pod's allocation: the GPUs that ``use`` names, or suitable ones."""
         if self.ready_s:
             return Refusal.NODE_NOT_READY
         if use.cpu_milli > self.cpu_free_milli:
@@ -71,7 +71,7 @@ class EmulatedNode:
         return use
 
     def _choose(self, use: GpuUse, wanted: int) -> GpuUse | Refusal:
-        """The fullest GPUs that still suit, as the device plugin's packing does."""
+        """Choose the fullest suitable GPUs, as the device plugin's packing does."""
         suiting = [
             (free, index)
             for index, free in enumerate(self.gpu_free_milli)
@@ -86,7 +86,7 @@ class EmulatedNode:
         self._count(use, -1)
 
     def give_back(self, use: GpuUse) -> None:
-        """Count what a pod held no more."""
+        """Free a pod's allocation."""
         self._count(use, +1)
 
     def _count(self, use: GpuUse, sign: int) -> None:
@@ -96,7 +96,7 @@ class EmulatedNode:
             self.gpu_free_milli[index] += sign * use.gpu_milli
 
     def state(self) -> tuple[object, ...]:
-        """All of it, to be compared."""
+        """Return the whole state, for comparisons."""
         return (
             self.cpu_free_milli,
             self.memory_free_mib,

@@ -1,6 +1,6 @@
-"""What emulated pods write: steps of a training, one line a second of their own time.
+"""Logs of emulated pods: steps of a training, one line per second of run time.
 
-Nothing is stored: a pod's lines follow from when it began, so they can be read again at any moment,
+Nothing is stored: a pod's lines follow from its start time. So they can be read again at any time,
 also after the emulator was killed.
 """
 
@@ -26,7 +26,7 @@ class EmulatedLogs:
         self._clock = clock
 
     async def pods(self, attempt: Attempt) -> Sequence[str]:
-        """Its pods, those that are over as well."""
+        """Return the pods, including ended ones."""
         group = self._cluster.world.groups.get(attempt)
         if group is None or group.phase is Phase.REFUSED:
             return ()
@@ -41,7 +41,7 @@ class EmulatedLogs:
         tail: int | None,
         follow: bool,
     ) -> LogStream:
-        """Raises NoLog."""
+        """Open a pod's log. Raises NoLog."""
         group = self._cluster.world.groups.get(attempt)
         if group is None:
             raise NoLog(f"pod {pod} is gone")
@@ -74,7 +74,7 @@ class _EmulatedLog:
         return max(0, 1 + int((min(until_s, made.ends_s) - made.starts_s) / STEP_S))
 
     async def read(self) -> bytes:
-        """Lines as a kubelet gives them."""
+        """Return lines as a kubelet does."""
         while self._next >= self._written():
             if not self._follow or not self._alive:
                 return b""

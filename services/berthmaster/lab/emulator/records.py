@@ -1,7 +1,7 @@
-"""What an emulated cluster writes down: every change of it, small enough for thousands a second.
+"""Records of an emulated cluster: one per change, small enough for thousands per second.
 
-The cluster changes only by applying one of these, so that reading them again after a kill gives the
-same cluster. Times are on the clock that the cluster is given, durations already at its speed.
+The cluster changes only by applying records, so reading them again after a kill gives the same
+cluster. Times are on the cluster's clock, and durations are already at its speed.
 """
 
 from typing import Final, NamedTuple
@@ -10,7 +10,7 @@ import msgspec
 
 
 class GpuUse(NamedTuple):
-    """What a pod holds of a node."""
+    """A pod's allocation on a node."""
 
     cpu_milli: int = 0
     memory_mib: int = 0
@@ -19,7 +19,7 @@ class GpuUse(NamedTuple):
 
 
 class Seat(NamedTuple):
-    """One pod of ours on its node."""
+    """One managed pod on its node."""
 
     pod: str
     node: str
@@ -27,11 +27,11 @@ class Seat(NamedTuple):
 
 
 class _Record(msgspec.Struct, frozen=True, array_like=True):
-    """Written as an array: half the bytes."""
+    """Written as an array, which halves the bytes."""
 
 
 class Made(_Record, frozen=True, array_like=True, tag="made"):
-    """A job object, with the pods that the kubelets took. ``refused``: why one was not taken."""
+    """A job object with its accepted pods. ``refused``: the reason of a refusal."""
 
     tenant: str
     id: str
@@ -43,11 +43,11 @@ class Made(_Record, frozen=True, array_like=True, tag="made"):
     fails: bool  # at ends_s, instead of completing
     expires_s: float | None
     refused: str = ""
-    receipt: str = ""  # as its executor gave it
+    receipt: str = ""  # from its executor
 
 
 class Resized(_Record, frozen=True, array_like=True, tag="resized"):
-    """Its pods are these from now on. ``missing``: why there are not as many as were asked for."""
+    """The pods of a job object after a resize. ``missing``: why pods are missing."""
 
     tenant: str
     id: str
@@ -57,7 +57,8 @@ class Resized(_Record, frozen=True, array_like=True, tag="resized"):
 
 
 class Over(_Record, frozen=True, array_like=True, tag="over"):
-    """Its pods are ending by themselves. ``frees``: the pods that hold nothing from now on."""
+    """The pods of a job object are ending. ``frees``: the pods without an allocation from now
+    on."""
 
     tenant: str
     id: str
@@ -69,7 +70,7 @@ class Over(_Record, frozen=True, array_like=True, tag="over"):
 
 
 class Stopped(_Record, frozen=True, array_like=True, tag="stopped"):
-    """Its pods were stopped on demand."""
+    """The pods of a job object were stopped on request."""
 
     tenant: str
     id: str
@@ -78,7 +79,7 @@ class Stopped(_Record, frozen=True, array_like=True, tag="stopped"):
 
 
 class Deleted(_Record, frozen=True, array_like=True, tag="deleted"):
-    """Pods and object were removed."""
+    """Pods and object were deleted."""
 
     tenant: str
     id: str
@@ -86,7 +87,7 @@ class Deleted(_Record, frozen=True, array_like=True, tag="deleted"):
 
 
 class ForeignCame(_Record, frozen=True, array_like=True, tag="came"):
-    """A pod that is not ours started."""
+    """An unmanaged pod started."""
 
     number: int
     node: str
@@ -95,20 +96,20 @@ class ForeignCame(_Record, frozen=True, array_like=True, tag="came"):
 
 
 class ForeignLeft(_Record, frozen=True, array_like=True, tag="left"):
-    """And ended."""
+    """An unmanaged pod ended."""
 
     number: int
 
 
 class NodeTurned(_Record, frozen=True, array_like=True, tag="node"):
-    """A node stopped being ready until a time; 0: it is ready."""
+    """A node is not ready until a time; 0: ready."""
 
     node: str
     until_s: float
 
 
 class GpuTurned(_Record, frozen=True, array_like=True, tag="gpu"):
-    """A GPU fell off the bus until a time; 0: it was replaced."""
+    """A GPU is lost until a time; 0: replaced."""
 
     node: str
     index: int
@@ -116,7 +117,7 @@ class GpuTurned(_Record, frozen=True, array_like=True, tag="gpu"):
 
 
 class Drawn(_Record, frozen=True, array_like=True, tag="drawn"):
-    """How many chances of one kind have been drawn, and when the next one falls."""
+    """The number of drawn events of one kind, and the time of the next."""
 
     kind: str
     number: int

@@ -1,7 +1,7 @@
 """Publishes the facts and the telemetry of one emulated cluster.
 
-Facts are told as every inventory tells them (lib/nats/reporting.py). Telemetry is spread over its
-interval and not acknowledged.
+Facts use the common inventory code (lib/nats/reporting.py). Telemetry is spread over its interval,
+without acknowledgement.
 """
 
 import asyncio
@@ -21,11 +21,11 @@ from berthmaster.lib.nats.errors import BusError
 from berthmaster.lib.nats.reporting import ALIVE_INTERVAL_S, FactReporter, Told
 from berthmaster.lib.runtime.periodic import beats
 
-TELEMETRY_SLOTS: Final = 20  # an interval's messages are sent in so many portions
+TELEMETRY_SLOTS: Final = 20  # number of batches per interval
 
 
 class Facts:
-    """What the inventory of one emulated cluster knows."""
+    """The facts of one emulated cluster's inventory."""
 
     def __init__(self, host: Host) -> None:
         self._host = host
@@ -35,19 +35,19 @@ class Facts:
         self._profile = subjects.profile(self._cluster)
         self._subjects = {name: subjects.node(self._cluster, name) for name in self._world.nodes}
         self._nodes = {subject: name for name, subject in self._subjects.items()}
-        self._gone: dict[str, str] = {}  # subject -> node of an earlier life
+        self._gone: dict[str, str] = {}  # subject -> node of an earlier process run
 
     def changes(self) -> Mapping[str, bool]:
-        """Nodes that changed; True: by more than pods of ours."""
+        """Return the changed nodes; True: by more than managed pods."""
         dirty = self._host.cluster.take_dirty()
         return {self._subjects[node]: urgent for node, urgent in dirty.items()}
 
     def everything(self) -> Iterable[str]:
-        """The profile first: it says what the nodes belong to."""
+        """Return all subjects, the profile first, because the nodes belong to it."""
         return (self._profile, *self._gone, *self._nodes)
 
     def earlier(self, facts: Sequence[FleetFact]) -> None:
-        """Nodes that the cluster does not have any more."""
+        """Note the nodes that no longer exist."""
         self._gone = {
             subjects.node(self._cluster, fact.node): fact.node
             for fact in facts
@@ -55,7 +55,7 @@ class Facts:
         }
 
     def fact(self, subject: str, stamp: Stamp, now_s: float) -> Told | None:
-        """The profile, a node as it stands, or that it is gone."""
+        """Return the profile, a node's report, or a node's tombstone."""
         if subject == self._profile:
             return profile(self._world.spec, stamp, now_s), None
         if (name := self._nodes.get(subject)) is not None:
@@ -101,11 +101,11 @@ class Reporter:
         self.reports_sent += isinstance(fact, NodeReport)
 
     async def run(self, stopping: asyncio.Event) -> None:
-        """Tell facts until ``stopping`` is set."""
+        """Publish facts until ``stopping`` is set."""
         await self._reporter.run(stopping)
 
     async def keep_alive(self, stopping: asyncio.Event) -> None:
-        """The sign of life, once a second."""
+        """Publish the heartbeat, once a second."""
         await self._reporter.keep_alive(subjects.alive(self._cluster), self._alive, stopping)
 
     def _alive(self, stamp: Stamp, now_s: float) -> ClusterAlive:
@@ -114,7 +114,7 @@ class Reporter:
         )
 
     async def measure(self, interval_s: float, stopping: asyncio.Event) -> None:
-        """Telemetry: one message a node and interval; of each job what its GPUs do."""
+        """Publish telemetry, one message per node and interval, and each job's GPU usage."""
         models = [
             (node, NodeModel(self._cluster, node, self._facts.uuids(name), self._seed))
             for name, node in self._world.nodes.items()
@@ -126,7 +126,7 @@ class Reporter:
         async for _ in beats(interval_s / TELEMETRY_SLOTS, stopping):
             turn += 1
             if not self._door.conn.connected:
-                continue  # an observation that nobody hears is none
+                continue  # skip a sample that no service can receive
             slot, now_s = turn % TELEMETRY_SLOTS, self._door.now()
             try:
                 for node, model in models[slot::TELEMETRY_SLOTS]:
@@ -142,4 +142,4 @@ class Reporter:
                     for figures in jobs.take(now_s):
                         await self._door.figures(encode(figures))
             except BusError:
-                pass  # the next one replaces it
+                pass  # the next sample replaces it

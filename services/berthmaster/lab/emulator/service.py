@@ -1,4 +1,4 @@
-"""The emulator as a process: N worker clusters, each with inventory, telemetry and an executor."""
+"""The emulator process: N worker clusters, each with inventory, telemetry and an executor."""
 
 import asyncio
 import os
@@ -38,15 +38,15 @@ from berthmaster.worker.executor.shell import Shell
 
 FIGURES_INTERVAL_S = 1.0
 CLOSE_LIMIT_S = 3.0
-FOREIGN_DURATION_S = 300.0  # mean run time of a pod that is not ours, at any speed
-START_LIMIT_S = 60.0  # in which all pods of an attempt must run
-REPORT_INTERVAL_S = 0.2  # between two reports of one node, at least
-REPORTS_PER_S = 500.0  # of this process: of nodes that only our own pods have changed
+FOREIGN_DURATION_S = 300.0  # mean run time of an unmanaged pod, at any speed
+START_LIMIT_S = 60.0  # seconds until all pods of an attempt must run
+REPORT_INTERVAL_S = 0.2  # minimum seconds between two reports of one node
+REPORTS_PER_S = 500.0  # limit of this process, for nodes with changes of managed pods only
 LOG_BYTES_PER_S = 2 * 1024 * 1024
 OPENB = "openb"
 _PART = re.compile(r"(\d{1,4})/(\d{1,4})")
 _TRACES = Path(__file__).parents[5] / "shared" / "traces"
-# At --disturbance 1: a fleet of openb's size loses a GPU every few hours and a node every hour.
+# At --disturbance 1, a fleet of openb's size loses a GPU every few hours and a node every hour.
 GPU_DEATHS_PER_HOUR = 1 / 20_000
 NODE_FLAPS_PER_HOUR = 1 / 1000
 DEAD_GPU_SHARE = 0.002
@@ -54,7 +54,7 @@ DEAD_GPU_SHARE = 0.002
 
 @dataclass(frozen=True, kw_only=True)
 class EmulatorSettings(CommonSettings):
-    """What the emulator can be told."""
+    """Settings of the emulator."""
 
     fleet: str = setting(
         BUILTIN,
@@ -101,7 +101,7 @@ class EmulatorSettings(CommonSettings):
 
 
 def fleet_of(settings: EmulatorSettings) -> list[ClusterSpec]:
-    """The clusters that this process serves. Raises CannotStart."""
+    """Return the clusters of this process. Raises CannotStart."""
     try:
         source = settings.fleet
         if source == OPENB:
@@ -139,7 +139,8 @@ class Served:
     def __init__(
         self, context: Context[EmulatorSettings], conn: Connection, spec: ClusterSpec, share: float
     ) -> None:
-        """``share``: of the process's nodes that are in this cluster. Raises CannotStart."""
+        """Build one cluster. ``share`` is its fraction of the process's nodes. Raises
+        CannotStart."""
         settings = context.settings
         self.executor: asyncio.Task[None] | None = None
         self.journal: Journal | None = None
@@ -151,7 +152,7 @@ class Served:
                 records = read_journal(path)
             self.cluster = EmulatedCluster(spec, nature_of(settings), conn.now(), records)
             if self.journal is not None:
-                self.cluster.take_journal()  # is part of the snapshot
+                self.cluster.take_journal()  # already in the snapshot
                 self.journal.begin(self.cluster.world.snapshot())
         except JournalError as error:
             raise CannotStart(str(error)) from error
@@ -169,7 +170,7 @@ class Served:
         )
 
     def start(self, context: Context[EmulatorSettings]) -> None:
-        """Everything of it runs until the service stops."""
+        """Start all tasks, until the service stops."""
         name, stopping = self.cluster.spec.name, context.stopping
         interval_s = context.settings.telemetry_interval_s
         self.executor = context.spawn(self.shell.run(stopping), name=f"executor of {name}")
@@ -180,7 +181,7 @@ class Served:
             context.spawn(self.reporter.measure(interval_s, stopping), name=f"telemetry of {name}")
 
     async def close(self) -> None:
-        """Let the executor finish what it has in hand; then time stands still."""
+        """Let the executor finish its work, then stop the time."""
         if self.executor is not None:
             await asyncio.wait({self.executor}, timeout=CLOSE_LIMIT_S)
         await self.desk.close()
@@ -209,7 +210,6 @@ class EmulatorMetrics:
         self._shown: dict[tuple[str, str], int] = {}
 
     def show(self, served: Served) -> None:
-        """Take over the present values."""
         name, counts = served.cluster.spec.name, served.shell.counts
         self._jobs.labels(name).set(served.shell.core.jobs)
         for what, value in (
@@ -228,7 +228,7 @@ class EmulatorMetrics:
 
 
 async def main(context: Context[EmulatorSettings]) -> None:
-    """Until the service is told to stop."""
+    """Run until the service stops."""
     fleet = fleet_of(context.settings)
     clock = subjects.agent(fleet[0].name, "hello")
     async with connected(context, clock_subject=clock) as conn:

@@ -1,7 +1,7 @@
-"""Telemetry of emulated GPUs: follows what runs on them, with noise and with age. Pure.
+"""Telemetry of emulated GPUs: depends on their load, noise and age. Pure.
 
-A GPU's readings tend to where its load drives them: work heats it, heat slows it, years add memory
-errors. A dead one is reported as lost, with nothing measured, as a driver would.
+A GPU's samples approach a target set by its load: work heats a GPU, heat slows it, and age adds
+memory errors. A dead GPU is reported as lost, without measurements, as by a driver.
 """
 
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ from berthmaster.lib.messages.telemetry import GpuReading, NodeTelemetry
 FELL_OFF_THE_BUS: Final = 79  # XID
 IDLE_C: Final = 32.0
 SLOWS_AT_C: Final = 83.0
-_LAG: Final = 0.2  # share of the way to its target that a temperature goes in one interval
+_LAG: Final = 0.2  # fraction of the way to its target that a temperature moves per interval
 _MULTIPLIER: Final = 6364136223846793005
 _INCREMENT: Final = 1442695040888963407
 _MASK: Final = (1 << 64) - 1
@@ -36,7 +36,8 @@ class NodeModel:
         self._ecc = [int(age * 200) for age in self._age]
 
     def _random(self) -> float:
-        """The next number of a linear congruential sequence; noise needs no better."""
+        """Return the next number of a linear congruential sequence, which is good enough for
+        noise."""
         self._noise = (self._noise * _MULTIPLIER + _INCREMENT) & _MASK
         return self._noise / (_MASK + 1)
 

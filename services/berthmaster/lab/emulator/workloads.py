@@ -1,11 +1,11 @@
 """Streams of job requests: from a pod list in openb's form, or generated with its mix.
 
-One pod of the list is one request of one pod. Columns: ``num_gpu`` and ``gpu_milli`` become the pod
-set, ``gpu_spec`` (``A|B``) the acceptable models, ``qos`` the priority (table below), creation the
-arrival, and the time from being scheduled to deletion the expected duration. Lists without times
-(multigpu50 is one) get arrivals and durations from the seed, as generated ones do.
+One pod of the list is one request with one pod. Columns: ``num_gpu`` and ``gpu_milli`` become the
+pod set, ``gpu_spec`` (``A|B``) the acceptable models, ``qos`` the priority (table below), creation
+the arrival, and the time from scheduling to deletion the expected duration. Lists without times
+(such as multigpu50) get arrivals and durations from the seed, like generated streams.
 
-Pure; the same input and seed always give the same requests.
+Pure: the same input and seed always give the same requests.
 """
 
 import csv
@@ -31,7 +31,7 @@ PRIORITY_OF_QOS: Final[Mapping[str, int]] = {
     "Burstable": 100,
     "BE": 0,
 }
-# Figures of openb's default list: half of the jobs take less than about 8 minutes, few take days.
+# Numbers of openb's default list: half of the jobs take under about 8 minutes, a few take days.
 MEDIAN_DURATION_S: Final = 485.0
 SIGMA_DURATION: Final = 1.94
 LONGEST_S: Final = 31_536_000.0
@@ -39,14 +39,14 @@ _UNFIT: Final = re.compile(r"[^a-z0-9]+")
 
 
 class Arrival(NamedTuple):
-    """A request and when it is made, in seconds from the start of the stream."""
+    """A request and its time, in seconds from the start of the stream."""
 
     at_s: float
     request: JobRequest
 
 
 class WorkloadError(ValueError):
-    """The pod list or what is asked of it is not right; says what would be."""
+    """The pod list or the request is invalid. The text says what would be right."""
 
 
 class _Kind(NamedTuple):
@@ -58,7 +58,7 @@ class _Kind(NamedTuple):
     priority: int
 
 
-# The mix of openb's default list by GPUs asked for, each with its most usual CPU and memory.
+# The mix of openb's default list by requested GPUs, with the most frequent CPU and memory.
 _MIX: Final = (
     _Kind(1047, 12_500, 57_344, 0, 1000, 0),
     _Kind(288, 32_000, 49_152, 0, 1000, 200),
@@ -92,10 +92,10 @@ def generated(
     gang_share: float = 0.0,
     largest_gang: int = 8,
 ) -> Iterator[Arrival]:
-    """Requests with the published mix that arrive at random, ``rate_per_s`` on average.
+    """Yield requests with the published mix at random times, ``rate_per_s`` on average.
 
-    ``gang_share`` of those with whole GPUs ask for 2 to ``largest_gang`` such pods at once; openb
-    has none. Endless without ``count``.
+    ``gang_share`` of the requests with whole GPUs have 2 to ``largest_gang`` pods; openb has no
+    gangs. Endless without ``count``.
     """
     if rate_per_s <= 0:
         raise WorkloadError(f"rate_per_s is {rate_per_s}; arrivals need more than 0")
@@ -141,7 +141,7 @@ def _duration_s(seed: int, what: str, median_s: float) -> float:
 
 
 def _id(prefix: str, name: str) -> str:
-    """An id that a workload may have, of any name."""
+    """Return a valid workload id for any name."""
     full = f"{prefix}-{name}" if prefix else name
     plain = _UNFIT.sub("-", full.lower()).strip("-")[:52].strip("-")
     if not plain:
@@ -157,10 +157,10 @@ def parse_workloads(
     queue: str = "default",
     rate_per_s: float = 1.0,
 ) -> list[Arrival]:
-    """The requests of a pod list by arrival. Raises WorkloadError.
+    """Return the requests of a pod list, sorted by arrival. Raises WorkloadError.
 
-    ``prefix`` goes before every id, so that a list can be replayed again on one bus.
-    ``rate_per_s`` is for lists without times.
+    ``prefix`` goes before every id, so that a list can be replayed on the same bus. ``rate_per_s``
+    is for lists without times.
     """
     rows = csv.DictReader(io.StringIO(text))
     missing = [column for column in COLUMNS if column not in (rows.fieldnames or ())]
@@ -214,7 +214,7 @@ def _request(
 
 
 def _lifetime_s(row: Mapping[str, str | None], line: int) -> float | None:
-    """How long the pod held its node; from creation for one that never got one."""
+    """Return how long a pod held its node; from creation for a pod without a node."""
     end = _time(row, "deletion_time", line)
     start = _time(row, "scheduled_time", line)
     if start is None:

@@ -1,7 +1,7 @@
-"""The state of an emulated cluster, and how each record changes it.
+"""The state of an emulated cluster, and the effect of each record.
 
-Nothing else changes it. What a record says is taken as it is: whether it may happen was decided by
-who wrote it (cluster.py), once, and a journal that is read again must not be doubted.
+Only records change the state. A record is applied without checks: its author (cluster.py) has
+decided whether it may happen, and a journal must apply again.
 """
 
 from collections.abc import Iterator
@@ -30,7 +30,7 @@ from berthmaster.worker.executor.core.cluster_protocol import Attempt
 
 
 class Phase(StrEnum):
-    """Where a job object stands."""
+    """The state of a job object."""
 
     STARTING = "starting"
     RUNNING = "running"
@@ -38,7 +38,7 @@ class Phase(StrEnum):
     FAILED = "failed"
     REFUSED = "refused"
     EXPIRED = "expired"
-    STOPPED = "stopped"  # on demand, before any of these ends
+    STOPPED = "stopped"  # on request, before any of these ends
 
 
 ALIVE: Final = frozenset({Phase.STARTING, Phase.RUNNING})
@@ -50,10 +50,10 @@ class Group(msgspec.Struct):
     attempt: Attempt
     made: Made
     phase: Phase
-    held: dict[str, Seat]  # pods that hold something
+    held: dict[str, Seat]  # pods with an allocation
     over: Over | None = None
-    stopped: str | None = None  # the reason given
-    missing: str = ""  # why it has fewer pods than it is to have
+    stopped: str | None = None  # the given reason
+    missing: str = ""  # reason for missing pods
 
 
 class World:
@@ -64,12 +64,12 @@ class World:
         self.nodes = {node.name: EmulatedNode(node) for node in spec.nodes}
         self.groups: dict[Attempt, Group] = {}
         self.drawn: dict[str, Drawn] = {}
-        self.dirty: dict[str, bool] = {}  # node -> whether more than our own pods has changed
+        self.dirty: dict[str, bool] = {}  # node -> whether more than managed pods has changed
         self.foreign_nodes: dict[int, str] = {}
         self.foreign_gpu_milli = 0
 
     def apply(self, record: Record) -> None:
-        """Change the state as the record says."""
+        """Apply a record."""
         match record:
             case Made():
                 self._make(record)
@@ -160,7 +160,7 @@ class World:
                 assert_never(record)
 
     def snapshot(self) -> Iterator[Record]:
-        """Records that make this state of an empty one."""
+        """Yield the records that build this state from an empty one."""
         yield from self.drawn.values()
         for node in self.nodes.values():
             if node.ready_s:
@@ -179,7 +179,7 @@ class World:
                 yield Stopped(*group.attempt, group.stopped)
 
     def state(self) -> dict[str, object]:
-        """All of it, to be compared."""
+        """Return the whole state, for comparisons."""
         return {
             "nodes": {name: node.state() for name, node in self.nodes.items()},
             "groups": {

@@ -1,4 +1,4 @@
-"""What stands in the lab: clusters, nodes, labels, quota, and the command that joins them. Pure.
+"""The contents of the lab: clusters, nodes, labels, quota, and the command that joins them. Pure.
 
 Example: worker-1 has two nodes with four T4 each and the label accelerator=nvidia-tesla-t4.
 """
@@ -15,7 +15,7 @@ HUB: Final = "hub"
 NAMESPACE: Final = "team"
 LOCAL_QUEUE: Final = "main"
 DISPATCHER: Final = "berthmaster.io/dispatcher"
-# kwok ends the pod of a Job after 0.3 s unless the pod says otherwise (stages/pods.yaml).
+# kwok ends the pod of a Job after 0.3 s, unless an annotation overrides that (stages/pods.yaml).
 RUN_FOREVER: Final = "berth.test/run-s=forever"
 _ACCELERATOR: Final = "accelerator"
 
@@ -25,7 +25,7 @@ class WorkerLayout:
     """One worker cluster."""
 
     name: str
-    model: str  # as GPU feature discovery names it
+    model: str  # name in GPU feature discovery
     memory_mib: int  # of one GPU
     nodes: int
     gpus_per_node: int
@@ -33,11 +33,9 @@ class WorkerLayout:
 
     @property
     def gpus(self) -> int:
-        """The GPUs of the cluster."""
         return self.nodes * self.gpus_per_node
 
     def make_nodes(self) -> list[Node]:
-        """Return its nodes."""
         return [
             gpu_node(
                 f"{self.name}-gpu-{number}",
@@ -51,7 +49,7 @@ class WorkerLayout:
 
     @property
     def quota(self) -> dict[str, dict[str, str | int]]:
-        """Quota of its ClusterQueue, by flavor: all its GPUs."""
+        """Return the quota of its ClusterQueue, by flavor: all its GPUs."""
         return {"default": {"cpu": "1000", "memory": "10Ti", GPU: self.gpus}}
 
 
@@ -85,7 +83,7 @@ def hub_quota(workers: Sequence[WorkerLayout]) -> dict[str, dict[str, str | int]
 
 
 def merge_kubeconfigs(texts: Mapping[str, str]) -> str:
-    """Return one kubeconfig with a context for each cluster, from one of JSON for each."""
+    """Return one kubeconfig with a context per cluster, from one JSON kubeconfig per cluster."""
     merged: dict[str, Any] = {"apiVersion": "v1", "kind": "Config", "current-context": HUB}
     contexts = []
     for kind in ("clusters", "users"):

@@ -1,7 +1,7 @@
-"""Where the lab of this user is, and whether one runs.
+"""The folder of this user's lab, and whether a lab runs.
 
-The supervisor holds a lock on a file of the lab's folder. The kernel releases the lock however the
-supervisor ends, so a folder without a locked file is a left-over: `clear` removes it.
+The supervisor locks a file in the lab's folder. The kernel releases the lock however the supervisor
+ends. So a folder without a locked file is a leftover, and `clear` removes it.
 """
 
 import contextlib
@@ -23,15 +23,15 @@ class LabState(msgspec.Struct, frozen=True, kw_only=True):
 
     pid: int  # of its supervisor
     folder: str
-    kubeconfig: str  # with a context for each cluster
+    kubeconfig: str  # with a context per cluster
     hub: str  # name of its context
     workers: list[str]
     namespace: str
     local_queue: str
-    annotations: list[str]  # KEY=VALUE of pods that shall run until they are deleted
+    annotations: list[str]  # KEY=VALUE of pods that run until deleted
     data: str  # data folder of its `berth up`
     page: str  # URL of the dashboard; "" = none
-    took_s: float  # from the start until every worker had a score
+    took_s: float  # seconds from the start until every worker had a score
 
 
 class LabRuns(Exception):
@@ -49,7 +49,7 @@ def lab_folder(env: Mapping[str, str]) -> Path:
 
 @contextlib.contextmanager
 def hold(folder: Path) -> Iterator[None]:
-    """Hold the folder for this process. Raises LabRuns."""
+    """Lock the folder for this process. Raises LabRuns."""
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     fd = os.open(folder / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
@@ -74,7 +74,7 @@ def is_held(folder: Path) -> bool:
 
 
 def running(folder: Path) -> LabState | None:
-    """Return the lab that is up in this folder; None where none is, or where one still starts."""
+    """Return the lab that is up in this folder; None = none, or still starting."""
     if not is_held(folder):
         return None
     try:
@@ -84,14 +84,14 @@ def running(folder: Path) -> LabState | None:
 
 
 def write_state(folder: Path, state: LabState) -> None:
-    """Write the state, whole or not at all."""
+    """Write the state atomically."""
     draft = folder / f"{STATE_FILE}.new"
     draft.write_bytes(msgspec.json.format(msgspec.json.encode(state)) + b"\n")
     draft.replace(folder / STATE_FILE)
 
 
 def clear(folder: Path) -> bool:
-    """Remove what an earlier lab has left. Return whether there was something. Raises LabRuns."""
+    """Remove an earlier lab's remains, and return whether any existed. Raises LabRuns."""
     if not folder.exists():
         return False
     with hold(folder):

@@ -1,8 +1,8 @@
-"""The process that the lab's clusters belong to: `python -m berthmaster.lab.sandbox.supervise`.
+"""The parent process of the lab's clusters: `python -m berthmaster.lab.sandbox.supervise`.
 
 Each step of the start is a line of JSON on standard output: `{"step": "Kueue", "done": 3}`. The
-last line is `{"ready": {…}}` or `{"error": "…"}`. Every program that this process starts gets
-SIGKILL from the kernel when this process ends, so a signal is all that stopping takes.
+last line is `{"ready": {…}}` or `{"error": "…"}`. When this process ends, the kernel sends SIGKILL
+to every program that it started. So a signal is enough to stop the lab.
 """
 
 import argparse
@@ -104,7 +104,7 @@ def _fill(planes: Planes, worker: layout.WorkerLayout) -> None:
 
 
 def _view_of(up: Process) -> dict[str, Any] | None:
-    """Return what `berth up` has written once it was up; None before."""
+    """Return the view that `berth up` wrote on completion; None before."""
     for line in up.said().splitlines():
         if line.startswith('{"up"'):
             view: dict[str, Any] = json.loads(line)["up"]
@@ -138,7 +138,7 @@ async def _is_scored(connection: ConnectionFile) -> bool:
 
 
 def main(argv: list[str]) -> int:
-    """Start the lab and keep it until a signal comes."""
+    """Start the lab, and keep it until a signal."""
     parser = argparse.ArgumentParser(prog="supervise")
     parser.add_argument("folder", type=Path)
     parser.add_argument("--foreground", action="store_true", help="End with the parent process.")

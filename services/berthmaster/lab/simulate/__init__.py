@@ -1,6 +1,6 @@
-"""Simulates fleets and job lists in virtual time, under policies by name.
+"""Simulates fleets and job lists in virtual time, under named policies.
 
-May live here: a simulator that drives the resolver's own core, baselines of the literature and the
-metrics that compare them. Must not: the bus, real clocks, or randomness without a seed. Only
-``traces`` reads files.
+Belongs here: a simulator that drives the resolver's own core, baselines of the literature, and the
+metrics that compare them. Does not belong here: the bus, real clocks, or randomness without a seed.
+Only ``traces`` reads files.
 """

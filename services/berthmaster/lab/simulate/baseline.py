@@ -1,6 +1,6 @@
-"""The baselines in virtual time: events are arrivals and endings, and at each who waits is seated.
+"""The baselines in virtual time: at each arrival and each end, pending jobs are placed.
 
-A job that was started runs to its end.
+A started job runs to its end.
 """
 
 import bisect
@@ -22,11 +22,11 @@ from berthmaster.lab.simulate.policies import QueueEntry, QueuePolicy
 from berthmaster.lib.engine.queueing.expectations import Durations, left_s
 
 TENANT = "simulated"
-SAMPLES = 400  # of fragmentation, over the whole run: each looks at every node
+SAMPLES = 400  # number of fragmentation samples per run: each scans every node
 
 
 class UsageMeter:
-    """How the fleet is used from event to event."""
+    """The use of the fleet from event to event."""
 
     def __init__(self, fleet: BaselineFleet, jobs: Sequence[Job]) -> None:
         self.spans: list[Span] = []
@@ -38,7 +38,7 @@ class UsageMeter:
         self._fragmented = 0.0
 
     def look(self, now_s: float, used_gpus: float, wanted_gpus: float) -> None:
-        """After an event: so it stands until the next."""
+        """Record the state after an event, valid until the next event."""
         if self._since is not None and now_s > self._since.at_s:
             self.spans.append(self._since._replace(for_s=now_s - self._since.at_s))
         if self._events % self._every == 0:
@@ -51,7 +51,7 @@ class UsageMeter:
 
 
 class DurationEstimates:
-    """What a policy thinks of durations: told, or learned from endings."""
+    """The durations that a policy expects: given, or learned from ended jobs."""
 
     def __init__(self) -> None:
         self._learned = Durations()
@@ -62,7 +62,7 @@ class DurationEstimates:
         return self._learned.expected_s(TENANT, job.request, job.at_s)
 
     def ended(self, job: Job) -> None:
-        """It ran for as long as it did."""
+        """Learn the duration of an ended job."""
         self._learned.learn(TENANT, job.request, job.at_s, job.duration_s)
 
 
@@ -70,15 +70,15 @@ Form = tuple[tuple[Shape, int], ...]  # equal for jobs that fit together or not 
 
 
 def form_of(job: Job) -> Form:
-    """Shapes and numbers of its pods."""
+    """Return the shapes and numbers of a job's pods."""
     return tuple((Shape.of(pods), pods.count) for pods in job.request.pod_sets)
 
 
 class _Reserved(NamedTuple):
-    """FreeRoom for the first that does not fit."""
+    """The reservation of the first job that does not fit."""
 
     at_s: float
-    spare: dict[int, FreeRoom]  # node -> what is left of it then, once that job runs
+    spare: dict[int, FreeRoom]  # node -> free capacity at that time, once that job runs
 
 
 def asked(job: Job) -> str:
@@ -87,7 +87,10 @@ def asked(job: Job) -> str:
 
 
 def check(fleet: BaselineFleet, jobs: Sequence[Job]) -> None:
-    """Every job fits into the empty fleet, else nothing would ever end. Raises SimulationError."""
+    """Check that every job fits into the empty fleet. Raises SimulationError.
+
+    Otherwise the simulation would never end.
+    """
     rule = FirstFit()
     known: set[Form] = set()
     for job in jobs:
@@ -111,7 +114,7 @@ def run(
     *,
     progress: Progress | None = None,
 ) -> Run:
-    """Play a list to its end. Raises SimulationError if a job fits nowhere."""
+    """Run a list to its end. Raises SimulationError if a job fits nowhere."""
     fleet = BaselineFleet(clusters)
     ordered = sorted(jobs, key=lambda job: job.at_s)
     check(fleet, ordered)
@@ -181,7 +184,7 @@ class _Played:
             self._progress(len(self._ended))
 
     def _start_who_fits(self, now_s: float) -> None:
-        """In order; once a shape does not fit, nobody of that shape is tried again."""
+        """Start jobs in order. After a shape does not fit, no job of that shape is tried."""
         gone: set[int] = set()
         no_room: set[tuple[Form, bool]] = set()
         reserved: _Reserved | None = None
@@ -224,7 +227,7 @@ class _Played:
                 spare[allocation.node].charge(0, allocation)
 
     def _reserve(self, job: Job, now_s: float) -> _Reserved:
-        """Let what runs end in the order in which that is expected, until the job fits."""
+        """End running jobs in the expected order, until the job fits."""
         expected = sorted(
             (now_s + left_s(self._expected[n], now_s - self._started[n]), n)
             for n in self._allocations

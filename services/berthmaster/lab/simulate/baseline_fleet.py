@@ -1,9 +1,9 @@
-"""The nodes of a fleet as the baselines see them: free CPU, memory and milli of each GPU.
+"""The nodes of a fleet for the baselines: free CPU, memory and milli of each GPU.
 
-It is separate from the engine's arrays on purpose: a baseline that shared the code of what it is
-compared with would share its faults. A rule of placement_rules.py scores nodes for one shape of
-pod; the most wins, ties go to the first node. Scores are kept by rule and shape and brought up to
-date only for nodes that changed since.
+Separate from the engine's arrays on purpose: a baseline that shared code with the compared engine
+would share its faults. A rule of placement_rules.py scores nodes for one shape of pod. The highest
+score wins, and ties go to the first node. Scores are cached by rule and shape, and updated only for
+changed nodes.
 """
 
 import math
@@ -20,14 +20,14 @@ from berthmaster.lib.messages.workload import JobRequest, PodSet
 
 WHOLE: Final = 1000
 NOWHERE: Final = -math.inf
-ABSENT: Final = -1  # in the columns of GPUs that a node does not have
+ABSENT: Final = -1  # for GPUs that a node does not have
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
 
 class Shape(NamedTuple):
-    """What a node is asked for: equal shapes fit equally."""
+    """A request to a node: equal shapes fit equally."""
 
     cpu: int
     memory: int
@@ -51,7 +51,7 @@ class Shape(NamedTuple):
 
     @property
     def shares_a_gpu(self) -> bool:
-        """Whether it takes a part of one GPU, so that which of them matters."""
+        """Return whether the pod uses a fraction of one GPU, so that the choice of GPU matters."""
         return self.gpus == 1 and self.milli < WHOLE
 
 
@@ -65,18 +65,18 @@ class Allocation(NamedTuple):
 
 @dataclass(frozen=True)
 class FreeRoom:
-    """What is free on some nodes, a row each."""
+    """Free capacity of some nodes, one row each."""
 
     cpu: Ints
     memory: Ints
-    gpu: Ints  # milli by node and GPU; ABSENT where there is none
+    gpu: Ints  # milli by node and GPU; ABSENT = no such GPU
 
     def of(self, slots: Ints) -> "FreeRoom":
-        """A copy of these nodes' rows."""
+        """Return a copy of these nodes' rows."""
         return FreeRoom(self.cpu[slots], self.memory[slots], self.gpu[slots])
 
     def lesser(self, other: "FreeRoom") -> "FreeRoom":
-        """What is free in both."""
+        """Return the capacity that is free in both."""
         return FreeRoom(
             np.minimum(self.cpu, other.cpu),
             np.minimum(self.memory, other.memory),
@@ -84,7 +84,7 @@ class FreeRoom:
         )
 
     def charge(self, row: int, allocation: Allocation, sign: int = -1) -> None:
-        """Take what an allocation has of a row, or give it back."""
+        """Subtract an allocation from a row, or add it."""
         self.cpu[row] += sign * allocation.cpu
         self.memory[row] += sign * allocation.memory
         for index in allocation.gpus:
@@ -98,14 +98,14 @@ class FreeRoom:
 
 
 class PlacementRule(ABC):
-    """Which node a pod gets of those on which it fits, and which GPU there if it shares one."""
+    """Chooses the node of a pod among fitting ones, and the GPU of a fraction."""
 
     @abstractmethod
     def scores(self, slots: Ints, room: FreeRoom, shape: Shape) -> Floats:
-        """How good each of the nodes is, whose room is given row by row."""
+        """Return the score of each node, with its free capacity row by row."""
 
     def gpus(self, slot: int, room: FreeRoom, shape: Shape) -> Floats:
-        """How good each GPU of one node is for a pod that shares one: the fullest."""
+        """Return the score of each GPU of a node for a fraction: the fullest wins."""
         del slot, shape
         fullest: Floats = -room.gpu[0].astype(np.float64)
         return fullest
@@ -136,29 +136,29 @@ class BaselineFleet:
         self.room = self._whole.of(self.all)
         self.gpus = sum(spec.gpus for _, spec in specs)
         self._turn = 0
-        self._changed = np.zeros(len(specs), np.int64)  # at which turn each node did
+        self._changed = np.zeros(len(specs), np.int64)  # node -> turn of its last change
         self._scores: dict[tuple[PlacementRule, Shape], tuple[Floats, list[int]]] = {}
         self._suits: dict[
             tuple[tuple[str, ...], int, tuple[tuple[str, str], ...]], NDArray[np.bool_]
         ] = {}
 
     def name(self, slot: int) -> str:
-        """Cluster and node."""
+        """Return cluster and node."""
         return self._names[slot]
 
     @property
     def free_milli(self) -> int:
-        """Of all GPUs."""
+        """Return the free milli of all GPUs."""
         return int(np.maximum(self.room.gpu, 0).sum())
 
-    # Taking and giving back
+    # Allocating and freeing
 
     def take(self, allocation: Allocation) -> None:
-        """Charge one pod."""
+        """Allocate one pod."""
         self._charge(allocation, -1)
 
     def give_back(self, allocations: Iterable[Allocation]) -> None:
-        """Free what pods had."""
+        """Free the allocations of pods."""
         for allocation in allocations:
             self._charge(allocation, +1)
 
@@ -168,7 +168,7 @@ class BaselineFleet:
         self._changed[allocation.node] = self._turn
 
     def overdrawn(self, allocation: Allocation) -> bool:
-        """Whether more was taken of the allocation's node than it has."""
+        """Return whether more was allocated on the node than it has."""
         room = self.room
         return bool(
             room.cpu[allocation.node] < 0
@@ -176,10 +176,10 @@ class BaselineFleet:
             or any(room.gpu[allocation.node, index] < 0 for index in allocation.gpus)
         )
 
-    # Finding room
+    # Finding capacity
 
     def suits(self, shape: Shape) -> NDArray[np.bool_]:
-        """On which nodes the shape could ever run."""
+        """Return the nodes that could ever run the shape."""
         what = (shape.models if shape.gpus else (), shape.gpu_memory, shape.labels)
         known = self._suits.get(what)
         if known is None:
@@ -198,7 +198,7 @@ class BaselineFleet:
         return known
 
     def scores(self, shape: Shape, rule: PlacementRule) -> Floats:
-        """Of every node, NOWHERE where the shape does not fit. Not to be written to."""
+        """Return every node's score, NOWHERE for a node without space. Read-only."""
         known = self._scores.get((rule, shape))
         if known is None:
             values, seen, stale = np.full(len(self.all), NOWHERE), [0], self.all
@@ -216,8 +216,10 @@ class BaselineFleet:
     def allocate(
         self, request: JobRequest, rule: PlacementRule, spare: "dict[int, FreeRoom] | None" = None
     ) -> tuple[Allocation, ...] | None:
-        """Take room for all pods in one cluster, or leave all as it was. ``spare``: nodes on which
-        there is less room for this job than it seems."""
+        """Allocate all pods in one cluster, or change nothing.
+
+        ``spare`` has nodes with less capacity for this job than the fleet shows.
+        """
         for within in self.clusters.values():
             allocations: list[Allocation] = []
             for pods in sorted(
@@ -239,7 +241,7 @@ class BaselineFleet:
         return None
 
     def allocate_one(self, pods: PodSet, rule: PlacementRule) -> Allocation | None:
-        """Take room for one pod of a set, in whatever cluster."""
+        """Allocate one pod of a set in any cluster."""
         found = self._best(Shape.of(pods), rule, slice(0, len(self.all)), None)
         if found is not None:
             self.take(found)
@@ -263,7 +265,7 @@ class BaselineFleet:
         return Allocation(slot, shape.cpu, shape.memory, shape.milli, gpus)
 
     def room_of(self, slot: int) -> FreeRoom:
-        """A copy of one node's room, in row 0."""
+        """Return a copy of one node's free capacity, in row 0."""
         return self.room.of(np.array([slot]))
 
     def _now(self, slot: int, spare: "dict[int, FreeRoom] | None") -> FreeRoom:
@@ -272,7 +274,7 @@ class BaselineFleet:
 
 
 def _chosen(slot: int, room: FreeRoom, shape: Shape, rule: PlacementRule) -> tuple[int, ...]:
-    """The GPUs that a pod takes on a node: for whole ones the first, for parts the best."""
+    """Return the GPUs of a pod on a node: the first whole ones, or the best for a fraction."""
     if not shape.gpus:
         return ()
     will_do = np.flatnonzero(room.gpu[0] >= shape.milli)

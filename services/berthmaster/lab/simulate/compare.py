@@ -1,4 +1,4 @@
-"""Several policies on one list: what ``berth simulate`` and the benchmark ask for."""
+"""Several policies on one list, for ``berth simulate`` and the benchmark."""
 
 from collections.abc import Callable, Sequence
 
@@ -19,7 +19,10 @@ def play(
     progress: Progress | None = None,
     short_first: float = 0.0,
 ) -> Run:
-    """One list under the policy of that name. Raises SimulationError. ``short_first``: ours'."""
+    """Run one list under a named policy. Raises SimulationError.
+
+    ``short_first`` is a setting of Berthmaster's policy.
+    """
     if name == OURS:
         policy = msgspec.structs.replace(ours.POLICY, short_first=short_first)
         return ours.run(clusters, jobs, policy=policy, progress=progress)
@@ -34,7 +37,7 @@ def play_all(
     began: Callable[[str], Progress],
     short_first: float = 0.0,
 ) -> list[Run]:
-    """One after the other; ``began`` is told each and gives where to report its progress."""
+    """Run the policies in turn. ``began`` gets each name and returns a progress callback."""
     return [
         play(name, clusters, jobs, progress=began(name), short_first=short_first) for name in names
     ]

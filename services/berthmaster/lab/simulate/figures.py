@@ -1,13 +1,14 @@
-"""What a run comes to: completion times, waits, use of the fleet, fairness.
+"""The results of a run: completion times, waits, use of the fleet, fairness.
 
 - ``completion``: from submission to the end; ``wait``: from submission to the first start.
-- ``allocation``: GPUs in use / GPUs, while anybody waits (``allocation_busy``), while jobs still
-  come (``allocation_arriving``), and over all time, which ends with the longest job.
-- ``fragmentation``: share of the free GPU room that the list's usual pods cannot use, over time.
-- ``fairness``: Jain's index of the jobs' slowdowns, completion / duration: 1 = all alike,
-  1/n = one bears all.
+- ``allocation``: GPUs in use / GPUs, while any job waits (``allocation_busy``), while jobs still
+  arrive (``allocation_arriving``), and over all time, which ends with the longest job.
+- ``fragmentation``: fraction of the free GPU capacity that the list's usual pods cannot use, over
+  time.
+- ``fairness``: Jain's index of the jobs' slowdowns, completion / duration: 1 = all alike, 1/n = one
+  bears all.
 
-Percentiles are nearest ranks: the least value that so many percent do not exceed.
+Percentiles are nearest ranks: the minimum value that the given percentage does not exceed.
 """
 
 import math
@@ -19,11 +20,11 @@ from berthmaster.control.resolver.core.quality import jain
 from berthmaster.lab.simulate.model import Run, Span
 
 CURVE_POINTS = 200
-NOBODY = 5e-4  # GPUs wanted: less than the least that can be asked for, which sums of floats leave
+NOBODY = 5e-4  # wanted GPUs below the minimum request, left by sums of floats
 
 
 class Times(msgspec.Struct, frozen=True, kw_only=True):
-    """Of all jobs, in seconds."""
+    """Times of all jobs, in seconds."""
 
     mean_s: float
     p50_s: float
@@ -42,17 +43,17 @@ class RunSummary(msgspec.Struct, frozen=True, kw_only=True):
     fragmentation: float
     fairness: float
     allocation_arriving: float = 0.0
-    curve: tuple[tuple[float, float], ...] = ()  # seconds, GPUs in use; for the plot
+    curve: tuple[tuple[float, float], ...] = ()  # (seconds, GPUs in use), for the plot
 
 
 def percentile(values: Sequence[float], percent: float) -> float:
-    """Nearest rank."""
+    """Return the nearest-rank percentile."""
     ranked = sorted(values)
     return ranked[max(0, math.ceil(len(ranked) * percent / 100) - 1)]
 
 
 def times(values: Sequence[float]) -> Times:
-    """Of at least one job."""
+    """Return the times of at least one job."""
     return Times(
         mean_s=math.fsum(values) / len(values),
         p50_s=percentile(values, 50),
@@ -62,14 +63,14 @@ def times(values: Sequence[float]) -> Times:
 
 
 def averaged(pairs: Iterable[tuple[float, float]]) -> float:
-    """Of values that each held for some seconds; 0 if none did."""
+    """Return the time-weighted mean of (value, seconds); 0 = no time."""
     kept = list(pairs)
     total_s = math.fsum(for_s for _, for_s in kept)
     return math.fsum(value * for_s for value, for_s in kept) / total_s if total_s else 0.0
 
 
 def summarize(run: Run) -> RunSummary:
-    """All figures of a run whose jobs have all ended."""
+    """Return all results of a run whose jobs have all ended."""
     completions, waits, slowdowns = [], [], []
     for job, outcome in zip(run.jobs, run.outcomes, strict=True):
         if outcome.started_s is None or outcome.ended_s is None:
@@ -102,7 +103,7 @@ def _until(spans: Sequence[Span], end_s: float, gpus: float) -> Iterable[tuple[f
 
 
 def curve(spans: Sequence[Span], points: int = CURVE_POINTS) -> tuple[tuple[float, float], ...]:
-    """GPUs in use over time, averaged over equal stretches."""
+    """Return the GPUs in use over time, averaged over equal intervals."""
     if not spans:
         return ()
     first_s, last_s = spans[0].at_s, spans[-1].at_s + spans[-1].for_s

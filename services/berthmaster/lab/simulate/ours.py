@@ -1,14 +1,13 @@
-"""Our own policy: the resolver's core on the facts and events that it would see, in virtual time.
+"""Berthmaster's own policy: the resolver's core on its usual facts and events, in virtual time.
 
-Nothing of it is imitated. Nodes are reported, jobs submitted, decisions stored as the log stores
-them; a placement is claimed and runs at once, and ends when the job's true duration is over. The
-resolver knows of durations what requests state, and what it has learned from endings. It decides
-whenever a job comes or ends, and when it wants to by itself.
+Nothing is imitated. Nodes are reported, jobs submitted, and decisions stored as in the log. A
+placement is claimed and runs at once, and ends after the job's true duration. The resolver knows
+durations only from requests and from ended jobs. The resolver decides at each arrival and end, and
+at its own times.
 
-Where queues have guarantees, attempts are ended to make room. That is done at once: what such a job
-has done since its last checkpoint (``checkpoint_every_s`` of its request, counted from when it is
-at work; without, all of the attempt) it does again, and it pays its ``overhead_s`` when it begins
-anew.
+If queues have guarantees, preemption ends attempts at once. A preempted job repeats its work since
+the last checkpoint (``checkpoint_every_s`` of its request, counted from the start of work; without
+it, the whole attempt). The job pays its ``overhead_s`` at the restart.
 """
 
 import heapq
@@ -55,37 +54,37 @@ from berthmaster.lib.messages.workload import (
 BEGAN_S: Final = 1_000_000.0  # of the list's time 0: far from any zero that could mean "never"
 FOREVER_S: Final = 1e15
 POLICY: Final = Policy(order="due", reservations=1, backfill=0.8)
-MOST_COMMITS: Final = 100_000  # at one moment; more would mean that it never comes to rest
+MOST_COMMITS: Final = 100_000  # at one time; more would mean that the resolver never settles
 
 
 class Attempt(NamedTuple):
-    """One job that runs."""
+    """One running job."""
 
     job: Job
     request: JobRequest
     began_s: float
-    starting_s: float  # before it is at work
+    starting_s: float  # seconds before work starts
     allocations: tuple[Allocation, ...]
 
     def unsaved_s(self, now_s: float) -> float:
-        """Of its work, what is done again if it ends now."""
+        """Return the seconds of work to repeat if the attempt ends now."""
         worked_s = max(0.0, now_s - self.began_s - self.starting_s)
         every_s = self.request.checkpoint_every_s
         return worked_s if every_s is None else worked_s % every_s
 
     def lost_gpu_s(self, now_s: float) -> float:
-        """What ending it now costs: that work, and starting again."""
+        """Return the GPU seconds lost if the attempt ends now: repeated work and the restart."""
         return self.job.gpus * (self.unsaved_s(now_s) + self.job.overhead_s)
 
 
 class Reclaim(NamedTuple):
-    """Jobs that a decision ends so that another has room; they still run."""
+    """A preemption: jobs that a decision ends for another job. They still run."""
 
     at_s: float
     asked: JobRequest
     victims: tuple[str, ...]  # ids
-    running: tuple[Attempt, ...]  # all that run, those among them
-    fleet: BaselineFleet  # as it is with all of these
+    running: tuple[Attempt, ...]  # all running attempts, including the victims
+    fleet: BaselineFleet  # with all of these allocated
 
 
 OnReclaim = Callable[[Reclaim], None]
@@ -107,9 +106,7 @@ class Simulated:
         self._clusters = clusters
         self._jobs = jobs
         self._progress = progress
-        self._fleet = BaselineFleet(
-            clusters
-        )  # the same fleet once more: for figures and as a check
+        self._fleet = BaselineFleet(clusters)  # the same fleet again, for metrics and checks
         check(self._fleet, jobs)
         self._numbers = {
             (cluster.name, spec.name): number
@@ -127,25 +124,25 @@ class Simulated:
         self._queues = queues
         self._on_reclaim = on_reclaim
         self._running: dict[int, Attempt] = {}
-        self._left_s: dict[int, float] = {}  # of those that were ended: what they still have to do
+        self._left_s: dict[int, float] = {}  # preempted job -> remaining seconds of work
         self._tails: dict[int, int] = {}
         self._submitted_s: dict[int, float] = {}
-        self._ends: list[tuple[float, int, int]] = []  # when, whose, of which attempt
+        self._ends: list[tuple[float, int, int]] = []  # (time, job, attempt)
         self._attempts: dict[int, int] = {}
         self._started: dict[int, float] = {}
         self._ended: dict[int, float] = {}
-        self._doing_s: dict[int, float] = {}  # what the attempts that run have to do
+        self._doing_s: dict[int, float] = {}  # running job -> seconds of work of its attempt
         self._used = self._wanted = 0.0
-        self.lost_gpu_s = 0.0  # work that was done again, and starting again
+        self.lost_gpu_s = 0.0  # repeated work and restarts
 
     def outcomes(self) -> list[JobOutcome]:
-        """Of each job, by its number."""
+        """Return the outcome of each job, by its number."""
         return [
             JobOutcome(self._started.get(n), self._ended.get(n)) for n in range(len(self._jobs))
         ]
 
     def play(self) -> None:
-        """To the end of the list."""
+        """Run to the end of the list."""
         self._report(BEGAN_S)
         for number, setting in enumerate(self._queues, 1):
             self.resolver.on_control(setting, number)
@@ -158,7 +155,7 @@ class Simulated:
             self._alive(BEGAN_S + now_s)
             while self._ends and self._ends[0][0] <= now_s:
                 _, number, attempt = heapq.heappop(self._ends)
-                if self._attempts.get(number) == attempt:  # else it was ended before
+                if self._attempts.get(number) == attempt:  # else it was preempted before
                     self._end(number, now_s)
             while coming < len(self._jobs) and self._jobs[coming].at_s <= now_s:
                 self._submit(coming, now_s)
@@ -261,7 +258,7 @@ class Simulated:
         raise SimulationError(f"the resolver does not come to rest at {now_s:g} s of the list")
 
     def _head(self, number: int, at_s: float) -> dict[str, Any]:
-        """What all events of a job have in common."""
+        """Return the common fields of a job's events."""
         return {
             "tenant": TENANT,
             "id": self._jobs[number].request.id,
@@ -271,7 +268,7 @@ class Simulated:
         }
 
     def _start(self, number: int, placed: Placed, now_s: float) -> None:
-        """Claimed and running at once. The fleet checks that there was room."""
+        """Claim and run a placement at once. The fleet checks the capacity."""
         at_s = BEGAN_S + now_s
         job = self._jobs[number]
         where: dict[str, Any] = {"cluster": placed.cluster, "attempt": placed.attempt}
@@ -293,12 +290,12 @@ class Simulated:
 
     def _reclaim(self, decision: Decision, now_s: float) -> Reclaim:
         orders = decision.evictions
-        asked = self._requests[self._by_id[orders[0].for_id]]  # in a commit for one job at most
+        asked = self._requests[self._by_id[orders[0].for_id]]  # a commit evicts for at most one job
         victims = tuple(order.id for order in orders)
         return Reclaim(now_s, asked, victims, tuple(self._running.values()), self._fleet)
 
     def _leave(self, number: int, now_s: float) -> None:
-        """Ended at once; it waits again."""
+        """Evict an attempt at once, and requeue the job."""
         at_s = BEGAN_S + now_s
         attempt = self._stop(number)
         workload = self.resolver.know.open[key(TENANT, attempt.request.id)]
@@ -317,7 +314,7 @@ class Simulated:
         self._append(number, event, at_s)
 
     def _stop(self, number: int) -> Attempt:
-        """It runs no more."""
+        """Stop a running attempt."""
         attempt = self._running.pop(number)
         self._fleet.give_back(attempt.allocations)
         del self._attempts[number]
@@ -366,7 +363,7 @@ def run(
     queues: Sequence[QueueSetting] = (),
     on_reclaim: OnReclaim | None = None,
 ) -> Run:
-    """Play a list to its end. Raises SimulationError if a job fits nowhere."""
+    """Run a list to its end. Raises SimulationError if a job fits nowhere."""
     ordered = sorted(jobs, key=lambda job: job.at_s)
     world = Simulated(clusters, ordered, policy or POLICY, progress, queues, on_reclaim)
     world.play()

@@ -1,11 +1,11 @@
-"""First fit and best fit, and what a fleet's free room is worth to a mix of pods.
+"""First fit and best fit, and the use of a fleet's free capacity for a mix of pods.
 
-Best fit takes the node with least left of CPU and GPU. A node's fragmentation is what of its free
-GPU room the pods of a mix could not use ("Beware of Fragmentation", ATC'23). Example: the mix is
-half whole GPUs, half halves of one; a node has 400 and 500 milli free. Whole GPUs lose all 900,
+Best fit takes the node with the least CPU and GPU left. A node's fragmentation is the free GPU
+capacity that the pods of a mix could not use ("Beware of Fragmentation", ATC'23). Example: the mix
+is half whole GPUs, half halves of one; a node has 400 and 500 milli free. Whole GPUs lose all 900,
 halves lose 400, so 650 are fragmented on average.
 
-The mix is that of the list that is played, the most usual first up to 95 % of it.
+The mix is that of the simulated list, the most frequent pods first, up to 95 % of it.
 """
 
 from collections import Counter
@@ -28,11 +28,11 @@ from berthmaster.lab.simulate.model import Job
 from berthmaster.lib.messages.workload import PodSet
 
 MIX_SHARE: Final = 0.95
-MIX_LIMIT: Final = 1000  # lists that name GPU models have some hundred kinds of pods
-LARGEST_CPU_MILLI: Final = 128_000  # of a node, as the published best fit has it
+MIX_LIMIT: Final = 1000  # lists with GPU models have some hundred kinds of pods
+LARGEST_CPU_MILLI: Final = 128_000  # of a node, as in the published best fit
 LARGEST_GPU_MILLI: Final = 8 * WHOLE
 
-Mix = tuple[tuple[float, Shape], ...]  # share of the list, one pod
+Mix = tuple[tuple[float, Shape], ...]  # fraction of the list, one pod
 
 
 def pod_sets_of(jobs: Iterable[Job]) -> Iterable[PodSet]:
@@ -40,8 +40,10 @@ def pod_sets_of(jobs: Iterable[Job]) -> Iterable[PodSet]:
 
 
 def mix_of(listed: Iterable[PodSet]) -> Mix:
-    """The usual pods of a list: the most popular until MIX_SHARE of all pods is covered. Their
-    memory is left out, as the paper leaves it out."""
+    """Return the most frequent pods of a list, until MIX_SHARE of all pods is covered.
+
+    Their memory is omitted, as in the paper.
+    """
     counts: Counter[Shape] = Counter()
     for pods in listed:
         counts[Shape.of(pods)._replace(memory=0)] += pods.count
@@ -57,7 +59,7 @@ def mix_of(listed: Iterable[PodSet]) -> Mix:
 
 
 class FirstFit(PlacementRule):
-    """The first node by cluster and name: all are equal."""
+    """The first node by cluster and name: all scores are equal."""
 
     def scores(self, slots: Ints, room: FreeRoom, shape: Shape) -> Floats:
         del room, shape
@@ -65,7 +67,7 @@ class FirstFit(PlacementRule):
 
 
 class BestFit(PlacementRule):
-    """Least left of CPU and GPU, each as a share of the largest node's."""
+    """Least CPU and GPU left, each as a fraction of the largest node's."""
 
     def scores(self, slots: Ints, room: FreeRoom, shape: Shape) -> Floats:
         del slots
@@ -76,23 +78,23 @@ class BestFit(PlacementRule):
 
 
 class Fragmentation:
-    """What of the free GPU milli of nodes the pods of a mix could not use."""
+    """Free GPU milli of nodes that the pods of a mix could not use."""
 
     def __init__(self, fleet: BaselineFleet, mix: Mix) -> None:
         self._share = np.array([share for share, _ in mix])
         self._cpu = np.array([shape.cpu for _, shape in mix])
         self._count = np.array([shape.gpus for _, shape in mix])
-        # Many kinds of pods ask for the same part of a GPU.
+        # Many kinds of pods request the same fraction of a GPU.
         milli, self._part = np.unique([shape.milli for _, shape in mix], return_inverse=True)
         free = np.arange(WHOLE + 1)[:, np.newaxis]
-        # By what is free of one GPU and by part asked for: what is too small for it; does it do?
+        # By free milli of a GPU and requested milli: lost milli, and whether the pod fits.
         self._small: Floats = np.where(free < milli, free, 0).astype(np.float64)
         self._enough: Ints = ((free >= milli) & (free > 0)).astype(np.int64)
         suits = [fleet.suits(shape) for _, shape in mix]
         self._suits: NDArray[np.bool_] = np.array(suits, np.bool_).T.reshape(-1, len(mix))
 
     def lost(self, slots: Ints, room: FreeRoom) -> Floats:
-        """Of each node, on average over the mix."""
+        """Return the loss of each node, on average over the mix."""
         gpu = np.maximum(room.gpu, 0)
         small, enough = self._small[gpu].sum(axis=1), self._enough[gpu].sum(axis=1)
         return self._mean(slots, small, enough, gpu.sum(axis=1), room.cpu)

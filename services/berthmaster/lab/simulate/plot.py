@@ -1,7 +1,7 @@
-"""A run's curves as one SVG file, drawn by hand: GPUs in use over time, one line a policy, and
-beneath it the mean completion and the 99th percentile of waiting as bars.
+"""A run's curves as one SVG file: GPUs in use over time, one line per policy.
 
-Plain shapes and text only, so that it shows in any browser and in a page of documentation.
+Below are bars of the mean completion and the 99th percentile of waiting. The file has only plain
+shapes and text, so that any browser and any documentation page shows it.
 """
 
 from collections.abc import Sequence
@@ -25,7 +25,7 @@ _UNITS: Final = ((86_400.0, "d"), (3600.0, "h"), (60.0, "min"), (1.0, "s"))
 
 
 def span_text(seconds: float) -> str:
-    """A time as people say it."""
+    """Return a duration as text for users."""
     for size, unit in _UNITS:
         if abs(seconds) >= size:
             return f"{seconds / size:.3g} {unit}"

@@ -1,15 +1,16 @@
-"""The baselines that are compared with ours: whose turn it is, and what others do with room.
+"""The baselines for comparison: the order of jobs, and the treatment of jobs that do not fit.
 
 ::
 
-    policy    order                    who does not fit
-    fifo      as they came             holds up all others
-    sjf       least expected duration  holds up all others
-    easy      as they came             the first is reserved for
-    bestfit   as they came             is passed over
+    policy    order                      a job that does not fit
+    fifo      arrival                    blocks all others
+    sjf       minimum expected duration  blocks all others
+    easy      arrival                    the first gets a reservation
+    bestfit   arrival                    is skipped
 
-None stops a job, and all take the tightest node. ``easy`` is EASY backfill: others may go before
-the first that does not fit if they end before it can begin, or use room that it will not.
+No baseline stops a job, and all take the tightest node. ``easy`` is EASY backfill: other jobs may
+start before the first that does not fit, if they end before its start or use capacity that it will
+not use.
 """
 
 from collections.abc import Callable
@@ -23,15 +24,15 @@ Blocked = Literal["waits", "skipped", "reserved"]
 
 
 class QueueEntry(NamedTuple):
-    """One job as an order sees it."""
+    """One job in an order."""
 
     job: Job
     number: int  # in the list, by arrival
-    expected_s: float  # as told, or as predicted when it came
+    expected_s: float  # as given, or as predicted at the arrival
 
 
 class QueuePolicy(NamedTuple):
-    """How a baseline decides."""
+    """The decisions of a baseline."""
 
     name: str
     order: Callable[[QueueEntry], tuple[float, ...]]
@@ -57,7 +58,7 @@ POLICIES: Final = (OURS, *BASELINES)
 
 
 def baseline(name: str) -> QueuePolicy:
-    """By name. Raises SimulationError."""
+    """Return a baseline by name. Raises SimulationError."""
     if name not in BASELINES:
         raise SimulationError(f"policy is {name!r}; it is one of {', '.join(POLICIES)}")
     return BASELINES[name]

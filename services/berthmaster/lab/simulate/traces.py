@@ -1,8 +1,8 @@
-"""Job lists and fleets from files, or generated: the only module of this package that reads.
+"""Job lists and fleets from files, or generated: the only module of this package with I/O.
 
 ``muri-1`` and ``muri-3`` are the traces of Muri's simulator (SIGCOMM'22), for 8 nodes with 8 GPUs.
-Its figures come with what its simulator does: an iteration takes 1.015 times what the list says,
-and a job that is stopped and started pays the overhead that was measured for its model.
+Two rules of its simulator apply: an iteration takes 1.015 times the listed time, and a restarted
+job pays the overhead measured for its model.
 """
 
 import csv
@@ -44,7 +44,7 @@ _COLUMNS: Final = ("job_id", "num_gpu", "submit_time", "iterations", "iteration_
 
 
 def traces_folder() -> Path:
-    """Where the traces are. Raises SimulationError if nobody said."""
+    """Return the folder of the traces. Raises SimulationError if it is not set."""
     named = os.environ.get(TRACES_VARIABLE)
     if not named:
         raise SimulationError(f"set {TRACES_VARIABLE} to the folder with the traces")
@@ -52,7 +52,7 @@ def traces_folder() -> Path:
 
 
 def even_fleet(nodes: int, gpus: int, name: str = "sim") -> list[ClusterSpec]:
-    """One cluster of equal nodes with more CPU and memory than any job of GPUs asks for."""
+    """Return one cluster of equal nodes, with more CPU and memory than any GPU job requests."""
     specs = tuple(
         NodeSpec(f"node-{number:04}", 12_000 * max(gpus, 1), 65_536 * max(gpus, 1), gpus, "A100")
         for number in range(1, nodes + 1)
@@ -61,7 +61,8 @@ def even_fleet(nodes: int, gpus: int, name: str = "sim") -> list[ClusterSpec]:
 
 
 def fleet_named(name: str, *, clusters: int, nodes: int | None) -> list[ClusterSpec]:
-    """``builtin``, ``openb``, ``NxG`` for N nodes with G GPUs, or a node list's path."""
+    """Return the fleet of ``builtin``, ``openb``, ``NxG`` (N nodes with G GPUs), or a node
+    list's path."""
     counts = name.split("x")
     if len(counts) == 2 and all(count.isascii() and count.isdigit() for count in counts):
         many, gpus = (int(count) for count in counts)
@@ -79,7 +80,8 @@ def fleet_named(name: str, *, clusters: int, nodes: int | None) -> list[ClusterS
 
 
 def jobs_named(name: str, *, seed: int, limit: int | None, rate_per_s: float) -> list[Job]:
-    """``generated``, ``muri-1``, ``muri-3``, one of openb's lists, or a pod list's path."""
+    """Return the jobs of ``generated``, ``muri-1``, ``muri-3``, an openb list, or a pod list's
+    path."""
     try:
         if name == "generated":
             made = generated(
@@ -105,7 +107,7 @@ def _from_arrival(arrival: Arrival) -> Job:
 
 
 def parse_muri(text: str) -> list[Job]:
-    """The jobs of a trace in the form of Muri's simulator. Raises SimulationError."""
+    """Return the jobs of a trace in the form of Muri's simulator. Raises SimulationError."""
     rows = csv.DictReader(io.StringIO(text))
     missing = [column for column in _COLUMNS if column not in (rows.fieldnames or ())]
     if missing:
@@ -137,7 +139,7 @@ def _muri_job(row: Mapping[str, str], line: int) -> Job:
 
 
 def restart_s(model: str, gpus: int) -> float:
-    """What a stop and start of a job costs."""
+    """Return the seconds that a stop and start of a job costs."""
     by_size = RESTART_S.get(model)
     if by_size is None:
         return float(OTHER_RESTART_S)

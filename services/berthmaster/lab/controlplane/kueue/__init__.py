@@ -1,4 +1,4 @@
 """Kueue for tests: its manager beside the API servers of a hub and workers.
 
-``setup.kueue(...)`` starts and stops it, and has the hands to use and break it.
+``setup.kueue(...)`` starts and stops Kueue, and offers methods to use and break it.
 """

@@ -1,4 +1,4 @@
-"""Kueue's objects as documents, small and valid; a test states only what it is about. Pure."""
+"""Small, valid manifests of Kueue's objects, so that a test states only its subject. Pure."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def _named(kind: str, name: str, namespace: str = "") -> Obj:
 
 
 def flavor(name: str = "default", labels: Mapping[str, str] | None = None) -> Obj:
-    """A ResourceFlavor; with labels its pods go to such nodes only."""
+    """Return a ResourceFlavor. With labels, its pods run only on matching nodes."""
     spec = {"nodeLabels": dict(labels)} if labels else {}
     return {**_named("ResourceFlavor", name), "spec": spec}
 
@@ -29,8 +29,10 @@ def cluster_queue(
     preemption: str = "Never",
     strategy: str = "BestEffortFIFO",
 ) -> Obj:
-    """A ClusterQueue for every namespace; quotas are {flavor: {resource: amount}}, all of the same
-    resources."""
+    """Return a ClusterQueue for every namespace.
+
+    Quotas are {flavor: {resource: amount}}, all with the same resources.
+    """
     resources = list(next(iter(quotas.values())))
     flavors = [
         {
@@ -54,36 +56,33 @@ def cluster_queue(
 
 
 def local_queue(namespace: str, name: str, leads_to: str, *, stop_policy: str = "None") -> Obj:
-    """A LocalQueue."""
     spec = {"clusterQueue": leads_to, "stopPolicy": stop_policy}
     return {**_named("LocalQueue", name, namespace), "spec": spec}
 
 
 def multikueue_check(name: str, config: str) -> Obj:
-    """The AdmissionCheck that sends Workloads to the clusters of a config."""
+    """Return the AdmissionCheck that sends Workloads to the clusters of a config."""
     parameters = {"apiGroup": "kueue.x-k8s.io", "kind": "MultiKueueConfig", "name": config}
     spec = {"controllerName": MULTIKUEUE, "parameters": parameters}
     return {**_named("AdmissionCheck", name), "spec": spec}
 
 
 def own_check(name: str, controller: str = "berthmaster.dev/placement") -> Obj:
-    """An AdmissionCheck of somebody else's controller, who must also set it Active."""
+    """Return an AdmissionCheck of another controller, which the test must set Active."""
     return {**_named("AdmissionCheck", name), "spec": {"controllerName": controller}}
 
 
 def config(name: str, clusters: Sequence[str]) -> Obj:
-    """A MultiKueueConfig."""
     return {**_named("MultiKueueConfig", name), "spec": {"clusters": list(clusters)}}
 
 
 def cluster(name: str, secret: str) -> Obj:
-    """A MultiKueueCluster whose kubeconfig is in a Secret."""
+    """Return a MultiKueueCluster whose kubeconfig is in a Secret."""
     source = {"kubeConfig": {"locationType": "Secret", "location": secret}}
     return {**_named("MultiKueueCluster", name), "spec": {"clusterSource": source}}
 
 
 def priority_class(name: str, value: int) -> Obj:
-    """A WorkloadPriorityClass."""
     return {**_named("WorkloadPriorityClass", name), "value": value}
 
 
@@ -100,11 +99,13 @@ def job(
     labels: Mapping[str, str] | None = None,
     claims: Mapping[str, str] | None = None,
 ) -> Obj:
-    """A Job for a LocalQueue; on a hub MultiKueue manages it. Its pods run as kwok's annotations
-    say. ``claims``: their names in the pod, and of which ResourceClaimTemplates they are."""
+    """Return a Job for a LocalQueue; on a hub, MultiKueue manages the Job.
+
+    kwok's annotations control its pods. ``claims`` maps names in the pod to ResourceClaimTemplates.
+    """
     resources = dict(requests or {"cpu": "1"})
     container: Obj = {"name": "main", "image": "none", "resources": {"requests": resources}}
-    # Extended resources must be limited to what is requested.
+    # Extended resources need limits equal to their requests.
     limits = {each: amount for each, amount in resources.items() if "/" in each}
     if limits:
         container["resources"]["limits"] = limits

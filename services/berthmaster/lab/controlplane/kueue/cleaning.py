@@ -1,4 +1,4 @@
-"""Leaving a plane as it was found: neither finalizers nor a late API server hold it up."""
+"""Cleanup of a plane, despite finalizers and a slow API server."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from berthmaster.lab.controlplane.patience import wait_until
 
 
 def patiently(work: Callable[[], None]) -> None:
-    """An API server that has just come back refuses this and that for some seconds (429)."""
+    """Retry, because a restarted API server rejects some requests for seconds (429)."""
 
     def done() -> bool:
         try:
@@ -29,12 +29,13 @@ def patiently(work: Callable[[], None]) -> None:
 
 
 def remove_all(api: Api, path: str, prefix: str) -> None:
-    """Everything there whose name begins so; finalizers too, since no manager is left for them."""
+    """Delete every object with this prefix, and its finalizers, because no manager is left for
+    them."""
     for each in api.items(path):
         name = each["metadata"]["name"]
         if not name.startswith(prefix):
             continue
-        with contextlib.suppress(ApiError):  # gone meanwhile
+        with contextlib.suppress(ApiError):  # already deleted
             api.delete(f"{path}/{name}")
         with contextlib.suppress(ApiError):
             api.merge(f"{path}/{name}", {"metadata": {"finalizers": None}})

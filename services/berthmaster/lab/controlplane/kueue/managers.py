@@ -1,9 +1,9 @@
 """Kueue's manager outside a cluster: certificates, configuration, arguments.
 
-It runs on loopback beside its API server, with leader election, metrics and visibility off, and
-with certificates of our own for the webhooks that nobody calls (policies.yaml does their work). It
-insists on certificates for its metrics in a fixed folder even when they are off. Facts of
-reference: Kueue's documented Configuration, v0.19.
+The manager runs on loopback beside its API server, without leader election, metrics and visibility.
+Its webhooks, which no client calls, have certificates from this module (policies.yaml replaces the
+webhooks). Kueue requires certificates for its metrics in a fixed folder even without metrics.
+Source: Kueue's documented Configuration, v0.19.
 """
 
 from __future__ import annotations
@@ -31,22 +31,22 @@ NAMES = {
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Options:
-    """How managers run."""
+    """The options of managers."""
 
-    dispatcher: str = "AllAtOnce"  # AllAtOnce, Incremental, or the name of somebody else's
+    dispatcher: str = "AllAtOnce"  # AllAtOnce, Incremental, or another controller's name
     dispatch_step: int = 3
     policy: bool = True  # the API server clears nominations: deploy/policies/nominations.yaml
-    merge_patch_gate: bool = False  # Kueue's other way, which preemption turns into a trap
+    merge_patch_gate: bool = False  # Kueue's other way, dangerous together with preemption
     worker_lost_timeout_s: float = 900.0
     collect_s: float = 60.0
-    elastic_jobs: bool = True  # it knows Jobs whose number of pods changes
-    frameworks: tuple[str, ...] = ("batch/job",)  # what it manages
-    # Resource -> DeviceClasses whose claimed devices count as it.
+    elastic_jobs: bool = True  # supports Jobs with a changing number of pods
+    frameworks: tuple[str, ...] = ("batch/job",)  # managed kinds of jobs
+    # Resource -> DeviceClasses whose claimed devices count as that resource.
     device_classes: Mapping[str, Sequence[str]] = dataclasses.field(default_factory=dict)
 
 
 def configuration(options: Options, ports: tuple[int, int], certificates: Path) -> str:
-    """The configuration file of one manager."""
+    """Return the configuration file of one manager."""
     webhook_port, health_port = ports
     dispatcher = options.dispatcher
     multikueue: dict[str, object] = {
@@ -79,7 +79,7 @@ def configuration(options: Options, ports: tuple[int, int], certificates: Path) 
 
 
 def manager(plane: Plane, options: Options) -> Process:
-    """Return the manager of a plane, not started yet. Its log lies in the plane's folder."""
+    """Return the manager of a plane, not yet started, with its log in the plane's folder."""
     folder = plane.folder / "kueue"
     certificates = folder / "certificates"
     if not (certificates / "tls.crt").exists():
@@ -105,7 +105,7 @@ def manager(plane: Plane, options: Options) -> Process:
 
 
 def environment(folder: Path) -> dict[str, str]:
-    """Return the environment of a manager whose home is this folder."""
+    """Return the environment of a manager with this home folder."""
     return {
         "HOME": str(folder),
         "POD_NAMESPACE": "kueue-system",
@@ -114,10 +114,10 @@ def environment(folder: Path) -> dict[str, str]:
 
 
 def _where_metrics_certificates_are(certificates: Path) -> list[str]:
-    """Return the command that runs a manager where it finds certificates for its metrics.
+    """Return the command that runs a manager with certificates for its metrics.
 
-    Root puts them into the folder that a manager insists on. Another user gives each manager an
-    /etc of its own, which needs a kernel that lets users make namespaces.
+    Root writes the certificates into the required folder. Another user gives each manager its own
+    /etc, which requires a kernel with user namespaces.
     """
     if (METRICS_CERTIFICATES / "tls.key").exists():
         return []
@@ -125,7 +125,7 @@ def _where_metrics_certificates_are(certificates: Path) -> list[str]:
         script = (
             f"mount -t tmpfs none /etc && mkdir -p {METRICS_CERTIFICATES} "
             f'&& cp "$0"/tls.* {METRICS_CERTIFICATES} '
-            '&& exec setpriv --pdeathsig KILL "$@"'  # which a new namespace has cleared
+            '&& exec setpriv --pdeathsig KILL "$@"'  # because a new namespace clears the setting
         )
         unshare = ["unshare", "--map-root-user", "--mount"]
         return [*unshare, "sh", "-c", script, str(certificates)]
@@ -134,6 +134,6 @@ def _where_metrics_certificates_are(certificates: Path) -> list[str]:
     shutil.copytree(certificates, unfinished)
     try:
         unfinished.rename(METRICS_CERTIFICATES)
-    except OSError:  # another process was faster: its certificates are as good
+    except OSError:  # another process was faster, and its certificates are equally good
         shutil.rmtree(unfinished)
     return []

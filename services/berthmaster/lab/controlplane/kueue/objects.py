@@ -13,7 +13,7 @@ QUEUE_LABEL = f"{GROUP}/queue-name"
 
 
 def condition_of(obj: Obj, kind: str) -> Obj | None:
-    """One condition of the status."""
+    """Return one condition of the status, or None."""
     for condition in obj.get("status", {}).get("conditions") or ():
         if condition["type"] == kind:
             return dict(condition)
@@ -21,6 +21,6 @@ def condition_of(obj: Obj, kind: str) -> Obj | None:
 
 
 def is_true(obj: Obj, kind: str) -> bool:
-    """Whether a condition is there and True."""
+    """Return whether a condition exists and is True."""
     condition = condition_of(obj, kind)
     return condition is not None and condition["status"] == "True"

@@ -1,13 +1,12 @@
-"""One Kueue for tests: a hub with MultiKueue, its workers, and the hands to use and
-break them.
+"""One Kueue for tests: a hub with MultiKueue, its workers, and methods to use and break them.
 
     with Kueue(planes, namespace) as k:              # or: async with kueue(planes, namespace) as k:
         k.submit("train")                            # a Job on the hub
         k.until(lambda: k.cluster_of("train"), "a cluster")
 
-The namespace is a test's own, the same in every plane; the objects without a namespace are named
-after it, so tests do not meet. Everything blocks; inside an event loop use asyncio.to_thread. Every
-wait has a limit, and what was last seen is in the error.
+Each test has its own namespace, the same in every plane. Objects without a namespace are named
+after it, so tests do not collide. Every method blocks, so inside an event loop use
+asyncio.to_thread. Every wait has a limit, and the error has the last observed state.
 """
 
 from __future__ import annotations
@@ -41,13 +40,13 @@ POLICY = HERE / "nominations.yaml"
 API = f"/apis/{GROUP}/v1beta2"
 SYSTEM = "kueue-system"
 QUOTAS = {"default": {"cpu": "100", "memory": "1Ti", "nvidia.com/gpu": "100"}}
-START_TRIES = 3  # a free port may be somebody else's before its program has it
+START_TRIES = 3  # another process may take a free port before the program binds it
 PORT_TAKEN = "address already in use"
-USER = "multikueue"  # as whom the hub comes to the workers: rights.yaml
+USER = "multikueue"  # the hub's user in the workers: rights.yaml
 
 
 class Kueue:
-    """Managers on the hub and on every worker, and one queue that leads to MultiKueue."""
+    """Managers on the hub and on every worker, and one queue to MultiKueue."""
 
     def __init__(
         self,
@@ -61,9 +60,12 @@ class Kueue:
         checks: Sequence[str] = (),
         queue: str = "main",
     ) -> None:
-        """`clusters`: the order of the MultiKueueConfig, by default all workers. `worker_quotas`:
-        by worker, where it differs. `checks`: admission checks of somebody else, beside
-        MultiKueue's."""
+        """Configure a Kueue.
+
+        `clusters`: the order of the MultiKueueConfig, by default all workers. `worker_quotas`:
+        differing quotas by worker. `checks`: admission checks of other controllers, beside
+        MultiKueue's.
+        """
         self.planes = planes
         self.namespace = namespace
         self.options = options or Options()
@@ -77,7 +79,7 @@ class Kueue:
         self._worker_quotas = worker_quotas or {}
         self._managers: dict[str, Process] = {}
 
-    # ------------------------------------------------------------ life
+    # ------------------------------------------------------------ start and stop
 
     def __enter__(self) -> Self:
         try:
@@ -96,7 +98,7 @@ class Kueue:
         self.stop()
 
     def start(self) -> None:
-        """Objects, managers, and wait until everything that shall be active is."""
+        """Create objects, start managers, and wait until everything is active."""
         with ThreadPoolExecutor(len(self.planes.workers) + 1) as threads:
             list(threads.map(self._prepare, self.planes))
         for plane in self.planes:
@@ -104,7 +106,7 @@ class Kueue:
         self.wait_active()
 
     def stop(self) -> None:
-        """Managers die, and nothing of this Kueue is left in any plane."""
+        """Kill the managers, and delete every object of this Kueue in all planes."""
         for process in self._managers.values():
             process.kill()
         self.planes.mend()
@@ -148,7 +150,7 @@ class Kueue:
             self.activate_check(name)
 
     def _clean(self, plane: Plane) -> None:
-        """Finalizers first: with the managers gone nobody else takes them off."""
+        """Remove finalizers first, because no manager is left to remove them."""
         api, inside = plane.api, f"/namespaces/{self.namespace}"
         jobs = f"/apis/batch/v1{inside}/jobs"
         api.delete(jobs)
@@ -159,22 +161,22 @@ class Kueue:
             kinds += ["admissionchecks", "multikueueconfigs"]
         for plural in kinds:
             remove_all(api, f"{API}/{plural}", self.namespace)
-        # An apply of a flavor without labels cannot take labels off one that is there: 422.
+        # An apply without labels cannot remove labels of an existing flavor: 422.
         remove_all(api, f"{API}/resourceflavors", "")
         if plane.role == "hub":
             remove_all(api, f"{API}/multikueueclusters", "")
             self.remove_policy()
         for document in self._policies():
-            with contextlib.suppress(ApiError):  # not there yet, when starting failed
+            with contextlib.suppress(ApiError):  # missing after a failed start
                 api.delete(api.path_of(document))
 
     def apply_policy(self) -> None:
-        """What lets the hub's API server clear nominations, as people apply it."""
+        """Apply the policy that lets the hub's API server clear nominations."""
         for document in documents(POLICY):
             self.planes.hub.api.apply(document)
 
     def remove_policy(self) -> None:
-        """Away with it, if it is there."""
+        """Delete the policy, if it exists."""
         for document in reversed(documents(POLICY)):
             with contextlib.suppress(ApiError):
                 self.planes.hub.api.delete(self.planes.hub.api.path_of(document))
@@ -190,7 +192,8 @@ class Kueue:
         self._managers[name].launch()
 
     def _forget_active(self, plane: Plane) -> None:
-        """What an earlier manager said to be active is not: the next one says it anew."""
+        """Clear the Active conditions of an earlier manager, so that the next one sets them
+        again."""
         paths = [f"{API}/clusterqueues/{self.cluster_queue}"]
         if plane.role == "hub":
             paths += [f"{API}/multikueueclusters/{worker.name}" for worker in self.planes.workers]
@@ -199,25 +202,26 @@ class Kueue:
             plane.api.merge(f"{path}/status", {"status": {"conditions": []}})
 
     def kill_manager(self, name: str) -> None:
-        """kill -9."""
+        """Kill the manager with SIGKILL."""
         self._managers[name].kill()
 
     def restart_manager(self, name: str, **changes: Any) -> None:
-        """kill -9 and start again, with some options changed; returns when all is active again."""
+        """Kill and restart the manager with some options changed; return when all is active
+        again."""
         self.kill_manager(name)
         self.start_manager(name, dataclasses.replace(self.options, **changes))
         self.wait_active()
 
     def runs(self, name: str) -> bool:
-        """Whether a plane's manager has not ended."""
+        """Return whether a plane's manager still runs."""
         return self._managers[name].running
 
     def manager_said(self, name: str) -> str:
-        """The end of a manager's log."""
+        """Return the end of a manager's log."""
         return self._managers[name].said()
 
     def wait_active(self) -> None:
-        """Until clusters, checks and queues are active: /readyz of a manager says too little."""
+        """Wait until clusters, checks and queues are active: a manager's /readyz is not enough."""
 
         tries_left = START_TRIES
 
@@ -238,7 +242,7 @@ class Kueue:
             raise AssertionError(f"{late}; still not: {self.inactive()}") from late
 
     def inactive(self) -> list[str]:
-        """What is not active, and why, in words."""
+        """Return the inactive objects, with reasons as text."""
         found: list[str] = []
         hub = self.planes.hub.api
         wanted = [(hub, f"{API}/multikueueclusters/{name}") for name in self.clusters]
@@ -256,21 +260,21 @@ class Kueue:
                 )
         return found
 
-    # ------------------------------------------------------------ using it
+    # ------------------------------------------------------------ use
 
     def submit(self, name: str, **how: Any) -> Obj:
-        """A Job on the hub, as builders.job makes it."""
+        """Create a Job on the hub, from builders.job."""
         body = builders.job(self.namespace, name, how.pop("queue", self.queue), **how)
         path = f"/apis/batch/v1/namespaces/{self.namespace}/jobs"
         return self.planes.hub.api.create(path, body)
 
     def job(self, name: str, plane: str = "hub") -> Obj | None:
-        """A Job, on the hub or its double on a worker."""
+        """Return a Job, on the hub or its copy on a worker."""
         path = f"/apis/batch/v1/namespaces/{self.namespace}/jobs/{name}"
         return self.planes[plane].api.find(path)
 
     def workload(self, job: str, plane: str = "hub") -> Obj | None:
-        """The Workload of a Job on the hub, or its copy on a worker (known by its name)."""
+        """Return the Workload of a Job on the hub, or its same-named copy on a worker."""
         for each in self.planes.hub.api.items(f"{API}/namespaces/{self.namespace}/workloads"):
             owners = each["metadata"].get("ownerReferences") or ()
             if any(owner["kind"] == "Job" and owner["name"] == job for owner in owners):
@@ -280,24 +284,24 @@ class Kueue:
         return None
 
     def status(self, job: str, plane: str = "hub") -> Obj:
-        """The status of a Job's Workload; empty while there is none."""
+        """Return the status of a Job's Workload; empty without a Workload."""
         status: Obj = (self.workload(job, plane) or {}).get("status") or {}
         return status
 
     def path(self, workload: str) -> str:
-        """Where a Workload is, in every plane."""
+        """Return the path of a Workload, the same in every plane."""
         return f"{API}/namespaces/{self.namespace}/workloads/{workload}"
 
     def cluster_of(self, job: str) -> str:
-        """The cluster that MultiKueue chose; empty while there is none."""
+        """Return the cluster that MultiKueue chose; empty before the choice."""
         return str(self.status(job).get("clusterName", ""))
 
     def nominated(self, job: str) -> list[str]:
-        """The nominated clusters, as they stand."""
+        """Return the present nominated clusters."""
         return list(self.status(job).get("nominatedClusterNames") or ())
 
     def copies(self, job: str) -> list[str]:
-        """The workers that have a copy of the Workload."""
+        """Return the workers with a copy of the Workload."""
         workload = self.workload(job)
         if workload is None:
             return []
@@ -305,19 +309,20 @@ class Kueue:
         return [plane.name for plane in self.planes.workers if plane.api.find(path)]
 
     def state_of(self, job: str, check: str = "") -> str:
-        """The state of an admission check, by default MultiKueue's; empty while it is not there."""
+        """Return the state of an admission check, by default MultiKueue's; empty if missing."""
         for each in self.status(job).get("admissionChecks") or ():
             if each["name"] == (check or self.check):
                 return str(each["state"])
         return ""
 
     def has(self, job: str, condition: str, plane: str = "hub") -> bool:
-        """Whether a condition of the Workload is True."""
+        """Return whether a condition of the Workload is True."""
         workload = self.workload(job, plane)
         return workload is not None and is_true(workload, condition)
 
     def nominate(self, job: str, clusters: Sequence[str]) -> Obj:
-        """As a dispatcher does: a merge patch with the resource version, anew after a conflict."""
+        """Nominate as a dispatcher does: a merge patch with the resource version, retried on
+        conflict."""
         for _ in range(20):
             workload = self.workload(job)
             assert workload is not None, f"{job} has no Workload"
@@ -332,14 +337,14 @@ class Kueue:
         raise AssertionError(f"{job}: twenty conflicts")
 
     def patch_status(self, job: str, status: Mapping[str, object], plane: str = "hub") -> Obj:
-        """A merge patch of a Workload's status, with no precondition."""
+        """Patch a Workload's status with a merge patch, without a precondition."""
         workload = self.workload(job, plane)
         assert workload is not None, f"{job} has no Workload in {plane}"
         path = f"{self.path(workload['metadata']['name'])}/status"
         return self.planes[plane].api.merge(path, {"status": dict(status)})
 
     def set_check(self, job: str, check: str, state: str, message: str = "") -> Obj:
-        """As a check's controller does: server-side apply of its own list item alone."""
+        """Set a check as its controller does: server-side apply of its own list item alone."""
         workload = self.workload(job)
         assert workload is not None, f"{job} has no Workload"
         name = workload["metadata"]["name"]
@@ -364,13 +369,13 @@ class Kueue:
         )
 
     def until(self, ask: Callable[[], object], what: str) -> None:
-        """Wait until it is so. Raises Hung."""
+        """Wait until the condition is true. Raises Hung."""
         wait_until(lambda: bool(ask()), what, poll_s=0.05)
 
-    # ------------------------------------------------------------ changing what is there
+    # ------------------------------------------------------------ changes
 
     def activate_check(self, name: str) -> None:
-        """Say of a check of our own that its controller is there."""
+        """Set the Active condition of a test's check."""
         condition = {
             "type": "Active",
             "status": "True",
@@ -382,7 +387,7 @@ class Kueue:
         self.planes.hub.api.merge(path, {"status": {"conditions": [condition]}})
 
     def give_kubeconfig(self, cluster: str, kubeconfig: bytes) -> None:
-        """The Secret that a MultiKueueCluster names."""
+        """Apply the Secret that a MultiKueueCluster names."""
         data = {"kubeconfig": base64.b64encode(kubeconfig).decode()}
         meta = {"name": f"{cluster}-kubeconfig", "namespace": SYSTEM}
         self.planes.hub.api.apply(
@@ -395,12 +400,12 @@ class Kueue:
         self.planes.hub.api.merge(path, {"spec": {"clusters": list(clusters)}})
 
     def stop_queue(self, plane: str, policy: str) -> None:
-        """stopPolicy of the ClusterQueue: None, Hold or HoldAndDrain."""
+        """Set stopPolicy of the ClusterQueue: None, Hold or HoldAndDrain."""
         path = f"{API}/clusterqueues/{self.cluster_queue}"
         self.planes[plane].api.merge(path, {"spec": {"stopPolicy": policy}})
 
     def set_active(self, job: str, active: bool, plane: str = "hub") -> None:
-        """spec.active of a Workload: false evicts it."""
+        """Set spec.active of a Workload: false evicts the Workload."""
         workload = self.workload(job, plane)
         assert workload is not None, f"{job} has no Workload in {plane}"
         path = self.path(workload["metadata"]["name"])
@@ -409,7 +414,7 @@ class Kueue:
 
 @contextlib.asynccontextmanager
 async def kueue(planes: Planes, namespace: str, **how: Any) -> AsyncIterator[Kueue]:
-    """`Kueue` for tests with an event loop: starting and stopping do not block it."""
+    """Run a `Kueue` in tests with an event loop, without blocking the loop."""
     made = Kueue(planes, namespace, **how)
     try:
         await asyncio.to_thread(made.start)
