@@ -9,8 +9,8 @@
 
 ``SyncClient`` has the same methods for programs without asyncio.
 
-Belongs here: requests over the bus, their time limits and retries. Does not belong here: code that
-only a terminal needs, or a rule that the services lack.
+Belongs here: requests over the bus, their time limits and retries. Not here: code that only a
+terminal needs, or a rule that the services lack.
 """
 
 import importlib

@@ -342,8 +342,7 @@ class Client:
         return await self._ask(subject, encode(request), ListReply)
 
     async def gpus(self, gpus: int = 1, *, queue: str = "") -> GpusReply:
-        """Return the GPUs for a pod with this number of GPUs. ``queue`` limits the result to a
-        queue."""
+        """Return the GPU models, for pods of ``gpus`` GPUs; ``queue``: only its allowed models."""
         return await self._tenant("gpus", GpusRequest(gpus=gpus, queue=queue), GpusReply)
 
     async def wait(

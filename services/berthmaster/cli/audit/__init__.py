@@ -1,5 +1,5 @@
 """`berth audit`: the independent auditor. It reads only the bus and checks every promise.
 
-Belongs here: the accounting of workloads and GPUs from log and facts. Does not belong here: code of
-the audited services, or writes to the bus.
+Belongs here: the accounting of workloads and GPUs from log and facts. Not here: code of the audited
+services, or writes to the bus.
 """

@@ -11,9 +11,9 @@ from berthmaster.control.resolver.replay import Difference, Report
 
 
 def repeated(report: Report) -> RenderableType:
-    """Return whether all decisions came out equal, else the first difference.
+    """Show whether all decisions came out equal, else the first difference.
 
-    Under other settings, return the changed placements.
+    Under other settings, show the changed placements.
     """
     there = safe(
         f"{report.decisions:,} decisions exist; {report.archived:,} are in the archive alone"

@@ -59,7 +59,7 @@ def _second_dispatchers(hub: HubFacts) -> Iterator[Finding]:
 
 
 def _way(hub: HubFacts, config: ManagerConfig, *, gate: bool, preempting: str) -> Finding:
-    """Return whether a nomination can be cleared, where the gate does not crash Kueue."""
+    """Return the finding on clearing nominations, where the gate does not crash Kueue."""
     if works := [each.name for each in hub.clearing if not each.idle]:
         listed = ", ".join(works)
         what = f"a MutatingAdmissionPolicy clears nominations ({listed})"

@@ -1,5 +1,5 @@
 """`berth recover`: builds a new event log from the remains of a damaged one.
 
 Belongs here: which events are applied, what clusters hold, and how the new stream replaces the old
-one. Does not belong here: repairing a stream in place.
+one. Not here: repairing a stream in place.
 """

@@ -50,7 +50,7 @@ from berthmaster.lib.nats.streams import (
 )
 
 STOPPED_S: Final = 3.0  # seconds from the announcement until every service has noticed it
-MOST_REPLACED: Final = 200  # number of replaced incarnations that a stream remembers
+MOST_REPLACED: Final = 200  # maximum number of replaced incarnations in a stream
 STORY_BYTES: Final = 900_000  # limit of one archived message
 NO_CLUSTERS: Final = "*"  # in place of the names of lost clusters: none is lost
 PUT_LIMIT_S: Final = 10.0

@@ -1,4 +1,4 @@
-"""The emulator process: N worker clusters, each with inventory, telemetry and an executor."""
+"""The emulator as a process: N worker clusters, each with inventory, telemetry and an executor."""
 
 import asyncio
 import os
