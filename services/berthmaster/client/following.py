@@ -43,7 +43,7 @@ MAX_CHAINS: Final = 10_000  # limit of workloads whose last event is remembered
 
 
 class SeenEvent(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One stored event of a workload.
+    """A stored event of a workload.
 
     Stale events, which lost a race, are included. Fold the events with lib/lifecycle/fold.py, which
     drops stale ones.
@@ -55,7 +55,7 @@ class SeenEvent(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class SeenFact(msgspec.Struct, frozen=True, kw_only=True):
-    """One fact about the fleet, with the server's time."""
+    """A fact about the fleet, with the server's time."""
 
     subject: str
     sequence: int
@@ -64,7 +64,7 @@ class SeenFact(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SeenDecision(msgspec.Struct, frozen=True, kw_only=True):
-    """One stored decision."""
+    """A stored decision."""
 
     sequence: int
     stored_at_s: float
@@ -197,7 +197,7 @@ class Chains:
         self._last[workload] = since
 
     def open(self) -> list[str]:
-        """Return the workloads that may have more events."""
+        """Return the workloads without an end event."""
         return [name for name in self._last if name not in self._ended]
 
     def missing(self, seen: SeenEvent) -> list[str]:

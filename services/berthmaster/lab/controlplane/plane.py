@@ -92,7 +92,7 @@ class Parts:
     kwok: Process | None
 
     def followers(self) -> list[Process]:
-        """Return the processes that need the API server."""
+        """Return the clients of the API server."""
         several = (self.controller_manager, self.scheduler, self.kwok)
         return [part for part in several if part is not None]
 
@@ -165,7 +165,7 @@ class Plane:
 
     @property
     def ca_pem(self) -> bytes:
-        """Return the certificate that clients must trust."""
+        """Return the CA certificate for clients."""
         return self.ca.read_bytes()
 
     def api_for(
@@ -363,7 +363,7 @@ class Plane:
                 part.launch()
 
     def start_followers(self) -> None:
-        """Start the processes that need the API server, and wait until the cluster accepts pods."""
+        """Start the API server's clients, and wait until the cluster accepts pods."""
         for part in self.parts.followers():
             part.launch()
         path = "/api/v1/namespaces/default/serviceaccounts/default"

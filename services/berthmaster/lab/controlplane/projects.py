@@ -118,7 +118,7 @@ class Found:
         return f"{name} as handed in" if self.is_handed_in else f"{name} {version}"
 
     def program(self, name: str) -> Path:
-        """Return the path of one of its programs."""
+        """Return the path of a program."""
         return self.programs / name if self.programs.is_dir() else self.programs
 
 
@@ -131,7 +131,7 @@ def version_of(folder: str, module: str) -> str:
 
 
 def handed_in(project: Project, environment: Mapping[str, str] = os.environ) -> Found | None:
-    """Return the project that the variables name, or None.
+    """Return the project of the variables, or None.
 
     Raises ValueError if only some variables are set, or if one names a missing file.
     """

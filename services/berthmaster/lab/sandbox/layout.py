@@ -100,7 +100,7 @@ def merge_kubeconfigs(texts: Mapping[str, str]) -> str:
 def up_command(
     python: str, kubeconfig: Path, data: Path, workers: Sequence[WorkerLayout]
 ) -> list[str]:
-    """Return the `berth up` that serves the lab's clusters."""
+    """Return the `berth up` command for the lab's clusters."""
 
     def target(name: str) -> str:
         return f"{name}={kubeconfig}:{name}"

@@ -293,7 +293,7 @@ class Kueue:
         return f"{API}/namespaces/{self.namespace}/workloads/{workload}"
 
     def cluster_of(self, job: str) -> str:
-        """Return the cluster that MultiKueue chose; empty before the choice."""
+        """Return the cluster chosen by MultiKueue; empty before the choice."""
         return str(self.status(job).get("clusterName", ""))
 
     def nominated(self, job: str) -> list[str]:
