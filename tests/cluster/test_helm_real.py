@@ -207,7 +207,7 @@ def test_commands_of_the_install_page_install_hub_and_worker(fresh: Planes, tmp_
         assert ended.returncode == 0, (line, ended.stderr)
     hub = contexts["HUB"].api.get(HUB)["spec"]["template"]["spec"]
     images = {each["name"]: each["image"] for each in hub["containers"]}
-    assert images["gateway"] == f"registry.example/berth/gateway@{digests['gateway']}"
+    assert images["gateway"] == f"registry.example/berth/gateway:0.1.0@{digests['gateway']}"
     assert images["scorer"] == "registry.example/berth/scorer:0.1.0"
     for plane in contexts.values():
         labels = plane.api.get(f"/api/v1/namespaces/{OURS}")["metadata"]["labels"]

@@ -112,7 +112,7 @@ def test_images_come_by_digest_where_there_is_one() -> None:
     objects = render("hub", {"image": {**image, "pullSecrets": ["mine"]}})
     spec = pod_of(objects, "berth-hub")["spec"]
     images = {each["name"]: each["image"] for each in spec["containers"]}
-    assert images["gateway"] == f"registry.example/berth/gateway@{digest}"
+    assert images["gateway"] == f"registry.example/berth/gateway:1.2@{digest}"
     assert images["scorer"] == "registry.example/berth/scorer:1.2"
     assert spec["imagePullSecrets"] == [{"name": "mine"}]
 
@@ -272,7 +272,11 @@ def test_pods_of_nodes_see_processes_and_kubelet_and_change_neither() -> None:
     of_the_host = {
         each["name"]: each["hostPath"]["path"] for each in spec["volumes"] if "hostPath" in each
     }
-    assert of_the_host == {"proc": "/proc", "pod-resources": "/var/lib/kubelet/pod-resources"}
+    assert of_the_host == {
+        "proc": "/proc",
+        "cgroup": "/sys/fs/cgroup",
+        "pod-resources": "/var/lib/kubelet/pod-resources",
+    }
     mounts = {each["name"]: each for each in container["volumeMounts"]}
     assert all(mounts[name]["readOnly"] for name in of_the_host)
 

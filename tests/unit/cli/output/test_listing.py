@@ -123,7 +123,8 @@ def test_gpus_are_told_with_their_wait_and_price() -> None:
         "L4              0      1       ?         -\n"
         "\n"
         "A100: the queue 'night' allows: T4, H100\n"
-        "WAIT is as if jobs ended as they said and nobody else came; 3 jobs wait in all."
+        "WAIT is as if jobs ended as they state, or as similar jobs did, and no other\n"
+        "came; 3 jobs wait in all."
     )
     assert "NODE MAX  OPEN  CLUSTERS  MEMORY" in screen(fleet.gpu_models(reply, wide=True))
 
@@ -152,7 +153,9 @@ def test_every_command_that_lists_does_so_in_every_form() -> None:
         if name.endswith("list") or (command.help or "").startswith("List ")
     }
     assert len(lists) > 8
-    others = {f"report {kind}" for kind in ("usage", "queue", "cluster", "job")}
+    others = {
+        f"report {kind}" for kind in ("usage", "queue", "cluster", "job", "jobs", "load", "sharing")
+    }
     assert set(forms) == lists | others | {"cluster credentials", "top"}
     assert set(forms.values()) == {FORMS}
 

@@ -143,7 +143,7 @@ def test_a_failure_is_told_once_and_tried_again() -> None:
     rig.look(DAY_S)
     rig.look(DAY_S)
     assert "it may not" in rig.renewal.failing["east"]
-    assert rig.log.getvalue().count(b"cannot be renewed") == 1
+    assert rig.log.getvalue().count(b"bootstrap token renewal failed") == 1
     rig.fakes.fails = None
     rig.look(DAY_S)
     assert (rig.renewal.failing, rig.renewal.renewed) == ({}, 1)

@@ -60,6 +60,7 @@ def test_nobody_beside_the_table_keeps_a_list_of_its_names() -> None:
         (path.relative_to(SERVICES).as_posix(), node.value)
         for path in SERVICES.rglob("*.py")
         if path.parent.name != "accelerators"
+        if "controlplane" not in path.parts  # the lab makes up nodes and quotas
         for node in ast.walk(ast.parse(path.read_text()))
         if isinstance(node, ast.Constant) and node.value in names
     ]

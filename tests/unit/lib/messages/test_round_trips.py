@@ -68,6 +68,7 @@ READERS: Final[dict[type[msgspec.Struct], Reader[msgspec.Struct]]] = {
     REQUEST_TYPES["whatif"]: families.WHATIF_REQUESTS,
     REQUEST_TYPES["report"]: families.USAGE_REPORT_REQUESTS,
     REQUEST_TYPES["trends"]: families.TRENDS_REQUESTS,
+    REQUEST_TYPES["profile"]: families.PROFILE_REQUESTS,
     REQUEST_TYPES["cordon"]: families.CORDON_REQUESTS,
     REQUEST_TYPES["lost"]: families.LOST_REQUESTS,
     REQUEST_TYPES["hold"]: families.HOLD_REQUESTS,
@@ -163,7 +164,7 @@ def test_every_tagged_struct_is_part_of_the_contract() -> None:
         f"api.{verb}_request"
         for verb in (
             *("hello", "submit", "cancel", "reprioritize", "get", "list", "why", "whatif"),
-            *("cordon", "lost", "login", "usage_report", "trends"),
+            *("cordon", "lost", "login", "usage_report", "trends", "profile"),
             *("hold", "release", "evict", "move", "checkpointed", "drain", "cordons", "job_order"),
             "progressed",
             "logs",

@@ -265,7 +265,7 @@ def test_a_folder_of_ones_own_is_not_left_by_a_parameter() -> None:
 
 
 def test_the_example_of_the_docs_is_one() -> None:
-    text = (Path(__file__).parents[4] / "docs" / "runtimes.md").read_text()
+    text = (Path(__file__).parents[4] / "docs" / "operators" / "runtimes.md").read_text()
     example = text.partition("```json\n")[2].partition("```")[0]
     setting = runtime_setting(example.encode())
     assert isinstance(setting, RuntimeSetting), setting

@@ -174,5 +174,5 @@ async def test_hidden_workloads_are_reported_once(monkeypatch: pytest.MonkeyPatc
             await play.hears(PodsRunning)
             await until(lambda: looks > 3)
             assert not any(isinstance(e, PodsQueued) for e in play.told[1:])
-            said = [line for line in play.log.lines if "cannot see what Kueue makes" in str(line)]
+            said = [line for line in play.log.lines if "Kueue Workloads unreadable" in str(line)]
             assert len(said) == 1

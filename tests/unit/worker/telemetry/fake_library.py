@@ -216,7 +216,7 @@ class Library:
         assert self.counters[first] == self.counters[second]
         for place in range(asked._obj.numMetrics):
             metric = asked._obj.metrics[place]
-            metric.value = {1: 75.5, 2: 12.5}[metric.metricId]
+            metric.value = {1: 75.5, 2: 12.5, 5: 9.5, 10: 31.0, 20: 64.0, 21: 32.0}[metric.metricId]
             refused = metric.metricId == 2 and self.refuses_sm
             metric.nvmlReturn = NOT_SUPPORTED if refused else SUCCESS
         return SUCCESS

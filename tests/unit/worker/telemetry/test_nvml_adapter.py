@@ -106,6 +106,7 @@ def test_counters_are_read_through_pynvml(library: Library) -> None:
     ((_, (reading,), *_),) = reader.read(COUNTERS_S)
     (instance,) = reading.mig
     assert (instance.utilization_percent, instance.sm_active_percent) == (75.5, 12.5)
+    assert (instance.tensor_active_percent, instance.dram_active_percent) == (9.5, 31.0)
     assert library.counters == {0x5000 + 2: 5}  # of GPU instance 5
     library.mig = False
     reader.read(2 * COUNTERS_S)
@@ -115,6 +116,7 @@ def test_counters_are_read_through_pynvml(library: Library) -> None:
     library.refuses_sm = False
     ((_, (reading,), *_),) = reader.read(4 * COUNTERS_S)
     assert reading.sm_active_percent == 12.5
+    assert reading.pcie_bytes_per_s == 96 * MIB
     reader.close()
     assert not library.counters
 
