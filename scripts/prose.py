@@ -12,7 +12,8 @@ approximate, and say nothing about truth or use.
     semi    semicolons per 100 sentences
     long    lines of prose above 100 characters
 
-`--check` exits with 1 where a figure of all documentation exceeds its limit in LIMITS.
+`--check` exits with 1 where a figure of all docs, or of all docstrings and comments, exceeds its limit
+in LIMITS.
 """
 
 import argparse
@@ -26,11 +27,12 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 ROOT: Final = Path(__file__).resolve().parent.parent
-DOCS: Final = ("docs", "README.md", "CONTRIBUTING.md")
+PATHS: Final = ("docs", "README.md", "CONTRIBUTING.md", "services")
 MAX_LINE: Final = 100
 MIN_SENTENCES: Final = 8  # of a file that is listed: below, its figures are chance
 LIMITS: Final[Mapping[str, Mapping[str, float]]] = {
     "all docs": {"mean": 17.0, "over30": 8.0, "wh": 3.0, "pron": 60.0, "long": 0.0},
+    "all docstrings and comments": {"over30": 8.0, "wh": 3.0, "pron": 60.0, "long": 0.0},
 }
 COLUMNS: Final = ("sentences", "mean", "over30", "wh", "pron", "semi", "long")
 HEADS: Final = frozenset(("who", "whom", "whose", "whoever", "what", "whatever", "that", "it"))
@@ -171,11 +173,13 @@ def main(argv: list[str]) -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("paths", nargs="*", type=Path, help="files and folders; default: all docs")
+    parser.add_argument(
+        "paths", nargs="*", type=Path, help="files and folders; default: docs and services"
+    )
     parser.add_argument("--worst", type=int, default=15, help="number of files shown; default 15")
     parser.add_argument("--check", action="store_true", help="exit with 1 above a limit")
     asked = parser.parse_args(argv)
-    paths = asked.paths or [ROOT / name for name in DOCS]
+    paths = asked.paths or [ROOT / name for name in PATHS]
     texts = [text for file in files(paths) if (text := read(file)) is not None]
     each = [(text.name, measure(text.prose, text.long_lines)) for text in texts]
     listed = [(name, figures) for name, figures in each if figures["sentences"] >= MIN_SENTENCES]

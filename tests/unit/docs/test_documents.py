@@ -66,7 +66,7 @@ def test_site_builds_without_a_warning(tmp_path: Path) -> None:
 
 
 def test_sentences_of_all_pages_are_within_the_limits() -> None:
-    found = map(prose.read, prose.files([ROOT / name for name in prose.DOCS]))
+    found = map(prose.read, prose.files([ROOT / name for name in prose.PATHS]))
     assert prose.beyond(prose.totals([text for text in found if text is not None])) == []
 
 
