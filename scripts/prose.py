@@ -12,8 +12,8 @@ approximate, and say nothing about truth or use.
     semi    semicolons per 100 sentences
     long    lines of prose above 100 characters
 
-`--check` exits with 1 where a figure of all docs, or of all docstrings and comments, exceeds its limit
-in LIMITS.
+`--check` exits with 1 where a figure of all docs, or of all docstrings and comments, exceeds its
+limit in LIMITS.
 """
 
 import argparse
