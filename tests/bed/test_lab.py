@@ -104,6 +104,6 @@ def test_lab_interrupted_while_starting_leaves_nothing_behind(lab: Lab) -> None:
             process.communicate(timeout=hang_s())
         assert process.returncode == (130 if number is signal.SIGINT else -number)
         wait_until(lambda: not lab.processes(), f"all have ended after {number.name}")
-        assert not is_held(lab.folder)
+        wait_until(lambda: not is_held(lab.folder), f"the lock is free after {number.name}")
     assert lab.run("lab", "stop") == {"ended": False}
     assert lab.left() == [LOCK_FILE]
