@@ -45,7 +45,7 @@ def test_all_comes_up_and_one_ctrl_c_leaves_nothing_behind(tmp_path: Path) -> No
         # Keys and data are for their owner alone, and no seed is in what anybody is told.
         assert up.berth("submit", "--id", "train").returncode == 0
         seeds = sorted((up.folder / "keys").rglob("*.seed"))
-        assert len(seeds) == 8  # the operator and seven accounts
+        assert len(seeds) == 16  # the operator and fifteen accounts
         made = [up.folder, *up.folder.rglob("*")]
         assert {"1.blk", "keys", "logs"} <= {path.name for path in made}
         modes = {}
