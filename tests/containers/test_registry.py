@@ -92,9 +92,9 @@ def test_pushed_images_are_pulled_by_the_digests_that_the_chart_takes(
         for target in PUSHED:
             built = client.images.get(f"berthmaster/{target}:{TAG}").id
             client.images.remove(f"{registry}/{target}:{TAG}")
-            assert named[target] == f"{registry}/{target}@{digests[target]}"
+            assert named[target] == f"{registry}/{target}:{TAG}@{digests[target]}"
             client.images.pull(f"{registry}/{target}", digests[target])
-            assert client.images.get(named[target]).id == built
+            assert client.images.get(f"{registry}/{target}@{digests[target]}").id == built
     finally:
         client.close()
 
