@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from berthmaster.control.usage.core.forecast import forecast
-from scripts.benchmarks.predict import traces_folder
+from scripts.benchmarks.trace_files import traces_folder
 
 ARRIVALS: Final = "lucid/venus_arrivals.csv"
 LUCID: Final = "lucid/venus_arrivals_forecast.csv"
@@ -62,8 +62,8 @@ def errors(counts: Sequence[float], first: int) -> dict[str, float]:
 def measure() -> dict[str, float]:
     """All figures; nothing where the list is missing."""
     NOTES.clear()
-    folder = traces_folder()
-    if folder is None or not (folder / ARRIVALS).is_file():
+    folder = traces_folder(ARRIVALS)
+    if folder is None:
         NOTES.append(f"no {ARRIVALS}: set BERTH_TRACES to a folder with it")
         return {}
     rows = list(csv.DictReader((folder / ARRIVALS).read_text().splitlines()))

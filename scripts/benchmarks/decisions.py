@@ -34,6 +34,7 @@ from berthmaster.lib.messages.fleet import (
 from berthmaster.lib.messages.workload import JobRequest
 from scripts.benchmarks import engine, quality
 from scripts.benchmarks.packers import Ours
+from scripts.benchmarks.trace_files import TRACES
 
 ENGINE_JOBS: Final = 4000
 QUEUED_JOBS: Final = 500
@@ -225,7 +226,7 @@ def governed() -> Recorded:
 
 def filling() -> "hashlib._Hash | None":
     """openb's default list, one seed; None where the trace is not."""
-    if not (quality.TRACES / OPENB_NODES).exists():
+    if not (TRACES / OPENB_NODES).exists():
         return None
     hashed = hashlib.sha256()
     pods = quality.pods_of("default")

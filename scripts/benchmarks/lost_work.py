@@ -46,7 +46,8 @@ from berthmaster.lab.simulate.traces import (
 )
 from berthmaster.lib.messages.control import QueueSetting
 from berthmaster.lib.messages.workload import JobRequest
-from scripts.benchmarks.muri import checkpointed, mean_restart_s, traces_folder
+from scripts.benchmarks.muri import checkpointed, mean_restart_s
+from scripts.benchmarks.trace_files import traces_folder
 
 PARTS = ("lost_work",)
 SEEDS = (1, 2)
@@ -215,7 +216,7 @@ def measure(part: str = "") -> dict[str, float]:
     """Both traces, some draws each; nothing where there are no traces."""
     del part  # there is one
     NOTES.clear()
-    folder = traces_folder()
+    folder = traces_folder(MURI["muri-1"])
     if folder is None:
         NOTES.append(f"no traces: set {TRACES_VARIABLE} to a folder with {MURI['muri-1']}")
         return {}

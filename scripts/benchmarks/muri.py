@@ -24,9 +24,7 @@ resolver told how long jobs take to start on average.
 """
 
 import csv
-import os
 from collections.abc import Sequence
-from pathlib import Path
 
 import msgspec
 
@@ -43,6 +41,7 @@ from berthmaster.lab.simulate.traces import (
 )
 from berthmaster.lib.messages.control import QueueSetting
 from scripts.benchmarks import preemptive
+from scripts.benchmarks.trace_files import traces_folder
 
 PUBLISHED_S = {
     ("muri-1", "srtf"): 1_370_603.0,
@@ -78,17 +77,10 @@ BUDGETS |= {
 NOTES: list[str] = []
 
 
-def traces_folder() -> Path | None:
-    """Where the traces are, if anywhere."""
-    named = os.environ.get(TRACES_VARIABLE)
-    folders = [Path(named)] if named else [Path(__file__).parents[2].parent / "shared/traces"]
-    return next((folder for folder in folders if (folder / MURI["muri-1"]).is_file()), None)
-
-
 def measure() -> dict[str, float]:
     """All policies on both traces; nothing where there are no traces."""
     NOTES[:] = [ALSO_PUBLISHED]
-    folder = traces_folder()
+    folder = traces_folder(MURI["muri-1"])
     if folder is None:
         NOTES.append(f"no traces: set {TRACES_VARIABLE} to a folder with {MURI['muri-1']}")
         return {}

@@ -17,7 +17,6 @@ Arrivals: see on_the_way.py of this folder.
 
 import csv
 import heapq
-import os
 from collections import defaultdict, deque
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
@@ -27,6 +26,7 @@ from berthmaster.lab.simulate.traces import TRACES_VARIABLE
 from berthmaster.lib.engine.queueing.expectations import Durations
 from berthmaster.lib.engine.queueing.similar import Foreseen
 from berthmaster.lib.messages.workload import JobRequest, PodSet, RunSpec
+from scripts.benchmarks.trace_files import traces_folder
 
 DLRM: Final = "dlrm/disaggregated_DLRM_trace.csv"
 GAVEL: Final = "gavel-msr"
@@ -62,13 +62,6 @@ class Tested(NamedTuple):
     ours: float  # mean absolute error, in shares of the truth
     rolling: float
     covered: float
-
-
-def traces_folder() -> Path | None:
-    """Where the traces are, if anywhere."""
-    named = os.environ.get(TRACES_VARIABLE)
-    folders = [Path(named)] if named else [Path(__file__).parents[2].parent / "shared/traces"]
-    return next((folder for folder in folders if folder.is_dir()), None)
 
 
 def dlrm_jobs(text: str) -> list[Past]:

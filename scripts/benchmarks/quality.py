@@ -17,7 +17,6 @@ time asked for in that time that was refused, at an offered load of 105 %.
 
 import argparse
 import heapq
-import os
 import random
 import statistics
 import sys
@@ -25,7 +24,6 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from functools import cache
-from pathlib import Path
 from typing import NamedTuple
 
 from msgspec.structs import replace
@@ -34,8 +32,8 @@ from berthmaster.lab.emulator.fleets import OPENB_NODES, NodeSpec, parse_nodes
 from berthmaster.lab.emulator.workloads import OPENB_PODS, parse_workloads
 from berthmaster.lib.messages.workload import PodSet
 from scripts.benchmarks.packers import PACKERS, milli_of
+from scripts.benchmarks.trace_files import TRACES
 
-TRACES = Path(os.environ.get("BERTH_TRACES", Path(__file__).parents[3] / "shared" / "traces"))
 PODS = "openb/openb_pod_list_{}.csv"
 SEEDS = range(42, 52)
 STEADY_SEEDS = range(42, 47)

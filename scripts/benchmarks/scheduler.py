@@ -45,6 +45,7 @@ from scripts.benchmarks.scheduler_cluster import (
     Pods,
     register,
 )
+from scripts.benchmarks.trace_files import TRACES
 
 Settings = dict[str, Any]
 AHEAD: Final = 64  # pods sent before the first has a node, where nothing depends on the answer
@@ -311,8 +312,8 @@ def measure(
     """All of it, or nothing where there are no traces or no control plane."""
     NOTES.clear()
     wanted = (OPENB_NODES, *OPENB_PODS.values())
-    if missing := [each for each in wanted if not (quality.TRACES / each).exists()]:
-        NOTES.append(f"skipped: no {missing[0]} in {quality.TRACES}; set BERTH_TRACES")
+    if missing := [each for each in wanted if not (TRACES / each).exists()]:
+        NOTES.append(f"skipped: no {missing[0]} in {TRACES}; set BERTH_TRACES")
         return {}
     try:
         programs = find()

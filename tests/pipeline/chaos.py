@@ -33,6 +33,7 @@ from berthmaster.lib.lifecycle.states import ENDED, State
 from berthmaster.lib.messages.workload import JobRequest, PodSet
 from berthmaster.lib.nats.errors import BusError
 from berthmaster.lib.runtime.process_setup import end_with_parent
+from scripts.benchmarks.trace_files import TRACES
 from tests.pipeline.running import alive, environment, run_berth
 from tests.support.patience import Hung, Patience, hang_s, until
 
@@ -252,8 +253,7 @@ def _first_line(process: subprocess.Popen[bytes], folder: Path) -> dict[str, Any
 
 def openb_pods() -> Path | None:
     """The openb default pod list, where the traces are."""
-    folder = Path(os.environ.get("BERTH_TRACES", REPOSITORY.parent / "shared" / "traces"))
-    path = folder / workloads.OPENB_PODS["default"]
+    path = TRACES / workloads.OPENB_PODS["default"]
     return path if path.exists() else None
 
 

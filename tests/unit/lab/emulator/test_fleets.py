@@ -1,7 +1,5 @@
-import os
 import string
 from collections import Counter
-from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -21,9 +19,9 @@ from berthmaster.lab.emulator.fleets import (
     parse_nodes,
     read_fleet,
 )
+from scripts.benchmarks.trace_files import TRACES
 
 HEADER = "sn,cpu_milli,memory_mib,gpu,model\n"
-TRACES = Path(os.environ.get("BERTH_TRACES", Path(__file__).parents[5] / "shared" / "traces"))
 
 
 def names(fleet: list[ClusterSpec]) -> dict[str, int]:

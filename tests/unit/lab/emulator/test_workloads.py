@@ -1,6 +1,4 @@
-import os
 from itertools import islice
-from pathlib import Path
 
 import pytest
 
@@ -13,8 +11,8 @@ from berthmaster.lab.emulator.workloads import (
 )
 from berthmaster.lib.messages.families import JOB_REQUESTS, encode
 from berthmaster.lib.messages.workload import JobRequest, PodSet
+from scripts.benchmarks.trace_files import TRACES
 
-TRACES = Path(os.environ.get("BERTH_TRACES", Path(__file__).parents[5] / "shared" / "traces"))
 HEADER = (
     "name,cpu_milli,memory_mib,num_gpu,gpu_milli,gpu_spec,qos,pod_phase,"
     "creation_time,deletion_time,scheduled_time\n"

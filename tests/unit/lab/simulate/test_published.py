@@ -8,9 +8,10 @@ from berthmaster.lab.simulate.figures import summarize
 from berthmaster.lab.simulate.model import Job, told
 from berthmaster.lab.simulate.placement_rules import FirstFit, Fragmentation, mix_of, pod_sets_of
 from berthmaster.lab.simulate.traces import MURI, even_fleet, fleet_named, parse_muri
-from scripts.benchmarks.muri import PUBLISHED_S, traces_folder
+from scripts.benchmarks.muri import PUBLISHED_S
 from scripts.benchmarks.packers import Fgd
 from scripts.benchmarks.preemptive import play
+from scripts.benchmarks.trace_files import traces_folder
 from tests.unit.lab.simulate.lists import job, times
 from tests.unit.lab.simulate.test_placement_rules import fleet, small
 from tests.unit.lab.simulate.test_policies import STORY
@@ -48,10 +49,10 @@ def test_preemptive_policy_ends_jobs_in_its_order(case: str) -> None:
 
 
 # Muri (SIGCOMM'22): the averages that its simulator printed; trace 1 takes too long for a test.
-@pytest.mark.skipif(traces_folder() is None, reason="no traces: set BERTH_TRACES")
+@pytest.mark.skipif(traces_folder(MURI["muri-1"]) is None, reason="no traces: set BERTH_TRACES")
 @pytest.mark.parametrize("policy", ["srtf", "srsf"])
 def test_preemptive_policies_reproduce_the_published_averages(policy: str) -> None:
-    folder = traces_folder()
+    folder = traces_folder(MURI["muri-1"])
     assert folder is not None
     jobs = told(parse_muri((folder / MURI["muri-3"]).read_text()), "exact", 0)
     summary = summarize(play(policy, fleet_named("8x8", clusters=1, nodes=None), jobs))
