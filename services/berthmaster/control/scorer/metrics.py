@@ -4,8 +4,7 @@ from collections import Counter
 
 from berthmaster.control.scorer.core.instructions import PutScore
 from berthmaster.control.scorer.core.scorer import Scorer
-from berthmaster.lib.messages.fleet import GpuFault
-from berthmaster.lib.runtime.metrics import Metrics
+from berthmaster.lib.runtime.metrics import GaugeSeries, Metrics
 
 
 class ScorerMetrics:
@@ -27,15 +26,13 @@ class ScorerMetrics:
         )
         self._scores = metrics.counter("scores", "Stored scores", ("freshness",))
         self._failed = metrics.counter("scores_failed", "Scores not stored")
-        self._age = metrics.gauge(
-            "input_age_seconds", "Age of a cluster's last heartbeat", ("cluster",)
-        )
-        self._closed = metrics.gauge(
+        age = metrics.gauge("input_age_seconds", "Age of a cluster's last heartbeat", ("cluster",))
+        self._age = GaugeSeries(age)
+        closed = metrics.gauge(
             "closed_gpus", "GPUs that get no new pods because of a fault", ("cluster", "fault")
         )
+        self._closed = GaugeSeries(closed)
         self._leading = metrics.gauge("leading", "1 while this scorer publishes for its shard")
-        self._clusters: set[str] = set()
-        self._faults: set[tuple[str, GpuFault]] = set()
 
     def stored(self, put: PutScore, now_s: float) -> None:
         self._scores.labels(put.fact.freshness).inc()
@@ -55,15 +52,6 @@ class ScorerMetrics:
                 self._dropped.labels(kind, str(why)).inc(more)
                 self._shown[kind, why] = count
         ages = self._core.input_ages_s(now_s)
-        for cluster in self._clusters - ages.keys():
-            self._age.remove(cluster)
-        self._clusters = set(ages)
-        for cluster, age_s in ages.items():
-            self._age.labels(cluster).set(age_s)
-        closed = self._core.closed_gpus()
-        for gone in self._faults - closed.keys():
-            self._closed.remove(*gone)
-        self._faults = set(closed)
-        for (name, fault), count in closed.items():
-            self._closed.labels(name, fault).set(count)
+        self._age.show({(cluster,): age_s for cluster, age_s in ages.items()})
+        self._closed.show(self._core.closed_gpus())
         self._leading.set(self._core.leading)

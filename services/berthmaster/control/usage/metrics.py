@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from berthmaster.control.usage.core.profiles import Now
-from berthmaster.lib.runtime.metrics import Metrics
+from berthmaster.lib.runtime.metrics import GaugeSeries, Metrics
 
 MAX_QUEUES: Final = 100  # number with metrics of their own
 OTHERS: Final = "(others)"
@@ -56,14 +56,14 @@ class UsageMetrics:
             "profiles_left_out", "Messages of attempts for whose profiles there was no room"
         )
         labels = ["queue"]
-        self._by_queue = {
+        gauges = {
             "gpus": metrics.gauge("queue_gpus", "GPUs of measured jobs, by queue", labels),
             "busy_gpus": metrics.gauge(
                 "queue_busy_gpus", "Of these, by the share of time in which kernels ran", labels
             ),
             "cpu_cores": metrics.gauge("queue_cpu_cores", "CPU cores that they use", labels),
         }
-        self._queues: set[str] = set()
+        self._by_queue = {field: GaugeSeries(gauge) for field, gauge in gauges.items()}
         self.prices_wrong = metrics.gauge(
             "prices_wrong", "1 while the prices file is invalid and the previous prices are used"
         )
@@ -75,10 +75,5 @@ class UsageMetrics:
         for name in found.keys() - shown.keys():
             rest = shown.get(OTHERS, Now())
             shown[OTHERS] = rest.plus(found[name])
-        for name, now in shown.items():
-            for field, gauge in self._by_queue.items():
-                gauge.labels(name).set(getattr(now, field))
-        for name in self._queues - shown.keys():
-            for gauge in self._by_queue.values():
-                gauge.remove(name)
-        self._queues = set(shown)
+        for field, series in self._by_queue.items():
+            series.show({(name,): getattr(now, field) for name, now in shown.items()})

@@ -7,7 +7,7 @@ from typing import Final
 from berthmaster.hub.credentials.core.credentials import Counts, Status
 from berthmaster.hub.credentials.core.stages import Stage
 from berthmaster.hub.credentials.renewal import Renewal
-from berthmaster.lib.runtime.metrics import Metrics
+from berthmaster.lib.runtime.metrics import GaugeSeries, Metrics
 
 NEVER_S: Final = 1e9
 
@@ -22,9 +22,10 @@ class CredentialsMetrics:
         self._draining = metrics.gauge(
             "draining", "Clusters kept from removal by a MultiKueueConfig"
         )
-        self._left_s = metrics.gauge(
+        left_s = metrics.gauge(
             "token_seconds_left", "Seconds until Kueue's token expires", ["cluster"]
         )
+        self._left_s = GaugeSeries(left_s)
         self._issued = metrics.counter("issued", "First tokens of clusters")
         self._rotated = metrics.counter("rotated", "Rotated tokens")
         self._revoked = metrics.counter("revoked", "Clusters with revoked access")
@@ -34,7 +35,6 @@ class CredentialsMetrics:
         )
         self._failures = metrics.counter("failures", "Failed steps", ["stage"])
         self._shown: dict[str, float] = {}
-        self._named: set[str] = set()
 
     def show_ways_in(self, renewal: Renewal) -> None:
         """Show the metrics of the bootstrap tokens."""
@@ -50,15 +50,11 @@ class CredentialsMetrics:
         self._failing.set(sum(one.failing for one in statuses))
         self._draining.set(sum(one.draining for one in statuses))
         left = {
-            one.cluster: one.expires_at_s - now_s if one.expires_at_s else NEVER_S
+            (one.cluster,): one.expires_at_s - now_s if one.expires_at_s else NEVER_S
             for one in statuses
             if one.usable
         }
-        for name in self._named - left.keys():
-            self._left_s.remove(name)
-        for name, left_s in left.items():
-            self._left_s.labels(name).set(left_s)
-        self._named = set(left)
+        self._left_s.show(left)
         for name, figure, total in (
             ("issued", self._issued, counts.issued),
             ("rotated", self._rotated, counts.rotated),

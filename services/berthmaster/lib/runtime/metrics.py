@@ -4,7 +4,7 @@ Names are `berth_<service>_<what>_<unit>`. Each service has a registry, so that 
 share a process, as in tests. A second request for a metric returns the existing one.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TypeVar
 
 from prometheus_client import (
@@ -17,12 +17,33 @@ from prometheus_client import (
 )
 from prometheus_client.metrics import MetricWrapperBase
 
+L = TypeVar("L", bound=tuple[str, ...])
 M = TypeVar("M", bound=MetricWrapperBase)
 
 # From a message within a machine to a wait that a human notices.
 LATENCY_BUCKETS_S = (
     0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 60.0,
 )  # fmt: skip
+
+
+class GaugeSeries:
+    """The series of one gauge with labels, replaced as a whole.
+
+    Example: after ``show({("east",): 8.0})`` the call ``show({("west",): 4.0})`` removes the series
+    of east.
+    """
+
+    def __init__(self, gauge: Gauge) -> None:
+        self._gauge = gauge
+        self._shown: set[tuple[str, ...]] = set()
+
+    def show(self, values: Mapping[L, float]) -> None:
+        """Set these series by their label values, and remove the others."""
+        for labels in self._shown - values.keys():
+            self._gauge.remove(*labels)
+        for labels, value in values.items():
+            self._gauge.labels(*labels).set(value)
+        self._shown = set(values)
 
 
 class Metrics:

@@ -3,10 +3,8 @@
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-from prometheus_client import Gauge
-
 from berthmaster.lib.messages.telemetry import GpuUse, HostUse, JobFigures
-from berthmaster.lib.runtime.metrics import Metrics
+from berthmaster.lib.runtime.metrics import GaugeSeries, Metrics
 from berthmaster.worker.job_metrics.core.attribution import Disagreement
 from berthmaster.worker.job_metrics.core.figures import Figures
 
@@ -46,7 +44,7 @@ class FiguresMetrics:
         self._wrong = metrics.gauge(
             "disagreements", "Lasting contradictions about the owner of a GPU by kind", ["kind"]
         )
-        self._gauges = {
+        of_gpus = {
             "gpus": metrics.gauge("job_gpus", "Allocated GPUs or fractions of the job", LABELS),
             "utilization_percent": metrics.gauge(
                 "job_utilization_percent",
@@ -75,20 +73,22 @@ class FiguresMetrics:
             ),
             "power_w": metrics.gauge("job_power_watts", "Power of the job's GPUs in watts", LABELS),
         }
-        self._pod_gauges = {
+        of_pods = {
             field: metrics.gauge(name, text, LABELS) for field, (name, text) in OF_PODS.items()
         }
-        self._owner_gauges = {
+        of_owners = {
             "gpus": metrics.gauge("owner_gpus", "GPUs that its jobs have", OWNER_LABELS),
             "utilization_percent": metrics.gauge(
                 "owner_utilization_percent", "Mean over the GPUs of its jobs", OWNER_LABELS
             ),
         }
-        self._owners: set[tuple[str, str]] = set()
-        self._idle_jobs = metrics.gauge(
+        idle = metrics.gauge(
             "job_idle_seconds", "Seconds for which all GPUs of the job are idle", LABELS
         )
-        self._series: set[tuple[str, str]] = set()
+        self._of_gpus = {field: GaugeSeries(gauge) for field, gauge in of_gpus.items()}
+        self._of_pods = {field: GaugeSeries(gauge) for field, gauge in of_pods.items()}
+        self._of_owners = {field: GaugeSeries(gauge) for field, gauge in of_owners.items()}
+        self._idle_jobs = GaugeSeries(idle)
         self._before: dict[str, int] = {}
 
     def show(self, core: Figures, now_s: float) -> None:
@@ -103,21 +103,18 @@ class FiguresMetrics:
             self._before[why] = count
         by_size = sorted(core.latest.values(), key=lambda one: (-one.use.gpus, _key(one)))
         top, rest = by_size[: self._shown_jobs], by_size[self._shown_jobs :]
-        shown = {_key(one): one for one in top}
-        for key, one in shown.items():
-            self._set(self._gauges, key, one.use)
-            self._set(self._pod_gauges, key, one.host or HostUse())
-            since_s = one.idle_since_s
-            self._idle_jobs.labels(*key).set(max(0.0, now_s - since_s) if since_s else 0.0)
-        now = set(shown)
+        uses = {_key(one): one.use for one in top}
+        hosts = {_key(one): one.host or HostUse() for one in top}
+        idle_s = {
+            _key(one): max(0.0, now_s - one.idle_since_s) if one.idle_since_s else 0.0
+            for one in top
+        }
         if rest:
-            now.add(REST)
-            self._set(self._gauges, REST, _sum(one.use for one in rest))
-            self._set(self._pod_gauges, REST, _sum_of_pods(one.host for one in rest))
-        for key in self._series - now:
-            for gauge in (*self._gauges.values(), *self._pod_gauges.values(), self._idle_jobs):
-                self._remove(gauge, key)
-        self._series = now
+            uses[REST] = _sum(one.use for one in rest)
+            hosts[REST] = _sum_of_pods(one.host for one in rest)
+        _show(self._of_gpus, uses)
+        _show(self._of_pods, hosts)
+        self._idle_jobs.show(idle_s)
         self._show_owners(core.latest.values())
 
     def _show_owners(self, every: Iterable[JobFigures]) -> None:
@@ -128,29 +125,18 @@ class FiguresMetrics:
             if one.owner is not None
         }
         largest = sorted(uses, key=lambda key: (-uses[key].gpus, key))[: self._shown_jobs]
-        for key in largest:
-            self._set(self._owner_gauges, key, uses[key])
-        for key in self._owners - set(largest):
-            for gauge in self._owner_gauges.values():
-                self._remove(gauge, key)
-        self._owners = set(largest)
+        _show(self._of_owners, {key: uses[key] for key in largest})
 
-    def _set(
-        self, gauges: Mapping[str, Gauge], key: tuple[str, str], use: GpuUse | HostUse
-    ) -> None:
-        for name, gauge in gauges.items():
-            value = getattr(use, name)
-            if value is None:
-                self._remove(gauge, key)  # not measured is not zero
-            else:
-                gauge.labels(*key).set(value)
 
-    @staticmethod
-    def _remove(gauge: object, key: tuple[str, str]) -> None:
-        try:
-            gauge.remove(*key)  # type: ignore[attr-defined]
-        except KeyError:
-            pass
+def _show(
+    gauges: Mapping[str, GaugeSeries], uses: Mapping[tuple[str, str], GpuUse | HostUse]
+) -> None:
+    """Set each gauge from its field of the uses. A field that is None has no series, because not
+    measured is not zero.
+    """
+    for field, gauge in gauges.items():
+        values = ((labels, getattr(use, field)) for labels, use in uses.items())
+        gauge.show({labels: value for labels, value in values if value is not None})
 
 
 def _key(figures: JobFigures) -> tuple[str, str]:

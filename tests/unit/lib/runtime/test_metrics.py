@@ -1,7 +1,7 @@
 import pytest
 from prometheus_client import generate_latest
 
-from berthmaster.lib.runtime.metrics import Metrics
+from berthmaster.lib.runtime.metrics import GaugeSeries, Metrics
 
 
 def shown(metrics: Metrics) -> list[str]:
@@ -35,3 +35,16 @@ def test_two_services_in_one_process_keep_their_figures_apart() -> None:
     second.gauge("lag_seconds", "Lag").set(2)
     assert "berth_scorer_lag_seconds 1.0" in shown(first)
     assert "berth_scorer_lag_seconds 2.0" in shown(second)
+
+
+def test_gauge_series_show_replaces_all_series_of_the_gauge() -> None:
+    metrics = Metrics("scorer")
+    series = GaugeSeries(metrics.gauge("closed_gpus", "Closed", ["cluster", "fault"]))
+    series.show({("east", "ecc"): 1.0, ("west", "lost"): 2.0})
+    series.show({("east", "ecc"): 3.0, ("lake", "lost"): 4.0})
+    assert [line for line in shown(metrics) if line.startswith("berth_scorer_closed_gpus")] == [
+        'berth_scorer_closed_gpus{cluster="east",fault="ecc"} 3.0',
+        'berth_scorer_closed_gpus{cluster="lake",fault="lost"} 4.0',
+    ]
+    series.show({})
+    assert not [line for line in shown(metrics) if line.startswith("berth_scorer_closed_gpus")]
