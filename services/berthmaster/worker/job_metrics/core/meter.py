@@ -67,30 +67,22 @@ def _means(names: Iterable[str]) -> dict[str, _Mean]:
 
 @dataclass
 class _Device:
-    readings: int = 0
-    busy_sum: float = 0.0
-    busy_readings: int = 0
+    busy: _Mean = field(default_factory=_Mean)
     busy_max: float = 0.0
     counted: dict[str, _Mean] = field(default_factory=lambda: _means(COUNTED))
     pcie: _Mean = field(default_factory=_Mean)
     fullest_percent: float | None = None
-    power_sum_w: float = 0.0
-    power_readings: int = 0
+    power_w: _Mean = field(default_factory=_Mean)
     used_mib: int | None = None
     total_mib: int | None = None
 
     def add(self, part: Part) -> None:
-        self.readings += 1
-        if (busy := part.utilization_percent) is not None:
-            self.busy_sum += busy
-            self.busy_readings += 1
-            self.busy_max = max(self.busy_max, busy)
+        self.busy.add(part.utilization_percent)
+        self.busy_max = max(self.busy_max, part.utilization_percent or 0.0)
         for name, mean in self.counted.items():
             mean.add(getattr(part, name))
         self.pcie.add(part.pcie_bytes_per_s)
-        if part.power_w is not None:
-            self.power_sum_w += part.power_w
-            self.power_readings += 1
+        self.power_w.add(part.power_w)
         used, total = part.memory_used_mib, part.memory_total_mib
         self.used_mib, self.total_mib = used, total
         if used is not None and total:
@@ -380,25 +372,21 @@ class Meter:
 
 def _use(devices: Iterable[_Device]) -> GpuUse:
     every = list(devices)
-    busy = [one for one in every if one.busy_readings]
-    power = [one for one in every if one.power_readings]
+    busy = [one for one in every if one.busy.count]
     used = [one.used_mib for one in every if one.used_mib is not None]
     total = [one.total_mib for one in every if one.total_mib is not None]
-    mean = sum(one.busy_sum / one.busy_readings for one in busy) / len(busy) if busy else None
     fullest = [one.fullest_percent for one in every if one.fullest_percent is not None]
-    pcie = [one.pcie.value for one in every if one.pcie.value is not None]
-    watts = sum(one.power_sum_w / one.power_readings for one in power)
     return GpuUse(
         gpus=len(every),
         measured=len(busy),
-        utilization_percent=None if mean is None else _percent(mean),
+        utilization_percent=_mean_of(one.busy.value for one in busy),
         utilization_max_percent=_percent(max(one.busy_max for one in busy)) if busy else None,
         **{name: _mean_of(one.counted[name].value for one in every) for name in COUNTED},
-        pcie_bytes_per_s=round(sum(pcie), 1) if pcie else None,
+        pcie_bytes_per_s=_sum_of(one.pcie.value for one in every),
         memory_max_percent=_percent(max(fullest)) if fullest else None,
         memory_used_mib=sum(used) if used else None,
         memory_total_mib=sum(total) if total else None,
-        power_w=round(watts, 1) if power else None,
+        power_w=_sum_of(one.power_w.value for one in every),
     )
 
 
@@ -407,15 +395,20 @@ def _mean_of(values: Iterable[float | None]) -> float | None:
     return _percent(sum(known) / len(known)) if known else None
 
 
+def _sum_of(values: Iterable[float | None], digits: int = 1) -> float | None:
+    known = [value for value in values if value is not None]
+    return round(sum(known), digits) if known else None
+
+
 def _host_use(pods: Iterable[Mapping[str, _Mean]]) -> HostUse | None:
     """The sum of the pods' means; None where nothing of it was measured."""
     every = list(pods)
-    found: dict[str, float] = {}
-    for name in HOST_BOUNDS:
-        known = [value for means in every if (value := means[name].value) is not None]
-        if known:
-            found[name] = round(sum(known), 4 if name == "cpu_cores" else 1)
-    return HostUse(pods=len(every), **found) if found else None
+    found = {
+        name: _sum_of((means[name].value for means in every), 4 if name == "cpu_cores" else 1)
+        for name in HOST_BOUNDS
+    }
+    is_measured = any(value is not None for value in found.values())
+    return HostUse(pods=len(every), **found) if is_measured else None
 
 
 def _together(uses: Iterable[GpuUse]) -> GpuUse:
@@ -424,9 +417,7 @@ def _together(uses: Iterable[GpuUse]) -> GpuUse:
     measured = sum(one.measured for one in busy)
     used = [one.memory_used_mib for one in every if one.memory_used_mib is not None]
     total = [one.memory_total_mib for one in every if one.memory_total_mib is not None]
-    power = [one.power_w for one in every if one.power_w is not None]
     most = [one.utilization_max_percent for one in busy if one.utilization_max_percent is not None]
-    pcie = [one.pcie_bytes_per_s for one in every if one.pcie_bytes_per_s is not None]
     fullest = [one.memory_max_percent for one in every if one.memory_max_percent is not None]
     shares = [(one.utilization_percent or 0.0, one.measured) for one in busy]
     return GpuUse(
@@ -435,11 +426,11 @@ def _together(uses: Iterable[GpuUse]) -> GpuUse:
         utilization_percent=_mean(shares),
         utilization_max_percent=max(most, default=None),
         **{name: _mean(_weighted(busy, name)) for name in COUNTED},
-        pcie_bytes_per_s=round(sum(pcie), 1) if pcie else None,
+        pcie_bytes_per_s=_sum_of(one.pcie_bytes_per_s for one in every),
         memory_max_percent=max(fullest, default=None),
         memory_used_mib=sum(used) if used else None,
         memory_total_mib=sum(total) if total else None,
-        power_w=round(sum(power), 1) if power else None,
+        power_w=_sum_of(one.power_w for one in every),
     )
 
 
