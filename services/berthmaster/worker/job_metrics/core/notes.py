@@ -63,10 +63,12 @@ class Notes:
             return self._clear(figures) if known is not None else []
         sketches = self._sketches.setdefault(figures.uid, {})
         add(sketches, figures)
+        if known is not None and not self._is_due(known, figures, now_s):
+            return []
         host = figures.host
         pods = host.pods if host is not None else figures.pods
         bound = bound_by(medians(sketches), pods).bound_by
-        if known is not None and not self._worth(known, figures, bound, now_s):
+        if known is not None and not _differs(known, figures, bound):
             return []
         self._written[figures.uid] = _Written(now_s, figures, bound)
         use = figures.use
@@ -81,20 +83,12 @@ class Notes:
         }
         return [_annotate(figures.kind, figures.namespace, figures.name, figures.uid, told, "true")]
 
-    def _worth(self, known: _Written, figures: JobFigures, bound: str, now_s: float) -> bool:
+    def _is_due(self, known: _Written, figures: JobFigures, now_s: float) -> bool:
+        """Return whether the interval permits a write: most messages end here."""
         if known.figures is None:
             return now_s - known.at_s >= AGAIN_S
-        if known.figures.idle_for_long != figures.idle_for_long:
-            return True
-        if now_s - known.at_s < self._every_s:
-            return False
-        was, now = known.figures.use, figures.use
-        return (
-            known.bound_by != bound
-            or _moved(was.utilization_percent, now.utilization_percent, STEP_PERCENT, 0.0)
-            or _moved(was.memory_used_mib, now.memory_used_mib, 0.0, STEP_SHARE)
-            or _moved(was.power_w, now.power_w, 0.0, STEP_SHARE)
-        )
+        is_urgent = known.figures.idle_for_long != figures.idle_for_long
+        return is_urgent or now_s - known.at_s >= self._every_s
 
     def failed(self, write: Annotate, now_s: float) -> None:
         if write.uid in self._written:
@@ -114,6 +108,19 @@ class Notes:
 
     def _clear(self, figures: JobFigures) -> list[Annotate]:
         return self.left_over(figures.kind, figures.namespace, figures.name, figures.uid)
+
+
+def _differs(known: _Written, figures: JobFigures, bound: str) -> bool:
+    """Return whether the annotations would change enough for a write."""
+    if known.figures is None or known.figures.idle_for_long != figures.idle_for_long:
+        return True
+    was, now = known.figures.use, figures.use
+    return (
+        known.bound_by != bound
+        or _moved(was.utilization_percent, now.utilization_percent, STEP_PERCENT, 0.0)
+        or _moved(was.memory_used_mib, now.memory_used_mib, 0.0, STEP_SHARE)
+        or _moved(was.power_w, now.power_w, 0.0, STEP_SHARE)
+    )
 
 
 def _annotate(
