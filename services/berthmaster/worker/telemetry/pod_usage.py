@@ -11,7 +11,7 @@ have the same inode of net/dev then, which needs no right to look at.
 
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -30,7 +30,7 @@ from berthmaster.worker.telemetry.core.pod_usage import (
 )
 from berthmaster.worker.telemetry.core.pods import Pods
 from berthmaster.worker.telemetry.core.source import NodeReading, Source
-from berthmaster.worker.telemetry.proc import ProcFolder, read_kernel_text
+from berthmaster.worker.telemetry.proc import STARTED, ProcFolder, read_kernel_text
 
 EVERY_S: Final = 10.0
 MAX_PODS: Final = 256  # in one message; those with the most CPU time
@@ -38,7 +38,7 @@ MAX_FOUND: Final = 1024  # pods that are read at all
 MAX_PROCESSES: Final = 4096  # of one pod, and of a node whose pods are found in /proc
 MAX_DEPTH: Final = 5  # of a control group that may hold pods
 _ABOVE: Final = ("kube", "burstable", "besteffort", "system.slice", "containerd.service")
-_UTIME, _STIME, _STARTED, _RSS = 11, 12, 19, 21  # fields of stat behind the name
+_UTIME, _STIME, _RSS = 11, 12, 21  # fields of stat behind the name
 _TEXT_BYTES: Final = 256 * 1024
 
 
@@ -66,7 +66,8 @@ class PodUsageReader:
         self._proc = str(proc)
         self._cgroup = str(cgroup)
         self._clock = clock
-        self._processes = Pods(ProcFolder(proc), clock)
+        self._folder = ProcFolder(proc)
+        self._processes = Pods(self._folder, clock)
         self._due_s = float("-inf")
         self._known: dict[str, _Pod] = {}
         self._before_ticks: int | None = None  # uptime at the sample before
@@ -117,17 +118,18 @@ class PodUsageReader:
             memory = memory_bytes(current, self._text(f"{group}/memory.stat"))
             io_stat = self._read(f"{group}/io.stat")
             disk = None if io_stat is None else io_bytes(io_stat, stacked)
-        if cpu is None or memory is None:
+        processes: dict[int, _Process] = {}
+        if cpu is None or memory is None or disk is None:
             processes = {pid: one for pid in ids if (one := self._process(pid)) is not None}
+        if cpu is None and processes:
             ticks = {(pid, one.started): one.ticks for pid, one in processes.items()}
-            if cpu is None and processes:
-                total = pod.ticks.add(ticks, self._before_ticks)
-                cpu = total * 1_000_000 // self._ticks_per_s
-            if memory is None and processes:
-                pages = sum(one.rss_pages for one in processes.values())
-                memory = pages * self._page_bytes
+            total = pod.ticks.add(ticks, self._before_ticks)
+            cpu = total * 1_000_000 // self._ticks_per_s
+        if memory is None and processes:
+            pages = sum(one.rss_pages for one in processes.values())
+            memory = pages * self._page_bytes
         if disk is None:
-            disk = self._disk_of_processes(pod, ids)
+            disk = self._disk_of_processes(pod, processes)
         sent_received = self._traffic(ids, own_network)
         return Counters(
             cpu,
@@ -187,20 +189,21 @@ class PodUsageReader:
     # What the kernel says
 
     def _process(self, pid: int) -> _Process | None:
-        fields = self._text(f"{self._proc}/{pid}/stat").rpartition(")")[2].split()
         try:
+            fields = self._folder.stat(pid)
             ticks = int(fields[_UTIME]) + int(fields[_STIME])
-            return _Process(int(fields[_STARTED]), ticks, int(fields[_RSS]))
-        except (IndexError, ValueError):
+            return _Process(int(fields[STARTED]), ticks, int(fields[_RSS]))
+        except (OSError, IndexError, ValueError):
             return None  # it has ended
 
-    def _disk_of_processes(self, pod: _Pod, ids: Sequence[int]) -> tuple[int, int] | None:
+    def _disk_of_processes(
+        self, pod: _Pod, processes: Mapping[int, _Process]
+    ) -> tuple[int, int] | None:
         read: dict[tuple[int, int], int] = {}
         written: dict[tuple[int, int], int] = {}
-        for pid in ids:
-            process = self._process(pid)
+        for pid, process in processes.items():
             io = process_io(self._text(f"{self._proc}/{pid}/io"))
-            if process is not None and io is not None:
+            if io is not None:
                 read[pid, process.started], written[pid, process.started] = io
         if not read:
             return None

@@ -6,7 +6,7 @@ from typing import Final
 
 from berthmaster.worker.telemetry.core.cgroup import MAX_CHARS
 
-_STARTED: Final = 19  # fields behind the name, which stands in brackets and may hold any character
+STARTED: Final = 19  # field of stat: start time in ticks since boot
 _STAT_BYTES: Final = 1024
 
 
@@ -25,11 +25,17 @@ class ProcFolder:
         found = read_kernel_text(f"{self._path}/{pid}/comm", 64)
         return found.decode(errors="replace").rstrip("\n")
 
+    def stat(self, pid: int) -> list[bytes]:
+        """Return the fields of PID/stat behind the name, which stands in brackets and may hold any
+        character. Raises OSError.
+        """
+        text = read_kernel_text(f"{self._path}/{pid}/stat", _STAT_BYTES)
+        return text.rpartition(b")")[2].split()
+
     def started(self, pid: int) -> int:
         """Return the start time. Raises OSError."""
-        stat = read_kernel_text(f"{self._path}/{pid}/stat", _STAT_BYTES)
         try:
-            return int(stat.rpartition(b")")[2].split()[_STARTED])
+            return int(self.stat(pid)[STARTED])
         except (IndexError, ValueError) as error:  # ended during the read
             raise ProcessLookupError(f"{self._path}/{pid}/stat says no start time") from error
 
