@@ -48,7 +48,6 @@ LINGER_S: Final = 90.0  # usage is reported until ten seconds after the last pod
 WRITE_EVERY_S: Final = 300.0  # for a running attempt: maximum loss of a killed service
 MAX_PROFILES: Final = 20_000  # in memory
 MAX_ATTEMPTS_SHOWN: Final = 50
-LONGEST_WINDOW_S: Final = 600.0  # of one usage message. A longer one is invalid
 PRESENT_S: Final = 90.0  # older values are not current
 LOG_TRIES: Final = 4  # checks for the stored log end of a failed attempt, one every `LOG_EVERY_S`
 LOG_EVERY_S: Final = 15.0
@@ -154,8 +153,6 @@ class Profiles:
         attempts grow.
         """
         window_s = figures.window_s
-        if not 0 < window_s <= LONGEST_WINDOW_S:
-            return
         live = self._live.get((figures.tenant, figures.id, figures.attempt))
         if live is None and likeness is not None:
             live = self._of(figures, submitted_ms, likeness, now_s - window_s)

@@ -124,7 +124,6 @@ class Usage:
         id.
         """
         tenant = filters.get("tenant", "")
-        named = self._open.get(key(tenant, like)) if like else None
         rows = []
         for one in self._open.values() if arrivals else ():
             life = one.life
@@ -136,7 +135,7 @@ class Usage:
             hour = life.submitted_ms // (HOUR_S * 1000)
             is_placed = int(placed_ms is not None)
             rows.append(HourRow(hour, 1, life.asked_milli, is_placed, waited_ms))
-        return OpenJobs(named.life.likeness if named is not None else None, rows)
+        return OpenJobs(self.likeness(tenant, like) if like else None, rows)
 
     @property
     def waiting_jobs(self) -> int:
@@ -264,11 +263,12 @@ class Usage:
 
     def on_figures(self, figures: JobFigures, now_s: float) -> None:
         """Take the GPU usage of a job over the last half minute."""
+        is_ours = bool(figures.tenant and figures.id and figures.attempt)
+        if not is_ours or not 0 < figures.window_s <= LONGEST_WINDOW_S:
+            return
         self._profile(figures, now_s)
         use = figures.use
-        known = bool(figures.tenant and figures.id and figures.attempt)
-        told = use.utilization_percent is not None and use.measured > 0
-        if not known or not told or not 0 < figures.window_s <= LONGEST_WINDOW_S:
+        if use.utilization_percent is None or use.measured <= 0:
             return
         name = key(figures.tenant, figures.id)
         if figures.ended and name not in self._open:
@@ -278,7 +278,7 @@ class Usage:
         known_uses = self._uses.setdefault(name, {})
         before = known_uses.get(figures.attempt, Use())
         window_ms = figures.window_s * 1000
-        percent = min(100.0, use.utilization_percent or 0.0)
+        percent = min(100.0, use.utilization_percent)
         gpus = max(use.gpus, use.measured)
         known_uses[figures.attempt] = Use(
             min(MAX_SUM, before.measured_ms + round(window_ms * use.measured / gpus)),
@@ -287,8 +287,6 @@ class Usage:
         self._fresh.add((figures.tenant, figures.id, figures.attempt))
 
     def _profile(self, figures: JobFigures, now_s: float) -> None:
-        if not (figures.tenant and figures.id and figures.attempt):
-            return
         known = self._open.get(key(figures.tenant, figures.id))
         if known is not None:
             life = known.life
