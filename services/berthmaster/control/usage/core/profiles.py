@@ -155,7 +155,7 @@ class Profiles:
         window_s = figures.window_s
         live = self._live.get((figures.tenant, figures.id, figures.attempt))
         if live is None and likeness is not None:
-            live = self._of(figures, submitted_ms, likeness, now_s - window_s)
+            live = self._begin(figures, submitted_ms, likeness, now_s - window_s)
         source = (figures.epoch, figures.counter)
         if live is None or source <= live.source:
             return
@@ -192,7 +192,7 @@ class Profiles:
             case Progressed():
                 live = self._live.get((event.tenant, event.id, event.attempt))
                 if live is None and is_new:
-                    live = self._of(event, submitted_ms, likeness, at_s)
+                    live = self._begin(event, submitted_ms, likeness, at_s)
                 if live is not None:
                     _progress(live.record, event, at_s)
                     live.changes += 1
@@ -208,7 +208,7 @@ class Profiles:
     def _end(
         self, event: Withdrawn | Evicted | Succeeded | Failed | Cancelled, at_s: float
     ) -> None:
-        for attempt in self._attempts.get(key(event.tenant, event.id), set()).copy():
+        for attempt in self._attempts.get(key(event.tenant, event.id), ()):
             live = self._live[event.tenant, event.id, attempt]
             record = live.record
             if record.end or (event.attempt and attempt != event.attempt):
@@ -219,16 +219,13 @@ class Profiles:
             if record.fault == "exit":
                 live.log_looks, live.log_due_s = LOG_TRIES, at_s
 
-    def _of(
+    def _begin(
         self,
         about: JobFigures | Progressed,
         submitted_ms: int,
         likeness: Likeness,
         since_s: float,
     ) -> _Live | None:
-        known = self._live.get((about.tenant, about.id, about.attempt))
-        if known is not None:
-            return known
         return self._put(
             ProfileRecord(
                 tenant=about.tenant,
