@@ -74,7 +74,6 @@ class Answers:
         prices: Callable[[], Prices | None],
         filled: Callable[[], tuple[float, bool]],
         opened: Callable[[], bool],
-        open_jobs: Callable[[Asked], OpenJobs],
         core: Usage,
     ) -> None:
         """``core`` has the state of open jobs."""
@@ -86,7 +85,6 @@ class Answers:
         self._prices = prices
         self._filled = filled
         self._opened = opened
-        self._open_jobs = open_jobs
         self._core = core
 
     async def serve(self, version: str) -> Endpoints:
@@ -119,7 +117,8 @@ class Answers:
         if isinstance(ask, Refusal):
             return encode(ask)
         began_s = asyncio.get_running_loop().time()
-        open_ = self._open_jobs(ask)
+        arrivals = ask.request.kind == "load"
+        open_ = self._core.open_for(ask.query.filters, ask.request.like, arrivals=arrivals)
         try:
             found, beside, kept_since_ms = await self._read(
                 subject, lambda database: _read(database, ask, open_)

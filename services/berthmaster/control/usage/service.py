@@ -108,9 +108,6 @@ class Shell:
             prices=lambda: self._prices.found,
             filled=lambda: (self._filling.filled_until_s, self._filling.is_behind),
             opened=lambda: self._filling.opened,
-            open_jobs=lambda ask: self._core.open_for(
-                ask.query.filters, ask.request.like, arrivals=ask.request.kind == "load"
-            ),
             core=self._core,
         )
         endpoints = await answers.serve(version("berthmaster"))
