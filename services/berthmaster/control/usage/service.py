@@ -96,6 +96,7 @@ class Shell:
         for number, worker in enumerate(self._workers):
             ctx.spawn(worker.run(ctx.stopping), name=f"webhooks {number}")
         ctx.spawn(self._keep_house(), name="files and figures")
+        ctx.spawn(self._check_log_ends(), name="log ends")
         if self._exporter is not None:
             self._exporter.start()
         await conn.subscribe("berth.quality.*", self._on_quality)
@@ -146,19 +147,26 @@ class Shell:
         next_look_s = 0.0
         loop = asyncio.get_running_loop()
         async for _ in beats(1.0, self._ctx.stopping):
-            connected = self._conn.connected and self._heard_by.general.connected
-            self._ctx.health.ready("bus", connected, "no connection to NATS")
+            self._ctx.health.ready("bus", self._is_connected, "no connection to NATS")
             self._filling.tick()
             self._send_spans()
             self._show_profiles()
-            if connected:
-                await look_at_log_ends(self._conn, self._core.profiles, self._conn.now())
             if loop.time() >= next_look_s:
                 next_look_s = loop.time() + LOOK_AT_FILES_S
                 wrong = self._prices.look()
                 self._figures.prices_wrong.set(bool(wrong))
                 self._ctx.health.ready("prices", True, note=wrong)
                 self._look_at_webhooks()
+
+    async def _check_log_ends(self) -> None:
+        """Read log ends apart from the housekeeping, because a read may wait for its time limit."""
+        async for _ in beats(1.0, self._ctx.stopping):
+            if self._is_connected:
+                await look_at_log_ends(self._conn, self._core.profiles, self._conn.now())
+
+    @property
+    def _is_connected(self) -> bool:
+        return self._conn.connected and self._heard_by.general.connected
 
     def _send_spans(self) -> None:
         if self._traces is None or self._exporter is None:
