@@ -118,7 +118,7 @@ _flags = option_group(
         "annotations",
         multiple=True,
         metavar="KEY=VALUE",
-        help="Container image of the Jobs' pods, if your clusters require a certain one.",
+        help="Annotation of the Jobs' pods, if your clusters require some; may be repeated.",
     ),
     click.option("--jobs", type=click.IntRange(1, 50), default=4, show_default=True),
 )
