@@ -116,12 +116,12 @@ def simulate(
     plot: Path | None,
     as_json: bool,
 ) -> None:
-    """What would have been: a list of jobs on a fleet under policies, in virtual time.
+    """Simulate a list of jobs on a fleet under several policies, in virtual time.
 
-    berthmaster is the resolver's own core; the others are baselines: fifo, sjf (shortest first) and
-    easy (backfill behind a reservation) queue strictly, bestfit passes over who does not fit. The
-    same input and seed always give the same figures. Named traces are read from the folder that
-    BERTH_TRACES names.
+    The policy berthmaster is the resolver's core. The others are baselines: fifo, sjf (shortest
+    first) and easy (backfill behind a reservation) queue strictly, bestfit skips jobs without a
+    fitting node. The same input and seed always give the same results. Named traces are in the
+    folder of BERTH_TRACES.
     """
     from berthmaster.lab.simulate import traces
 

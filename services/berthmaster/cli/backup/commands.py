@@ -28,7 +28,7 @@ async def done(work: Awaitable[T]) -> T:
 @click.argument("folder", type=click.Path(path_type=Path, file_okay=False))
 @bus_command
 async def backup(session: Session, folder: Path) -> int:
-    """Copy what cannot be made again into FOLDER: at first all, later what is new."""
+    """Copy the event log and settings to FOLDER. Later runs add only new messages."""
     from berthmaster.cli.backup.take import take
     from berthmaster.cli.output.terminal import safe
 

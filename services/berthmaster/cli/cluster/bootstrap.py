@@ -46,7 +46,7 @@ def bootstrap(
     frameworks: str | None,
     as_json: bool,
 ) -> None:
-    """Print what lets `berth serve credentials` into the worker cluster NAME."""
+    """Print the objects that give `berth serve credentials` access to the worker cluster NAME."""
     import yaml
 
     from berthmaster.hub.credentials.core.rights import DEFAULT_FRAMEWORKS, FRAMEWORKS

@@ -70,7 +70,7 @@ class Removed(msgspec.Struct, frozen=True, kw_only=True):
 
 @click.group()
 def cluster() -> None:
-    """Manage the keys of worker clusters, with which they connect to this bus."""
+    """Manage worker clusters' keys for this bus."""
 
 
 cluster.add_command(bootstrap)
@@ -147,10 +147,11 @@ _secret_options = option_group(
 )
 @folder_command
 def add(folder: Folder, output: Output, *, name: str, days: float, **flags: Any) -> int:
-    """Make a key for a worker cluster, and the Secret that takes it there.
+    """Create a key for a worker cluster, and a Secret with the key.
 
-    For one that has a key: the Secret as it was. The name of a cluster that was removed is refused
-    without --again: jobs and facts still go by that name, and another cluster would report them.
+    For a cluster with a key, the Secret is unchanged. The name of a removed cluster is refused
+    without --again, because jobs and facts keep the name, and another cluster could report on
+    these.
     """
     return _hand_over(folder, output, name, days, sign=False, **flags)
 
@@ -160,7 +161,7 @@ def add(folder: Folder, output: Output, *, name: str, days: float, **flags: Any)
 @_secret_options
 @folder_command
 def renew(folder: Folder, output: Output, *, name: str, days: float, **flags: Any) -> int:
-    """Sign a cluster's credentials again, for the same key, and write the Secret with them."""
+    """Sign a cluster's credentials again, with the same key, and write the Secret."""
     folder.require_key(AGENT, name)
     return _hand_over(folder, output, name, days, sign=True, again=False, **flags)
 
@@ -247,7 +248,7 @@ def _hand_over(
 @click.argument("name")
 @folder_command
 def remove(folder: Folder, output: Output, *, name: str) -> int:
-    """Revoke a cluster's key; its agent is disconnected at once."""
+    """Revoke a cluster's key. The agent is disconnected at once."""
     folder.require_key(AGENT, name)
     user = f"{AGENT}.{token(name)}"
     remove_user(folder.keys, f"{NODES}.{token(name)}")
@@ -261,7 +262,7 @@ def remove(folder: Folder, output: Output, *, name: str) -> int:
 @form_option
 @folder_command
 def list_(folder: Folder, output: Output, *, form: Form | None) -> int:
-    """List the clusters that have a key."""
+    """List clusters with a key."""
     connected = folder.connected_keys()
     keys = [
         ClusterKey(

@@ -56,7 +56,7 @@ class ClusterAccess(msgspec.Struct, frozen=True, kw_only=True):
 @form_option
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text.")
 def credentials(hub: str | None, namespace: str, form: Form | None, as_json: bool) -> None:
-    """Show how Kueue's access to each worker stands, as `berth serve credentials` sees it."""
+    """Show the state of Kueue's access to each worker, as reported by `berth serve credentials`."""
     try:
         target = kube_target(hub, Path.is_file) if hub else KubeTarget(name="hub")
     except PlanError as error:

@@ -44,7 +44,7 @@ json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON i
 
 @click.group()
 def context() -> None:
-    """Names for buses: where each is, and the tenant, queue and key that go with it."""
+    """Manage contexts: names for a bus with its address, tenant, queue and key."""
 
 
 context.add_command(show)
@@ -78,7 +78,7 @@ def listed(contexts: Contexts) -> list[Listed]:
 @form_option
 @json_option
 def list_(form: Form | None, as_json: bool) -> None:
-    """List the contexts; the one that is used has a star."""
+    """List contexts. A star marks the context in use."""
     with _kept() as folder:
         rows = listed(load_contexts(folder))
     output = Output(as_json=as_json)
@@ -112,7 +112,7 @@ def _table(rows: list[Listed], wide: bool) -> "RenderableType":
 )
 @json_option
 def set_(name: str, as_json: bool, **flags: str | bool | None) -> None:
-    """Make a context, or change what is given of it. The first one made is used at once."""
+    """Create a context, or change the given fields. The first context is used at once."""
     given = {field: value for field, value in flags.items() if value is not None}
     for field in ("creds_file", "ca_file"):  # absolute, because commands use it from any folder
         if given.get(field):
@@ -143,7 +143,7 @@ def remove(name: str, as_json: bool) -> None:
 @click.argument("name")
 @json_option
 def use(name: str, as_json: bool) -> None:
-    """Use a context from now on, in every command that does not name another; - uses none."""
+    """Use a context from now on, in every command without --context; - uses none."""
     with _kept() as folder:
         known = load_contexts(folder)
         if name != NONE:

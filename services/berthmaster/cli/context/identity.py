@@ -27,7 +27,7 @@ class Identity(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 @click.command()
 @bus_command
 async def show(session: Session) -> None:
-    """Show which bus commands talk to, as which tenant and user, and when credentials end."""
+    """Show the bus, the tenant, the user and the expiry of the credentials in use."""
     from berthmaster.cli.output.terminal import plain_table, safe
 
     target = session.target

@@ -100,8 +100,8 @@ def login(
 ) -> None:
     """Get credentials for a token: an OIDC ID token, or a ServiceAccount's.
 
-    They are written to a file for you alone, which every other command takes from
-    BERTH_NATS_CREDS_FILE. The private key is made here and stays here.
+    The credentials go to a file with mode 0600. Other commands read the file named by
+    BERTH_NATS_CREDS_FILE. The private key never leaves this machine.
     """
     from berthmaster.lib.nats.subjects import SubjectError, token
 

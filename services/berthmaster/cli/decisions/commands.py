@@ -50,13 +50,14 @@ async def replay_decisions(
     since: str | None,
     last: int | None,
 ) -> int:
-    """Repeat every decision on what its decider saw; they must come out bit for bit equal.
+    """Repeat every decision on the resolver's input at that time. Results must be equal bit for
+    bit.
 
-    Those in the archive too, as far as what they were made on is kept. If not one could be
-    repeated, nothing was shown, and that is a failure.
+    Archived decisions are included if their input is kept. If no decision could be repeated, the
+    command fails.
 
-    With --set or --profile, show what would have been different instead: each decision anew, on
-    what had really happened until then.
+    With --set or --profile, repeat each decision with other settings on the same history, and list
+    the differences.
     """
     from berthmaster.cli.decisions import screen
     from berthmaster.control.resolver.replay import read_inputs, replay

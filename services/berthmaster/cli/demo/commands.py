@@ -53,9 +53,9 @@ FLEET_LIMIT_S: Final = 10.0
 
 @click.group(cls=DefaultGroup)
 def demo() -> None:
-    """Show placement at work. Without a command: run, on emulated clusters of its own.
+    """Demonstrate placement. Without a command: `run`, on emulated clusters.
 
-    `berth demo run --help` lists the options of that.
+    Options of the run: `berth demo run --help`.
     """
 
 

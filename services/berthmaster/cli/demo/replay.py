@@ -101,9 +101,9 @@ async def replay(
 ) -> int:
     """Submit a trace at a speed and account for every workload.
 
-    TRACE is 'generated', a pod list in openb's form, or the name of one of openb's (default,
-    gpushare100, multigpu50) in the folder that BERTH_TRACES names. Jobs run at the speed of
-    their clusters: start those with the same --speed (see `berth up`).
+    TRACE is 'generated', a pod list in openb's form, or the name of an openb list (default,
+    gpushare100, multigpu50) in the folder of BERTH_TRACES. Jobs run at the speed of their clusters:
+    start the clusters with the same --speed (see `berth up`).
     """
     prefix = f"r{int(time.time()) % 100_000_000:x}-" if prefix is None else prefix
     arrivals = read_arrivals(

@@ -93,8 +93,8 @@ def doctor(
     upgrade: str | None,
     as_json: bool,
 ) -> None:
-    """Look at a hub and its workers without changing anything: what is missing for a mode, the
-    exact change, and how to undo it."""
+    """Check a hub and its workers, without changing anything. For each missing piece, print the
+    exact change and its undoing."""
     if not hub and not workers:
         usage("name a cluster to look at: --hub CONTEXT, --worker CONTEXT, or both")
     output = Output(as_json=as_json)

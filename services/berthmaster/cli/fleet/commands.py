@@ -74,8 +74,7 @@ async def uncordon(
 ) -> None:
     """Remove a cordon and end a drain. Jobs already being evicted still leave.
 
-    With --gpu: let new jobs use a GPU again that was cordoned, or that telemetry found faulty. A
-    new fault closes the GPU again.
+    With --gpu: open a cordoned or faulty GPU to new jobs. A new fault closes the GPU again.
     """
     if gpu is not None and node is None:
         usage("--gpu needs the node of the GPU: berth uncordon CLUSTER NODE --gpu N")
@@ -101,7 +100,7 @@ def place_of(cluster: str, node: str | None, gpu: int | None = None) -> str:
 @click.option("--undo", is_flag=True, help="Undo the declaration: the cluster exists.")
 @bus_command
 async def lost(session: Session, cluster: str, reason: str, yes: bool, undo: bool) -> None:
-    """Declare a cluster lost: jobs that it claimed are placed again in other clusters."""
+    """Declare a cluster lost. Other clusters get the jobs claimed by the lost cluster."""
     if undo:
         async with session.client() as berth:
             reply = await berth.found(cluster, reason)
@@ -133,10 +132,9 @@ async def lost(session: Session, cluster: str, reason: str, yes: bool, undo: boo
 async def gpus(
     session: Session, models: tuple[str, ...], gpus: int, queue: str, form: Form | None
 ) -> int:
-    """List the models of GPUs: free and in all, the expected wait, the price of an hour.
+    """List GPU models: free and total GPUs, expected wait, price per hour.
 
-    Every tenant may run this. Free GPUs are those of the whole fleet; a queue's own limits apply
-    in addition (`berth queue list`).
+    Free GPUs count the whole fleet; limits of queues apply in addition (`berth queue list`).
     """
     from msgspec.structs import replace
 

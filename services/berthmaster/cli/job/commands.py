@@ -100,8 +100,7 @@ async def jobs(
     watch: bool,
     form: Form | None,
 ) -> None:
-    """List jobs, newest first. `berth job` shows the parts of a job that is divided over
-    clusters."""
+    """List jobs, newest first. `berth job` shows the parts of a divided job."""
     from berthmaster.cli.job import screen
     from berthmaster.cli.values import WrongInput, parse_duration_s
 
@@ -197,8 +196,8 @@ async def watch_list(
 async def job(session: Session, workload: str, raw: bool) -> None:
     """Show one job and its events.
 
-    With --raw, show every message of the job in the log with its verdict, also one that no reader
-    can decode.
+    With --raw, show every message of the job in the log with its verdict, undecodable messages
+    included.
     """
     from berthmaster.cli.job import screen
 
@@ -244,7 +243,7 @@ async def watch(
     label: tuple[str, ...],
     since: int | None,
 ) -> None:
-    """Follow events of jobs, or of one job, as they are stored."""
+    """Follow stored events of all jobs, or of one job."""
     from berthmaster.cli.job.events import event_line
 
     selected = selection_of(set_name, label)
@@ -275,7 +274,8 @@ async def watch(
 @click.argument("workload", required=False, type=ANY)
 @bus_command
 async def why(session: Session, workload: str | None) -> None:
-    """Explain why a job runs where it does, or why it waits; without one, why pending jobs wait."""
+    """Explain the placement of a job, or why the job waits. Without a job, explain all pending
+    jobs."""
     from berthmaster.cli.job import screen
     from berthmaster.client.errors import RefusedError
 

@@ -36,9 +36,9 @@ async def logs(
     tail: int | None,
     timestamps: bool,
 ) -> int:
-    """Show what a pod of a workload writes. Of one that has ended its end is kept for a day.
+    """Show the log of a pod. The end of the log stays for a day after the pod's end.
 
-    Bytes are shown as they were written; with --json those that are not UTF-8 are replaced.
+    Bytes are shown unchanged; --json replaces bytes outside UTF-8.
     """
     from berthmaster.cli.values import WrongInput, parse_duration_s
     from berthmaster.client import lines_of

@@ -38,7 +38,7 @@ REASON = click.option("--reason", default="", help="Reason, which the event hist
 async def hold(
     session: Session, workload: str, evict: bool, reason: str, as_operator: bool
 ) -> None:
-    """Keep a job waiting until it is released."""
+    """Keep a job pending until `berth release`."""
     async with session.client() as berth:
         if not as_operator:
             reply = await berth.hold(workload, reason, evict=evict)
@@ -89,7 +89,7 @@ async def evict(session: Session, workload: str, reason: str, as_operator: bool)
 @AS_OPERATOR
 @bus_command
 async def move(session: Session, workload: str, to: str, reason: str, as_operator: bool) -> None:
-    """Move a running job to another cluster, once that has capacity for all of it."""
+    """Move a running job to another cluster with capacity for the whole job."""
     async with session.client() as berth:
         if to:
             await require_known(berth, to, None, "--to")

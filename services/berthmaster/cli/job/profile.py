@@ -26,10 +26,10 @@ _OUT_OF_MEMORY: Final = {
 @click.option("--like", metavar="WORKLOAD", type=ANY, help="Ended jobs like this one, together.")
 @bus_command
 async def profile(session: Session, workload: str | None, like: str | None) -> None:
-    """Show what a job uses and what it is bound by, for each attempt.
+    """Show usage and bottleneck of each attempt of a job.
 
-    With --like, show all ended jobs of the same queue, shape and labels together. The job itself
-    may wait still.
+    With --like, summarize all ended jobs of the same queue, shape and labels. The named job may
+    still be pending.
     """
     from berthmaster.lib.messages.profile import ProfileRequest
 

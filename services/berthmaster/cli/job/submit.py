@@ -52,12 +52,12 @@ async def submit(
     wait: bool,
     **flags: Any,
 ) -> int:
-    """Submit jobs: files of JSON or YAML ('-' is standard input), or one job made of flags.
+    """Submit jobs from files of JSON or YAML ('-' is standard input), or one job from options.
 
-    A file holds a request, an array of them, one a line, or YAML documents. `after: ID`, or a list
-    of ID, ID:succeeded or ID:ended, names the jobs that a job waits for. Each job is submitted
-    after those. Jobs that wait for each other in a circle are refused with that circle, before any
-    is submitted. Submitting the same id with the same content again is harmless.
+    A file has one request, an array, one request a line, or YAML documents. `after: ID`, or a list
+    of ID, ID:succeeded or ID:ended, names the predecessors of a job. Predecessors are submitted
+    first. A file with a circle of predecessors is refused as a whole. Repeating a submit with the
+    same id and content is harmless.
     """
     models = (*flags["model"], *flags["prefer_model"])
     if files and _any_given(flags):

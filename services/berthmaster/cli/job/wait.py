@@ -124,10 +124,10 @@ async def wait(
     notify: str | None,
     notify_key: Path | None,
 ) -> int:
-    """Wait for workloads and show what happens to them.
+    """Wait for jobs, and show their events meanwhile.
 
-    The exit code is 0 if all run or have succeeded, 1 if one failed or was cancelled, or if nobody
-    could be told, 5 if the time was over before.
+    Exit code 0: all jobs run or have succeeded. 1: a job failed or was cancelled, or a notification
+    failed. 5: the time limit passed first.
     """
     from berthmaster.cli.values import WrongInput, parse_duration_s
 

@@ -25,9 +25,9 @@ def keys() -> None:
 @click.argument("user")
 @folder_command
 def revoke(folder: Folder, output: Output, *, user: str) -> int:
-    """Cut off a user of the bus, such as operator, and forget its key.
+    """Revoke the key of a user of the bus, such as operator.
 
-    A service gets a new one when the bus is started the next time.
+    A service gets a new key at the next start of the bus.
     """
     if not remove_user(folder.keys, user):
         raise FolderFailed(f"{creds_file(folder.keys, user)}: there is no such file")
@@ -43,8 +43,8 @@ def revoke(folder: Folder, output: Output, *, user: str) -> int:
 @days_option
 @folder_command
 def sign(folder: Folder, output: Output, *, user: str, days: float) -> int:
-    """Make or renew credentials. watcher reads all, viewer.TENANT reads one tenant, steward ends
-    jobs and sets cordons, dashboard is for a dashboard that runs elsewhere."""
+    """Create or renew credentials. watcher reads all, viewer.TENANT reads one tenant, steward ends
+    jobs and sets cordons, dashboard is for a dashboard on another machine."""
     role, _, part = user.partition(".")
     if user not in ("watcher", "steward", "dashboard") and not (role == "viewer" and part):
         raise FolderFailed(

@@ -59,7 +59,7 @@ def lab() -> None:
 @click.option("--foreground", is_flag=True, help="Keep the command; Ctrl-C stops the lab.")
 @_json
 def start(folder: Path | None, foreground: bool, as_json: bool) -> None:
-    """Build what is missing, start the lab, and print its kubeconfig."""
+    """Build missing programs, start the lab, and print its kubeconfig."""
     from berthmaster.cli.lab.progress import Progress
 
     folder = (folder or lab_folder(os.environ)).absolute()
@@ -163,7 +163,7 @@ def _stay(supervisor: "subprocess.Popen[bytes]", folder: Path) -> None:
 @_folder
 @_json
 def show(folder: Path | None, as_json: bool) -> None:
-    """Print the kubeconfig and addresses of the lab that runs."""
+    """Print the kubeconfig and the addresses of the running lab."""
     folder = (folder or lab_folder(os.environ)).absolute()
     if (state := running(folder)) is None:
         complain(f"no lab runs in {folder}; `berth lab` starts one")

@@ -25,7 +25,7 @@ LETTERS_READ: Final = 1000
 def problems() -> None:
     """List problems, dead letters, or cordons and drains. Without a command: list.
 
-    `berth problems list --help` lists the options of that.
+    Options of the list: `berth problems list --help`.
     """
 
 
@@ -33,10 +33,9 @@ def problems() -> None:
 @form_option
 @bus_command
 async def list_(session: Session, form: Form | None) -> int:
-    """List problems: silent clusters, messages that no service could handle, streams with data
-    loss.
+    """List problems: silent clusters, dead letters, streams with data loss.
 
-    Exit code 1: something is broken. Alerts say the same by themselves
+    Exit code 1 if there is a problem. Alerts report the same problems
     (docs/troubleshooting/alerts.md).
     """
     from berthmaster.cli.problems import screen
@@ -61,7 +60,7 @@ async def list_(session: Session, form: Form | None) -> int:
 @form_option
 @bus_command
 async def dead(session: Session, limit: int, form: Form | None) -> None:
-    """List dead letters: messages that a service could not read or handle, and the reason."""
+    """List dead letters: messages with the reason for which a service could not handle them."""
     from berthmaster.cli.problems import screen
 
     async with session.client() as berth:

@@ -34,9 +34,9 @@ def queue() -> None:
 @form_option
 @bus_command
 async def queue_list(session: Session, form: Form | None) -> None:
-    """List the queues that operators have set, each below its parent, and what they have now.
+    """List the set queues, each below its parent, with their current usage.
 
-    A tenant sees the queues that it may use.
+    A tenant sees only the queues that accept its jobs.
     """
     from berthmaster.cli.queue import screen
 
@@ -95,7 +95,7 @@ async def _warn_if_overcommitted(berth: Client) -> None:
 @click.option("--everybody", is_flag=True, help="Let all tenants use the queue.")
 @bus_command
 async def queue_set(session: Session, /, name: str, everybody: bool, **flags: Any) -> None:
-    """Create a queue, or change the fields that options give and keep the others."""
+    """Create a queue, or change the given fields and keep the others."""
     async with session.client() as berth:
         known = [fact for fact in await berth.control() if isinstance(fact, QueueSetting)]
         setting = next((fact for fact in known if fact.queue == name), QueueSetting(queue=name))
@@ -118,9 +118,9 @@ async def queue_set(session: Session, /, name: str, everybody: bool, **flags: An
 )
 @bus_command
 async def queue_apply(session: Session, file: IO[bytes]) -> None:
-    """Set queues from a file; a field that it leaves out gets its default.
+    """Set queues from a file. Omitted fields get their defaults.
 
-    All are checked before the first is set. `berth queue list --json` writes such a file.
+    All queues are validated before the first is set. `berth queue list --json` writes such a file.
     """
     try:
         settings = read_settings(file.read(), file.name)

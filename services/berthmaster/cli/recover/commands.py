@@ -49,13 +49,13 @@ async def recover(
     reason: str,
     yes: bool,
 ) -> int:
-    """Build a new event log from a damaged one, a backup, and what clusters hold.
+    """Build a new event log from a damaged log, a backup, and the reports of clusters.
 
-    Without --yes nothing is changed: the report says what would be carried over, queued again or
-    cancelled. With --yes all services stop deciding, the old streams are kept under other names,
-    and services fold the new log from its beginning. A run that was cut short is run again.
+    Without --yes nothing is changed: the report lists the jobs to carry over, requeue or cancel.
+    With --yes all services stop deciding, the old streams stay under other names, and services fold
+    the new log from its beginning. An interrupted run can be repeated.
 
-    It takes the credentials of the user "restorer", which are looked for beside the operator's.
+    The command uses the credentials of the user "restorer", stored beside the operator's.
     """
     from dataclasses import replace
 

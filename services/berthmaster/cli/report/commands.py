@@ -102,7 +102,7 @@ _BY = click.option(
 
 @click.group()
 def report() -> None:
-    """Say what ended jobs used: GPU-hours asked, held and used, waits, evictions, cost."""
+    """Report usage of ended jobs: requested and used GPU-hours, waits, evictions, cost."""
 
 
 @report.command("usage")
@@ -110,7 +110,7 @@ def report() -> None:
 @_flags
 @bus_command
 async def usage_report(session: Session, /, **flags: Any) -> None:
-    """By tenant, or by what --by says."""
+    """Report usage by tenant, or by the fields of --by."""
     await _show(session, "usage", flags)
 
 
@@ -119,7 +119,7 @@ async def usage_report(session: Session, /, **flags: Any) -> None:
 @_flags
 @bus_command
 async def queue_report(session: Session, /, **flags: Any) -> None:
-    """By queue: who used it, and how long its jobs waited."""
+    """Report usage and waits by queue."""
     await _show(session, "queue", flags)
 
 
@@ -128,7 +128,7 @@ async def queue_report(session: Session, /, **flags: Any) -> None:
 @_flags
 @bus_command
 async def cluster_report(session: Session, /, **flags: Any) -> None:
-    """By cluster."""
+    """Report usage by cluster."""
     await _show(session, "cluster", flags)
 
 
@@ -140,7 +140,7 @@ async def cluster_report(session: Session, /, **flags: Any) -> None:
 @_flags
 @bus_command
 async def job_report(session: Session, /, workload: str, page: str, **flags: Any) -> None:
-    """Single jobs, the last ended first; of one with its attempts."""
+    """List ended jobs, newest end first, or one job with its attempts."""
     await _show(session, "job", flags | {"id": workload, "page": page})
 
 
@@ -149,7 +149,7 @@ async def job_report(session: Session, /, workload: str, page: str, **flags: Any
 @form_option
 @bus_command
 async def sharing(session: Session, limit: int, form: Form | None) -> None:
-    """Granted and measured use of the tenant's running jobs with fractions of GPUs."""
+    """Report granted and measured use of the tenant's running jobs with fractions of GPUs."""
     from berthmaster.cli.report import screen, sharing
 
     async with session.client() as berth:
@@ -162,7 +162,7 @@ async def sharing(session: Session, limit: int, form: Form | None) -> None:
 @_flags
 @bus_command
 async def jobs_report(session: Session, /, like: str, **flags: Any) -> None:
-    """Sum up ended jobs: run times, waits, and why jobs failed."""
+    """Summarize ended jobs: run times, waits, causes of failures."""
     tenant, slash, workload = like.rpartition("/")
     if slash and flags["of_tenant"] not in ("", tenant):
         usage(f"--of {flags['of_tenant']} or --like {like}, not both")
@@ -175,7 +175,7 @@ async def jobs_report(session: Session, /, like: str, **flags: Any) -> None:
 @_flags
 @bus_command
 async def load_report(session: Session, /, **flags: Any) -> None:
-    """Show arrivals by hour and weekday, and when the next day is calm."""
+    """Show arrivals by hour and weekday, and the calm hours of the next day."""
     await _show(session, "load", flags)
 
 
@@ -186,7 +186,7 @@ async def load_report(session: Session, /, **flags: Any) -> None:
 @click.option("--mine", is_flag=True, help="Ask as a tenant, about its own waits and placements.")
 @bus_command
 async def trends(session: Session, span: TrendSpan, until: str, cell: str, mine: bool) -> None:
-    """How figures went over an hour, a day or a month."""
+    """Show metrics over an hour, a day or a month."""
     from berthmaster.cli.report import screen
 
     async with session.client() as berth:

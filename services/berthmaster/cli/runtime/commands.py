@@ -22,14 +22,14 @@ from berthmaster.lib.requests.templates import runtime_setting
 
 @click.group()
 def runtime() -> None:
-    """Set runtimes, which requests name with --runtime, or list them."""
+    """Set or list runtimes. Requests name a runtime with --runtime."""
 
 
 @runtime.command("list")
 @form_option
 @bus_command
 async def runtime_list(session: Session, form: Form | None) -> None:
-    """List the runtimes that requests may name: those built in and those that operators set."""
+    """List all runtimes: built-in and set by operators."""
     from berthmaster.cli.runtime import screen
 
     async with session.client() as berth:
@@ -49,9 +49,9 @@ async def runtime_list(session: Session, form: Form | None) -> None:
 @click.argument("name", type=RUNTIME)
 @bus_command
 async def runtime_show(session: Session, name: str) -> None:
-    """Show one runtime as JSON, as `berth runtime apply` takes it.
+    """Show a runtime as JSON, in the form of `berth runtime apply`.
 
-    For a runtime of Ray, standard error names what creates its pods in each cluster.
+    For a runtime of Ray, standard error names the creator of the pods in each cluster.
     """
     import msgspec
 
@@ -79,9 +79,9 @@ async def runtime_show(session: Session, name: str) -> None:
 )
 @bus_command
 async def runtime_apply(session: Session, file: IO[bytes]) -> None:
-    """Set runtimes from a file. Submitted jobs keep the version that they got.
+    """Set runtimes from a file. Submitted jobs keep their version.
 
-    All are checked before the first is set.
+    All runtimes are validated before the first is set.
     """
     try:
         settings = read_runtimes(file.read(), file.name)

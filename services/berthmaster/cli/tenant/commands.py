@@ -55,7 +55,7 @@ class Removed(msgspec.Struct, frozen=True, kw_only=True):
 
 @click.group()
 def tenant() -> None:
-    """Manage the keys of tenants, with which they connect to this bus."""
+    """Manage tenants' keys for this bus."""
 
 
 def _user(name: str) -> str:
@@ -82,10 +82,10 @@ def _sign(folder: Folder, output: Output, name: str, days: float, *, again: bool
 )
 @folder_command
 def add(folder: Folder, output: Output, *, name: str, days: float, again: bool) -> int:
-    """Make an account and a file of credentials for a tenant.
+    """Create an account and a credentials file for a tenant.
 
-    The name of a tenant that was removed is refused without --again: its jobs, their history and
-    its Secrets still go by that name, and another team would read them.
+    The name of a removed tenant is refused without --again, because jobs, histories and Secrets of
+    the removed tenant keep the name, and another team could read all of them.
     """
     user = _user(name)
     if creds_file(folder.keys, user).exists():
@@ -98,7 +98,7 @@ def add(folder: Folder, output: Output, *, name: str, days: float, again: bool) 
 @days_option
 @folder_command
 def renew(folder: Folder, output: Output, *, name: str, days: float) -> int:
-    """Sign a tenant's credentials again, for the same key."""
+    """Sign a tenant's credentials again, with the same key."""
     folder.require_key(TENANT, name)
     return _sign(folder, output, name, days)
 
@@ -107,7 +107,7 @@ def renew(folder: Folder, output: Output, *, name: str, days: float) -> int:
 @click.argument("name")
 @folder_command
 def remove(folder: Folder, output: Output, *, name: str) -> int:
-    """Revoke a tenant's keys and those of its viewers; their connections end at once."""
+    """Revoke the keys of a tenant and its viewers. Their connections end at once."""
     folder.require_key(TENANT, name)
     user = _user(name)
     for role in OF_TENANTS:
@@ -121,7 +121,7 @@ def remove(folder: Folder, output: Output, *, name: str) -> int:
 @form_option
 @folder_command
 def list_(folder: Folder, output: Output, *, form: Form | None) -> int:
-    """List the tenants that have a key."""
+    """List tenants with a key."""
     connected = folder.connected_keys()
     keys = [
         TenantKey(

@@ -74,8 +74,8 @@ async def top(
 ) -> int:
     """Watch the clusters, the nodes and GPUs of one CLUSTER, jobs, or queues. Ctrl-C ends.
 
-    --queues also shows how well the resolver decides: allocation, fragmentation, fairness. The
-    web page leads from a cluster or a job to its details; so do `berth job` and `berth why`.
+    --queues also shows allocation, fragmentation and fairness. Details are on the dashboard, and in
+    `berth job` and `berth why`.
     """
     if (cluster is not None) + with_jobs + with_queues > 1:
         usage("give one of CLUSTER, --jobs and --queues")

@@ -137,7 +137,7 @@ async def gpus(
     jobs: int,
     gpus: int,
 ) -> int:
-    """Each job goes to the cluster with most free GPUs, as that changes."""
+    """Show jobs going to the cluster with most free GPUs at each time."""
     ground = _ground(session, hub, namespace, local_queue, annotations)
     sent: list[Sent] = []
     async with (
@@ -175,7 +175,7 @@ async def labels(
     jobs: int,
     label: str,
 ) -> int:
-    """All jobs go to clusters with a label, though others are free as well."""
+    """Show jobs going to clusters with a label, although others have free GPUs."""
     key, equals, value = label.partition("=")
     if not key or not equals:
         usage(f"--label {label!r}: right is KEY=VALUE")

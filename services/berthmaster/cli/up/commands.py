@@ -224,8 +224,8 @@ def services_of(
 )
 @click.option("--json", "as_json", is_flag=True, help="Print JSON lines instead of text.")
 def up(data: Path, ephemeral: bool, tenants: tuple[str, ...], as_json: bool, **flags: Any) -> None:
-    """Run all of it on this machine: NATS, every service, and emulated clusters, or a hub and
-    workers that are real. Ctrl-C stops it."""
+    """Run NATS and all services on this machine, with emulated clusters, or with a real hub and
+    real workers. Ctrl-C stops all."""
     output = Output(as_json=as_json)
     with contextlib.ExitStack() as owned:
         if ephemeral:

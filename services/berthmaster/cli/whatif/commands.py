@@ -34,7 +34,7 @@ _MINE = click.option(
 
 @click.group()
 def whatif() -> None:
-    """Show which jobs one change would move; nothing is changed."""
+    """Show the jobs that one change would move, without changing anything."""
 
 
 @whatif.command("submit")
@@ -43,9 +43,9 @@ def whatif() -> None:
 @ARRAY
 @bus_command
 async def submit(session: Session, /, words: tuple[str, ...], **flags: Any) -> None:
-    """Show where a new job would run, or why it would wait, and which jobs it would delay.
+    """Show where a new job would run, or why the job would wait, and the jobs with a later start.
 
-    Takes what `berth submit` takes, for one job.
+    Takes the arguments of `berth submit`, for one job.
     """
     await _ask(session, b'{"submit":' + _one_job(words, flags) + b"}", of_all=False)
 
@@ -67,7 +67,8 @@ def _one_job(words: tuple[str, ...], flags: dict[str, Any]) -> bytes:
 @_MINE
 @bus_command
 async def cordon(session: Session, cluster: str, node: str | None, mine: bool) -> None:
-    """Show which jobs could use other clusters after a cordon, and which would have none left."""
+    """Show the jobs that could use other clusters after a cordon, and the jobs without another
+    cluster."""
     request = WhatifRequest(cordon=CordonRequest(cluster=cluster, node=node))
     await _ask(session, encode(request), of_all=not mine)
 
@@ -78,7 +79,7 @@ async def cordon(session: Session, cluster: str, node: str | None, mine: bool) -
 @_MINE
 @bus_command
 async def uncordon(session: Session, cluster: str, node: str | None, mine: bool) -> None:
-    """Show which jobs would be placed on a cluster or node without its cordon."""
+    """Show the jobs that would be placed on a cluster or node after an uncordon."""
     request = WhatifRequest(uncordon=CordonRequest(cluster=cluster, node=node))
     await _ask(session, encode(request), of_all=not mine)
 
@@ -89,7 +90,8 @@ async def uncordon(session: Session, cluster: str, node: str | None, mine: bool)
 @_MINE
 @bus_command
 async def drain(session: Session, cluster: str, node: str | None, mine: bool) -> None:
-    """Show which jobs a drain would move, at what cost, and which would stay and why."""
+    """Show the jobs that a drain would move and the cost, and the jobs that would stay with the
+    reason."""
     request = WhatifRequest(drain=DrainRequest(cluster=cluster, node=node))
     await _ask(session, encode(request), of_all=not mine)
 
@@ -100,9 +102,9 @@ async def drain(session: Session, cluster: str, node: str | None, mine: bool) ->
 @ARRAY
 @bus_command
 async def preempt(session: Session, /, words: tuple[str, ...], **flags: Any) -> None:
-    """Show which jobs would be preempted for a pending job, or for a new one, and at what cost.
+    """Show the jobs that would be preempted for a pending or a new job, and the cost.
 
-    Takes the id of a pending job, or what `berth submit` takes.
+    Takes the id of a pending job, or the arguments of `berth submit`.
     """
     given = any(value not in (None, (), False) for value in flags.values())
     if len(words) == 1 and not given and is_name(words[0]):
@@ -132,10 +134,9 @@ async def preempt(session: Session, /, words: tuple[str, ...], **flags: Any) -> 
 )
 @bus_command
 async def rebalance(session: Session, whose: str, moves: int | None, after: str | None) -> None:
-    """Show which jobs would move if all queues allowed rebalancing, for which jobs, and the gain
-    and cost.
+    """Show the moves if all queues allowed rebalancing, with beneficiaries, gain and cost.
 
-    An option that is left out follows the settings of the resolver.
+    Omitted options follow the settings of the resolver.
     """
     try:
         after_s = parse_duration_s(after) if after else None
@@ -177,7 +178,7 @@ async def add_cluster(
     gpu_memory: str | None,
     mine: bool,
 ) -> None:
-    """Show which jobs would be placed on one more cluster, and which would rank it first."""
+    """Show the jobs that would be placed on one more cluster, or would rank it first."""
     try:
         gpu_memory_mib = parse_memory_mib(gpu_memory) if gpu_memory else None
     except WrongInput as error:
