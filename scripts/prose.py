@@ -27,7 +27,10 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 ROOT: Final = Path(__file__).resolve().parent.parent
-PATHS: Final = ("docs", "README.md", "CONTRIBUTING.md", "services")
+PATHS: Final = (
+    *("docs", "README.md", "CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md"),
+    *("services", "scripts"),
+)
 MAX_LINE: Final = 100
 MIN_SENTENCES: Final = 8  # of a file that is listed: below, its figures are chance
 LIMITS: Final[Mapping[str, Mapping[str, float]]] = {

@@ -1,8 +1,8 @@
-"""Every service, one row each: where it runs, its package, and what its image holds.
+"""The list of services, one row each: side, package, and extras of the image.
 
 A new service is a package with a ``service.py`` and a row here. `berth serve`, the images, the
-process plan and the users of `berth up`, the docs' table and the tests read this list and have none
-of their own. What a service may do on the bus is a function in lib/access/permissions.py.
+process plan and the bus users of `berth up`, the table in docs and the tests read this list. Bus
+permissions of a service are a function in lib/access/permissions.py.
 """
 
 from collections.abc import Mapping
@@ -15,16 +15,18 @@ Side = Literal["control", "hub", "worker", "lab"]
 class ServiceRow(NamedTuple):
     """One service."""
 
-    name: str  # in `berth serve NAME`, its image, its user on the bus, its metrics and settings
-    side: Side  # control: beside NATS; hub, worker: beside such a cluster's API server
+    name: str  # in `berth serve NAME`, and of the image, bus user, metrics and settings
+    side: Side  # control: beside NATS; hub, worker: beside the API server of a hub or worker
     about: str
-    # `berth up` runs it once (here), or for its hub, its Karmada, or each worker; "" = never
+    # `berth up` runs one process (here), one a hub, Karmada or worker; "" = no process
     up: Literal["", "here", "hub", "karmada", "worker"] = ""
-    port: int = 0  # of its container beside others in a pod of the chart; 0 = no such container
-    own_extras: tuple[str, ...] = ()  # of pyproject.toml, for its image; () = the one of its name
-    folder: str = ""  # where the package is not called as the service is
-    remembers: bool = False  # keeps a memory folder: what it knows of the event log
-    named: bool = False  # `berth up` runs it only where --services names it
+    port: int = 0  # of the container in a shared pod of the chart; 0 = no such container
+    own_extras: tuple[
+        str, ...
+    ] = ()  # extras of pyproject.toml for the image; () = the extra of the same name
+    folder: str = ""  # folder of the package; "" = the name
+    remembers: bool = False  # has a folder to remember high-water marks of the event log
+    named: bool = False  # `berth up` runs the service only if --services names it
 
     @property
     def extras(self) -> tuple[str, ...]:
@@ -36,12 +38,12 @@ class ServiceRow(NamedTuple):
 
     @property
     def module(self) -> str:
-        """Where the service's ``SERVICE`` is."""
+        """Module of the service's ``SERVICE``."""
         return f"{self.package}.service"
 
     @property
     def extra(self) -> str:
-        """What `pip install` is told where a library is missing."""
+        """Extra to name in the hint `pip install` if a library is missing."""
         return self.extras[-1]
 
 

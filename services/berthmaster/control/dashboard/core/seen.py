@@ -1,4 +1,4 @@
-"""Running services: those that answer a ping, and those that hold a lease. Pure."""
+"""Running services, known by answers to pings and by held leases. Pure."""
 
 from typing import Any, Final, NamedTuple
 

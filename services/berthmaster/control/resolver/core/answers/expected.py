@@ -1,13 +1,14 @@
 """The expected start and end of open jobs, from stated durations or from similar jobs.
 
-A pending job starts when it fits and has its turn. ``first_free`` estimates when it fits by itself.
-``_in_turn`` plays the jobs before it on the GPUs of the clusters that may take it, as one pool:
-each starts in order as soon as enough GPUs are free, and releases them after its duration. The
-later time counts. Both are computed three times, with all durations at the low end, at the median
-and at the high end. Long and short jobs even out in reality, so the interval is rather too wide.
+The expected start of a pending job is the later of two times. ``first_free`` estimates the time
+at which enough GPUs are free for the job alone. ``_in_turn`` plays the earlier jobs on the GPUs of
+all acceptable clusters, as one pool: each job starts in order as soon as enough GPUs are free, and
+releases the GPUs after its duration. Both times are computed for the low end, the median and the
+high end of all durations. In reality long and short jobs even out, so the interval is rather too
+wide.
 
-Example: 4 GPUs run jobs of 27 s, and ten more such jobs wait before this one. Two rounds of four
-start before it, so it starts after about 81 s.
+Example: 4 GPUs run jobs of 27 s, and ten equal jobs wait before the job. Two rounds of four jobs
+start before the job's own round, so the expected start is in 81 s.
 """
 
 import heapq
