@@ -79,6 +79,7 @@ def _statements(database: Database) -> Iterator[str]:
         labels TEXT NOT NULL, shape TEXT NOT NULL, body {words.blob} NOT NULL,
         PRIMARY KEY (tenant, id, attempt))"""
     yield "CREATE INDEX IF NOT EXISTS profiles_labels ON profiles (tenant, labels, at_ms)"
+    yield "CREATE INDEX IF NOT EXISTS profiles_ended ON profiles (ended, at_ms)"
     yield "CREATE INDEX IF NOT EXISTS profiles_shape ON profiles (tenant, shape, at_ms)"
     yield """CREATE TABLE IF NOT EXISTS cursors (
         name TEXT PRIMARY KEY, created TEXT NOT NULL, sequence BIGINT NOT NULL)"""

@@ -432,6 +432,6 @@ def forget(database: Database, before_ms: int, steps: dict[int, int], uses_befor
     for step_s, since_s in steps.items():
         database.change("DELETE FROM trends WHERE step_s = ? AND at_s < ?", (step_s, since_s))
     database.change("DELETE FROM uses WHERE at_ms < ?", (uses_before_ms,))
-    database.change("DELETE FROM profiles WHERE at_ms < ?", (before_ms,))
+    database.change("DELETE FROM profiles WHERE ended IN (0, 1) AND at_ms < ?", (before_ms,))
     database.commit()
     return len(found)
