@@ -295,7 +295,7 @@ def _count_mig(driver: Nvml, number: int, parent: Handle) -> Counters:
 
 
 def _rounded(value: float) -> float | None:
-    return percent(round(value, 1)) if math.isfinite(value) else None
+    return percent(round(value, 1))
 
 
 def _pcie(mib_per_s: float) -> float | None:
@@ -307,7 +307,7 @@ def _with_activity(instance: MigInstance, activity: Activity | None) -> MigInsta
         return instance
     return msgspec.structs.replace(
         instance,
-        utilization_percent=percent(round(activity.engine_percent, 1)),
+        utilization_percent=_rounded(activity.engine_percent),
         sm_active_percent=_rounded(activity.sm_percent),
         tensor_active_percent=_rounded(activity.tensor_percent),
         dram_active_percent=_rounded(activity.dram_percent),
