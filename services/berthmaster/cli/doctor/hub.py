@@ -35,13 +35,13 @@ from berthmaster.lib.kueue.jobs import GATE, LOST_S, POLICY_FILE
 from berthmaster.lib.kueue.names import (
     ALL_AT_ONCE,
     CHECK_CONTROLLER,
+    DISPATCHER,
     INCREMENTAL,
     MULTIKUEUE,
     QUEUE_LABEL,
 )
 
 BUILT_IN: Final = ("", INCREMENTAL, ALL_AT_ONCE)
-OURS: Final = "berthmaster.io/dispatcher"
 OCM_ADDON: Final = "open-cluster-management.io/placement"
 CHECKS_GATE_FROM: Final = (0, 16, 6)  # since then nothing is copied before every check is Ready
 MANAGED_BY_GATE: Final = "MultiKueueBatchJobWithManagedBy"
@@ -178,7 +178,7 @@ def _dispatch(hub: HubFacts, config: ManagerConfig) -> Iterator[Finding]:
             what=f"the dispatcher is {_named(config)}; dispatch needs one that is not Kueue's",
             means="Kueue then waits for our nominations, in all MultiKueue queues of this hub: "
             "set hub.mode=dispatch of our chart first, then change this.",
-            change=edit_manager(hub, f"multiKueue:\n  dispatcherName: {OURS}"),
+            change=edit_manager(hub, f"multiKueue:\n  dispatcherName: {DISPATCHER}"),
             undo=edit_manager(hub, _before(config)),
         )
     else:

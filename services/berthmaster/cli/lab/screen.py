@@ -6,6 +6,7 @@ from berthmaster.cli.output import amounts
 from berthmaster.cli.output.terminal import plain_table, safe
 from berthmaster.lab.sandbox.layout import WORKERS
 from berthmaster.lab.sandbox.state import LabState
+from berthmaster.lib.kueue.names import QUEUE_LABEL
 
 
 def screen(state: LabState) -> RenderableType:
@@ -16,7 +17,7 @@ def screen(state: LabState) -> RenderableType:
         if worker.name in state.workers:
             table.add_row(safe(worker.name), str(worker.nodes), str(worker.gpus), worker.model)
     jobs = f"kubectl --context {state.hub} -n {state.namespace}"
-    label = f"kueue.x-k8s.io/queue-name: {state.local_queue}"
+    label = f"{QUEUE_LABEL}: {state.local_queue}"
     lines = [
         f"Up after {amounts.duration(state.took_s)}; data and logs: {state.folder}",
         f"export KUBECONFIG={state.kubeconfig}",

@@ -35,6 +35,7 @@ from berthmaster.cli.session import (
 from berthmaster.client import BerthError, Client
 from berthmaster.lab.sandbox.state import lab_folder, running
 from berthmaster.lib.accelerators.table import NVIDIA
+from berthmaster.lib.kueue.names import MULTIKUEUE, QUEUE_LABEL, SELECTOR_ANNOTATION
 from berthmaster.lib.messages.fleet import ClusterProfile, Membership
 from berthmaster.lib.supervisor.plan import PlanError, kube_target
 
@@ -43,9 +44,6 @@ if TYPE_CHECKING:
 
     from berthmaster.lib.kube.client import Client as Api
 
-SELECTOR: Final = "berthmaster.io/cluster-selector"
-QUEUE_LABEL: Final = "kueue.x-k8s.io/queue-name"
-MULTIKUEUE: Final = "kueue.x-k8s.io/multikueue"
 CLUSTER_LIMIT_S: Final = 60.0
 SEEN_LIMIT_S: Final = 90.0  # seconds until the fleet's free GPUs reflect a placed job
 POLL_S: Final = 0.25
@@ -386,10 +384,10 @@ async def _selected(api: "Api", namespace: str, queue: str, label: str) -> Async
     from berthmaster.lib.kube.resources import LOCAL_QUEUES
 
     path = LOCAL_QUEUES.path(namespace=namespace, name=queue)
-    before = (await api.get(path, Object)).metadata.annotations.get(SELECTOR)
+    before = (await api.get(path, Object)).metadata.annotations.get(SELECTOR_ANNOTATION)
 
     def patch(text: str | None) -> dict[str, object]:
-        return {"metadata": {"annotations": {SELECTOR: text}}}
+        return {"metadata": {"annotations": {SELECTOR_ANNOTATION: text}}}
 
     await api.merge_patch(path, patch(label), Object)
     try:

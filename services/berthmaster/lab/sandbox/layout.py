@@ -14,7 +14,6 @@ from berthmaster.lab.controlplane.nodes import GPU, Node, gpu_node
 HUB: Final = "hub"
 NAMESPACE: Final = "team"
 LOCAL_QUEUE: Final = "main"
-DISPATCHER: Final = "berthmaster.io/dispatcher"
 # kwok ends the pod of a Job after 0.3 s, unless an annotation overrides that (stages/pods.yaml).
 RUN_FOREVER: Final = "berth.test/run-s=forever"
 _ACCELERATOR: Final = "accelerator"

@@ -28,6 +28,7 @@ from berthmaster.lab.controlplane.processes import Process
 from berthmaster.lab.sandbox import layout
 from berthmaster.lab.sandbox.state import LabState, hold, write_state
 from berthmaster.lib.engine.fleetview.rows import FleetView
+from berthmaster.lib.kueue.names import DISPATCHER
 from berthmaster.lib.runtime.process_setup import live_on_alone
 from berthmaster.lib.supervisor.folder import CONNECTION_FILE, ConnectionFile
 
@@ -59,7 +60,7 @@ def start(folder: Path) -> LabState:
     kueue = Kueue(
         planes,
         layout.NAMESPACE,
-        options=Options(dispatcher=layout.DISPATCHER),
+        options=Options(dispatcher=DISPATCHER),
         quotas=layout.hub_quota(layout.WORKERS),
         worker_quotas={worker.name: worker.quota for worker in layout.WORKERS},
         queue=layout.LOCAL_QUEUE,

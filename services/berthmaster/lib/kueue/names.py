@@ -22,6 +22,7 @@ ALL_AT_ONCE: Final = f"{GROUP}/multikueue-dispatcher-all-at-once"
 INCREMENTAL: Final = f"{GROUP}/multikueue-dispatcher-incremental"
 
 # Berthmaster's entries in Kueue's objects.
+DISPATCHER: Final = "berthmaster.io/dispatcher"  # multiKueue.dispatcherName in mode dispatch
 CHECK_CONTROLLER: Final = "berthmaster.io/placement"  # controller of Berthmaster's own checks
 FLEET_NAME_ANNOTATION: Final = "berthmaster.io/cluster"  # annotation of a MultiKueueCluster
 # Of a MultiKueueConfig: names of its draining clusters, such as "a,b".

@@ -21,14 +21,13 @@ from berthmaster.cli.doctor.facts import (
     WorkerFacts,
 )
 from berthmaster.cli.doctor.findings import Finding, Report
-from berthmaster.cli.doctor.hub import OURS
-from berthmaster.lib.kueue.names import MULTIKUEUE
+from berthmaster.lib.kueue.names import DISPATCHER, MULTIKUEUE
 
 ON = State(active=True)
 IMAGE = "registry.k8s.io/kueue/kueue:v0.19.2"
 MANAGERS = {
     "observe": ManagerConfig(),
-    "dispatch": ManagerConfig(dispatcher=OURS),
+    "dispatch": ManagerConfig(dispatcher=DISPATCHER),
 }
 
 

@@ -6,8 +6,8 @@ import pytest
 
 from berthmaster.cli.doctor.facts import ClusterQueue, FoundPolicy, ManagerConfig, Mode, Poisoned
 from berthmaster.cli.doctor.findings import Report
-from berthmaster.cli.doctor.hub import OURS
 from berthmaster.cli.doctor.nominations import MERGE_GATE
+from berthmaster.lib.kueue.names import DISPATCHER
 from tests.unit.cli.doctor.surveys import MANAGERS, ON, finding, of_hub, wrong
 
 KUBECTL = "kubectl --context kind-hub "
@@ -101,7 +101,7 @@ def test_where_neither_way_is_safe_another_mode_is_advised() -> None:
 
     for gate in (False, True):
         assert "Use the mode observe, which nominates nothing." in means(gate)
-    assert f"The dispatcher {OURS} goes before the gate" in means(True)
+    assert f"The dispatcher {DISPATCHER} goes before the gate" in means(True)
 
 
 def test_a_policy_that_is_not_in_effect_is_none_and_why_is_told() -> None:
