@@ -84,9 +84,7 @@ def sentences(text: str) -> list[list[str]]:
         flat = re.sub(r"`[^`]*`", " code ", " ".join(paragraph.split()))
         flat = re.sub(r"\b(e\.g|i\.e|etc|vs|cf)\.", r"\1", flat)
         flat = re.sub(r"(\w)\.(\w)", r"\1\2", flat)
-        words = (
-            re.findall(r"[A-Za-z][A-Za-z'\u2019-]*", each) for each in SENTENCE_END.split(flat)
-        )
+        words = (WORD.findall(each) for each in SENTENCE_END.split(flat))
         found += [each for each in words if len(each) > 1]
     return found
 
@@ -128,7 +126,7 @@ def read(file: Path) -> Text | None:
     """Return the prose of a file, or None for a file that is neither Markdown nor Python."""
     if file.suffix == ".md":
         raw = file.read_text()
-        lines = [each for each in FENCE.sub("", raw).split("\n") if not each.startswith("|")]
+        lines = FENCE.sub("", raw).split("\n")
         over = sum(len(each) > MAX_LINE and not each.lstrip().startswith("|") for each in lines)
         return Text(str(file), "all docs", plain(raw), over)
     if file.suffix == ".py":
