@@ -13,8 +13,9 @@ from pathlib import Path
 from typing import Final
 
 from berthmaster.services import SERVICES
+from scripts.generated import ROOT, write_or_check
 
-DOCS: Final = Path(__file__).parents[1] / "docs"
+DOCS: Final = ROOT / "docs"
 ABOUT: Final = "| name | side | package | what it does |"
 PORTS: Final = "| port | service | port | service |"
 
@@ -55,14 +56,5 @@ def pages() -> Mapping[Path, str]:
     return found
 
 
-def main() -> None:
-    """Write or check the tables."""
-    for page, text in pages().items():
-        if "--check" not in sys.argv[1:]:
-            page.write_text(text)
-        elif page.read_text() != text:
-            sys.exit(f"{page} differs: run python -m scripts.services")
-
-
 if __name__ == "__main__":
-    main()
+    sys.exit(write_or_check(pages(), "scripts.services", sys.argv[1:]))

@@ -10,7 +10,6 @@ import dataclasses
 import sys
 import textwrap
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any, Final
 
 import click
@@ -20,8 +19,8 @@ from berthmaster.lib.nats import setup
 from berthmaster.lib.runtime.service import Service
 from berthmaster.lib.runtime.settings import CommonSettings, options
 from berthmaster.services import SERVICES
+from scripts.generated import ROOT, write_or_check
 
-ROOT: Final = Path(__file__).parents[1]
 PAGE: Final = ROOT / "docs" / "reference" / "settings.md"
 MAX_NAMED: Final = 6  # services in a heading
 HEAD: Final = """# Settings
@@ -96,14 +95,5 @@ def _title(cls: type[CommonSettings], names: list[str]) -> str:
     return ", ".join(names) if len(names) <= MAX_NAMED else f"{len(names)} services"
 
 
-def main() -> None:
-    """Write or check the page."""
-    text = page()
-    if "--check" not in sys.argv[1:]:
-        PAGE.write_text(text)
-    elif PAGE.read_text() != text:
-        sys.exit("docs/reference/settings.md differs: run python -m scripts.settings")
-
-
 if __name__ == "__main__":
-    main()
+    sys.exit(write_or_check({PAGE: page()}, "scripts.settings", sys.argv[1:]))

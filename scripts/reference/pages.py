@@ -4,9 +4,9 @@ from pathlib import Path
 from typing import Final
 
 from scripts import services, settings
+from scripts.generated import ROOT
 from scripts.reference import cli, errors, metrics, permissions, request, states
 
-ROOT: Final = Path(__file__).resolve().parents[2]
 REFERENCE: Final = ROOT / "docs" / "reference"
 
 

@@ -8,12 +8,13 @@ import yaml
 from berthmaster.lib.messages.workload import JobRequest
 from berthmaster.lib.requests import validation
 from scripts import settings
+from scripts.generated import ROOT
 from scripts.reference import pages, request
 
 
 def test_pages_are_what_the_code_declares() -> None:
     stale = [
-        str(path.relative_to(pages.ROOT))
+        str(path.relative_to(ROOT))
         for path, text in pages.pages().items()
         if path.read_text() != text
     ]
@@ -43,6 +44,6 @@ def test_kubernetes_events_of_the_page_are_reasons_in_the_code() -> None:
     page = (pages.REFERENCE / "kubernetes-events.md").read_text()
     rows = [line for line in page.splitlines() if line.startswith("|") and "`" in line]
     reasons = {each for line in rows for each in re.findall(r"`([A-Z][A-Za-z]+)`", line)}
-    source = "".join(path.read_text() for path in (pages.ROOT / "services").rglob("*.py"))
+    source = "".join(path.read_text() for path in (ROOT / "services").rglob("*.py"))
     assert len(reasons) > 30
     assert sorted(each for each in reasons if f'"{each}"' not in source) == []
