@@ -32,23 +32,12 @@ class _Flag(NamedTuple):
     after: str = ""  # only after this word: docker login -p, not docker run -p
 
 
-def _flag(
-    names: str,
-    *,
-    touching: bool = True,
-    apart: bool = True,
-    value: re.Pattern[str] = _ANY,
-    after: str = "",
-) -> _Flag:
-    return _Flag(re.compile(names), touching, apart, value, after)
-
-
-_ONLY_TOUCHING: Final = (_flag("-p", apart=False),)
-_BOTH: Final = (_flag("-p"),)
-_CAPITAL: Final = (_flag("-P"),)
+_ONLY_TOUCHING: Final = (_Flag(re.compile("-p"), apart=False),)
+_BOTH: Final = (_Flag(re.compile("-p")),)
+_CAPITAL: Final = (_Flag(re.compile("-P")),)
 _LOGIN: Final = (
-    _flag("-p", after="login"),
-    _flag("--(?:src-|dest-)?creds=?", value=_USER),
+    _Flag(re.compile("-p"), after="login"),
+    _Flag(re.compile("--(?:src-|dest-)?creds=?"), value=_USER),
 )
 _PROGRAMS: Final = MappingProxyType(
     {
@@ -68,19 +57,21 @@ _PROGRAMS: Final = MappingProxyType(
             _BOTH,
         ),
         **dict.fromkeys(("zip", "unzip", "sqlcmd", "bcp"), _CAPITAL),
-        **dict.fromkeys(("redis-cli", "redis-benchmark", "valkey-cli"), (_flag("-a"),)),
+        **dict.fromkeys(("redis-cli", "redis-benchmark", "valkey-cli"), (_Flag(re.compile("-a")),)),
         **dict.fromkeys(
             ("ldapsearch", "ldapadd", "ldapmodify", "ldapdelete", "ldapwhoami", "ldappasswd"),
-            (_flag("-w"),),
+            (_Flag(re.compile("-w")),),
         ),
         **dict.fromkeys(
             ("docker", "podman", "nerdctl", "helm", "buildah", "skopeo", "oras", "crane", "az"),
             _LOGIN,
         ),
         # After letters of flags without a value: -sSu ada:hunter2.
-        "curl": (_flag(r"-[\dfsSLkgivIGNOJRBjlnqZ#]*[uU]|--(?:proxy-)?user=?", value=_USER),),
-        "smbclient": (_flag("-U|--user=?", value=re.compile(r"[^\s%$]+%(?!\$)\S")),),
-        "openssl": (_flag("-pass(?:in|out)?", value=_PASS),),
+        "curl": (
+            _Flag(re.compile(r"-[\dfsSLkgivIGNOJRBjlnqZ#]*[uU]|--(?:proxy-)?user=?"), value=_USER),
+        ),
+        "smbclient": (_Flag(re.compile("-U|--user=?"), value=re.compile(r"[^\s%$]+%(?!\$)\S")),),
+        "openssl": (_Flag(re.compile("-pass(?:in|out)?"), value=_PASS),),
     }
 )
 _RUNS_OTHERS: Final = frozenset(
