@@ -101,10 +101,6 @@ def folder_of(programs: Sources, environment: Mapping[str, str]) -> Path:
     return cache_root(environment) / cache_key(programs)
 
 
-def tell_nobody(step: Compiling) -> None:
-    """Ignore progress."""
-
-
 def say_programs(step: Compiling) -> None:
     """Write a line when a program begins and when it is complete."""
     if step.took_s is not None:
