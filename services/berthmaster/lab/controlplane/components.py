@@ -10,10 +10,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from berthmaster.lab.controlplane.build import Programs
-from berthmaster.lab.controlplane.certificates import Pair, SigningKey
+from berthmaster.lab.controlplane.certificates import LOOPBACK, Pair, SigningKey
 
 HERE: Final = Path(__file__).resolve().parent
-LOOPBACK: Final = "127.0.0.1"
 ISSUER: Final = "https://kubernetes.default.svc"
 SERVICE_RANGE: Final = "10.0.0.0/24"
 # The controllers with visible behaviour: jobs, garbage, namespaces, service accounts, aggregated

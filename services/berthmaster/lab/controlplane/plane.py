@@ -26,7 +26,7 @@ from berthmaster.lab.controlplane.api import (
 )
 from berthmaster.lab.controlplane.audit import AuditLog
 from berthmaster.lab.controlplane.build import Programs
-from berthmaster.lab.controlplane.certificates import Authority, Pair, service_account_key
+from berthmaster.lab.controlplane.certificates import LOOPBACK, Authority, Pair, service_account_key
 from berthmaster.lab.controlplane.patience import hang_s, wait_until
 from berthmaster.lab.controlplane.processes import Failed, Process
 from berthmaster.lab.controlplane.proxy import Proxy
@@ -53,7 +53,7 @@ class Etcd:
     @property
     def url(self) -> str:
         """Return the URL for API servers."""
-        return f"http://{components.LOOPBACK}:{self.port}"
+        return f"http://{LOOPBACK}:{self.port}"
 
     def start(self) -> None:
         """Start etcd, and wait until it is healthy. Raises Failed."""
@@ -107,7 +107,7 @@ class Plane:
         self.name, self.role, self.folder = name, role, folder
         self._claims = PortClaims()  # kept over restarts
         self.port, kwok_port = self._claims.choose(2)
-        self.url = f"https://{components.LOOPBACK}:{self.port}"
+        self.url = f"https://{LOOPBACK}:{self.port}"
         self._etcd = etcd
         self._numbers = itertools.count(1)
         self._apis: list[Api] = []

@@ -16,13 +16,12 @@ from pathlib import Path
 
 import yaml
 
-from berthmaster.lab.controlplane.certificates import Authority
+from berthmaster.lab.controlplane.certificates import LOOPBACK, Authority
 from berthmaster.lab.controlplane.plane import Plane
 from berthmaster.lab.controlplane.processes import Process
 from berthmaster.lib.runtime.ports import free_ports
 
 METRICS_CERTIFICATES = Path("/etc/kueue/metrics/certs")
-LOOPBACK = "127.0.0.1"
 NAMES = {
     "AllAtOnce": "kueue.x-k8s.io/multikueue-dispatcher-all-at-once",
     "Incremental": "kueue.x-k8s.io/multikueue-dispatcher-incremental",
