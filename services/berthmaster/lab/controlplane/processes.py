@@ -16,6 +16,7 @@ from typing import Final, Generic, TypeVar
 
 from berthmaster.lab.controlplane.patience import HANG_S, Hung, hang_s, wait_until
 from berthmaster.lib.runtime.process_setup import end_with_parent
+from berthmaster.lib.supervisor.embedded import all_stopped
 
 _LAST_LINES: Final = 6
 _LAST_BYTES: Final = 32 * 1024
@@ -25,19 +26,6 @@ Answer = TypeVar("Answer")
 
 class Failed(Exception):
     """A program did not start, died, or was not ready in time. The text gives the reason."""
-
-
-def all_stopped(pid: int) -> bool:
-    """Return whether all threads of a process are stopped.
-
-    A signal is in flight when `kill` returns. On a busy machine, a thread that it has not reached
-    answers one more request.
-    """
-    try:
-        threads = [(each / "stat").read_text() for each in Path(f"/proc/{pid}/task").iterdir()]
-    except OSError:
-        return False  # a thread ended during the check
-    return all(thread.rpartition(")")[2].split()[0] in "TZX" for thread in threads)
 
 
 class _Call(Generic[Answer]):

