@@ -14,6 +14,8 @@ from typing import Final
 
 import msgspec
 
+from berthmaster.lib.supervisor.folder import state_folder, write_json
+
 LOCK_FILE: Final = "lock"
 STATE_FILE: Final = "lab.json"
 
@@ -40,11 +42,7 @@ class LabRuns(Exception):
 
 def lab_folder(env: Mapping[str, str]) -> Path:
     """Return the folder of this user's lab, whether it exists or not."""
-    if base := env.get("XDG_STATE_HOME"):
-        return Path(base) / "berth" / "lab"
-    if home := env.get("HOME"):
-        return Path(home) / ".local" / "state" / "berth" / "lab"
-    return Path(f"/tmp/berth-{os.getuid()}/lab")
+    return (state_folder(env) or Path(f"/tmp/berth-{os.getuid()}")) / "lab"
 
 
 @contextlib.contextmanager
@@ -85,9 +83,7 @@ def running(folder: Path) -> LabState | None:
 
 def write_state(folder: Path, state: LabState) -> None:
     """Write the state atomically."""
-    draft = folder / f"{STATE_FILE}.new"
-    draft.write_bytes(msgspec.json.format(msgspec.json.encode(state)) + b"\n")
-    draft.replace(folder / STATE_FILE)
+    write_json(folder / STATE_FILE, state)
 
 
 def clear(folder: Path) -> bool:

@@ -40,10 +40,16 @@ class External(msgspec.Struct, frozen=True, kw_only=True):
     url: str
 
 
+def state_folder(env: Mapping[str, str]) -> Path | None:
+    """Return the folder for state of this user's `berth`; None without a home."""
+    base = env.get("XDG_STATE_HOME") or (f"{env['HOME']}/.local/state" if env.get("HOME") else "")
+    return Path(base) / "berth" if base else None
+
+
 def state_file(env: Mapping[str, str]) -> Path | None:
     """Return the file with the folder of the last `berth up`; None without a home."""
-    base = env.get("XDG_STATE_HOME") or (f"{env['HOME']}/.local/state" if env.get("HOME") else "")
-    return Path(base) / "berth" / "up" if base else None
+    folder = state_folder(env)
+    return None if folder is None else folder / "up"
 
 
 class AlreadyRunning(Exception):
@@ -119,13 +125,17 @@ def _close_to_others(folder: Path) -> None:
             pass  # a volume of root, writable by this process's group
 
 
-def write_connection(folder: Path, file: ConnectionFile, env: Mapping[str, str]) -> None:
-    """Write the connection file, completely or not at all."""
-    path = folder / CONNECTION_FILE
+def write_json(path: Path, value: msgspec.Struct) -> None:
+    """Write a file of JSON for this user, completely or not at all."""
     draft = path.with_suffix(".new")
     draft.touch(mode=0o600)
-    draft.write_bytes(msgspec.json.format(msgspec.json.encode(file)) + b"\n")
+    draft.write_bytes(msgspec.json.format(msgspec.json.encode(value)) + b"\n")
     draft.replace(path)
+
+
+def write_connection(folder: Path, file: ConnectionFile, env: Mapping[str, str]) -> None:
+    """Write the connection file, completely or not at all."""
+    write_json(folder / CONNECTION_FILE, file)
     if (state := state_file(env)) is not None:
         try:
             state.parent.mkdir(parents=True, exist_ok=True)
