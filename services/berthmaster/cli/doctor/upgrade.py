@@ -19,7 +19,6 @@ from berthmaster.cli.doctor.findings import (
     install,
 )
 
-_TAG: Final = re.compile(r":v?(\d+)\.(\d+)\.(\d+)(?:[-+.@].*)?$")
 _VERSION: Final = re.compile(r"v?(\d+)\.(\d+)\.(\d+)(?:[-+.].*)?$")
 
 
@@ -46,8 +45,8 @@ def parse_version(text: str) -> Version | None:
 
 def version_of_image(image: str) -> Version | None:
     """Return the version of registry/name:0.2.0, with or without a digest; else None."""
-    found = _TAG.search(image.partition("@")[0])
-    return Version(*map(int, found.groups())) if found else None
+    _, colon, tag = image.partition("@")[0].rpartition(":")
+    return parse_version(tag) if colon else None
 
 
 @dataclass(frozen=True, kw_only=True)
