@@ -170,6 +170,7 @@ def screen(report: "Report") -> "RenderableType":
     """Return a line per finding, followed by the remedies."""
     from rich.console import Group
 
+    from berthmaster.cli.output import amounts
     from berthmaster.cli.output.terminal import safe
 
     lines: list[RenderableType] = []
@@ -185,9 +186,9 @@ def screen(report: "Report") -> "RenderableType":
     verdict = (
         f"Nothing blocks {goal}."
         if report.ready
-        else f"{_count(blocks, 'finding')} in the way of {goal}."
+        else f"{amounts.many(blocks, 'finding')} in the way of {goal}."
     )
-    more = f" {_count(warnings, 'warning')}." if warnings else ""
+    more = f" {amounts.many(warnings, 'warning')}." if warnings else ""
     lines += [safe(), safe(verdict + more, style="green" if report.ready else "red")]
     return Group(*lines)
 
@@ -205,7 +206,3 @@ def _finding(finding: "Finding") -> list["RenderableType"]:
             lines.append(safe(f"          {title}:", style="bold"))
             lines += [safe(f"            {line}") for line in text.splitlines()]
     return lines
-
-
-def _count(number: int, thing: str) -> str:
-    return f"{number} {thing}{'' if number == 1 else 's'}"
