@@ -694,6 +694,11 @@ _ACCOUNTS: Final[Mapping[str, str]] = MappingProxyType(
 
 def grants(user: str) -> Grants:
     """Return the permissions of a user, with the inbox. Raises UnknownUser."""
+    found = _without_inbox(user)
+    return found._replace(subscribe=(*found.subscribe, f"{inbox_prefix(user)}.>"))
+
+
+def _without_inbox(user: str) -> Grants:
     role, dot, part = user.partition(".")
     if dot and role in PART_ROLES and _TOKEN.match(part):
         base = PART_ROLES[role](part)
@@ -703,23 +708,17 @@ def grants(user: str) -> Grants:
         known = [*WHOLE_ROLES, *(f"{name}.<one token>" for name in PART_ROLES)]
         raise UnknownUser(f"no user {user!r}; there are {', '.join(known)}")
     wanted = _widest((*base.publish, *(_ANSWERS if base.answers else ())))
-    publish = tuple(map(_imported, wanted))
-    return base._replace(publish=publish, subscribe=(*base.subscribe, f"{inbox_prefix(user)}.>"))
+    return base._replace(publish=tuple(map(_imported, wanted)))
 
 
 def grants_of(users: Iterable[str]) -> Grants:
     """Return the permissions of these users together, without the inboxes: the imports of an
     account. Raises UnknownUser.
     """
-    each = [(user, grants(user)) for user in users]
+    each = [*map(_without_inbox, users)]
     return Grants(
-        publish=_widest(subject for _, one in each for subject in one.publish),
-        subscribe=_widest(
-            subject
-            for user, one in each
-            for subject in one.subscribe
-            if subject != f"{inbox_prefix(user)}.>"
-        ),
+        publish=_widest(subject for one in each for subject in one.publish),
+        subscribe=_widest(subject for one in each for subject in one.subscribe),
     )
 
 
