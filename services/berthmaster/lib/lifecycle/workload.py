@@ -226,6 +226,16 @@ def age_s(workload: Workload, now_s: float) -> float:
     return saved_s(workload) + (max(0.0, now_s - workload.running_at_s) if running else 0.0)
 
 
+def began_at_s(workload: Workload) -> float:
+    """Return the start of a live attempt. Before the start, the claim or the placement counts."""
+    return workload.running_at_s or workload.claimed_at_s or workload.placed_at_s
+
+
+def spent_s(workload: Workload, now_s: float) -> float:
+    """Return the saved time of finished attempts and the time since ``began_at_s``."""
+    return saved_s(workload) + max(0.0, now_s - began_at_s(workload))
+
+
 def stated_end_s(workload: Workload, now_s: float) -> float | None:
     """Return the next stated end of a live attempt, from its progress or its request; None without
     a future end.
@@ -249,7 +259,6 @@ def _stated_ends_s(workload: Workload, now_s: float) -> Iterator[float]:
     if reported_s is not None and reported_s > now_s:
         yield reported_s
     elif request.expected_duration_s is not None:
-        began_s = workload.running_at_s or workload.claimed_at_s or workload.placed_at_s
-        yield began_s + request.expected_duration_s - saved_s(workload)
+        yield began_at_s(workload) + request.expected_duration_s - saved_s(workload)
     if request.deadline_s is not None:
         yield (workload.claimed_at_s or workload.placed_at_s) + request.deadline_s

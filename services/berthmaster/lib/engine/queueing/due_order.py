@@ -40,7 +40,14 @@ from berthmaster.lib.engine.queueing.lines import (
     place,
 )
 from berthmaster.lib.engine.queueing.preemption import Remaining
-from berthmaster.lib.lifecycle.workload import Key, Workload, age_s, ends_as_told_s, saved_s
+from berthmaster.lib.lifecycle.workload import (
+    Key,
+    Workload,
+    age_s,
+    ends_as_told_s,
+    saved_s,
+    spent_s,
+)
 from berthmaster.lib.messages.placement import Expected, Lives, ToldOutlook
 from berthmaster.lib.messages.workload import JobRequest
 
@@ -205,9 +212,8 @@ class DueOrder:
         told_s = ends_as_told_s(workload)
         if told_s is not None and told_s > now_s:
             return told_s
-        began_s = workload.running_at_s or workload.claimed_at_s or workload.placed_at_s
-        ran_s = saved_s(workload) + max(0.0, now_s - began_s)
-        return now_s + left_s(self.expected_s(workload.key, workload.request), ran_s)
+        expected_s = self.expected_s(workload.key, workload.request)
+        return now_s + left_s(expected_s, spent_s(workload, now_s))
 
     def place(self, workload: Workload, *, least_first: bool = False) -> Rank:
         """Return the rank of a pending job in its queue and priority.

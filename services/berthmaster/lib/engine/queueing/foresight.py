@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterable
 from typing import Final
 
 from berthmaster.lib.engine.queueing.similar import Estimate, left
-from berthmaster.lib.lifecycle.workload import Key, Workload, key, saved_s
+from berthmaster.lib.lifecycle.workload import Key, Workload, key, saved_s, spent_s
 from berthmaster.lib.messages.placement import Expected
 from berthmaster.lib.messages.workload import JobRequest
 
@@ -118,8 +118,7 @@ class Foresight:
 
     def ends_s(self, workload: Workload, now_s: float) -> float | None:
         """Return the estimated end of a live attempt; None without an estimate."""
-        began_s = workload.running_at_s or workload.claimed_at_s or workload.placed_at_s
-        rest = self._left(workload.key, saved_s(workload) + max(0.0, now_s - began_s))
+        rest = self._left(workload.key, spent_s(workload, now_s))
         return now_s + rest.middle_s if rest is not None else None
 
     def lasts_s(self, workload: Workload) -> float | None:

@@ -19,7 +19,7 @@ from berthmaster.control.resolver.core.deciding.releases import Release, soonest
 from berthmaster.control.resolver.core.known.knowledge import Knowledge
 from berthmaster.lib.engine.fleetview.shortlist import BUSY, Shortlist
 from berthmaster.lib.engine.queueing.similar import Estimate, left
-from berthmaster.lib.lifecycle.workload import Key, Workload, saved_s, stated_end_s
+from berthmaster.lib.lifecycle.workload import Key, Workload, saved_s, spent_s, stated_end_s
 from berthmaster.lib.messages.workload import JobRequest
 
 ENDS_LOOKED_AT: Final = 1024  # maximum number of ends to try, because a question must be fast
@@ -84,9 +84,7 @@ def ends(know: Knowledge, workload: Workload, now_s: float) -> Times | None:
     estimate = know.expectations.durations.estimate(workload.tenant, workload.request)
     if estimate is None:
         return None
-    began_s = workload.running_at_s or workload.claimed_at_s or workload.placed_at_s
-    ran_s = saved_s(workload) + max(0.0, now_s - began_s)
-    return Times(*left(estimate, ran_s)).after(now_s)
+    return Times(*left(estimate, spent_s(workload, now_s))).after(now_s)
 
 
 def live_ends(know: Knowledge, clusters: Iterable[str], now_s: float) -> dict[Key, Times]:
