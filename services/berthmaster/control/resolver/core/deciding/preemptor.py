@@ -57,6 +57,7 @@ from berthmaster.lib.engine.queueing.preemption import (
     HeldOnNode,
     PodNeed,
     Remaining,
+    RightName,
     RightOver,
     Stopped,
     Victim,
@@ -424,32 +425,15 @@ class Preemptor:
         best_tier = min(level.tier for level in turn.levels)
         if best_tier is Tier.BORROWED and setting.preempts == "never":
             return None
-        if self._searches >= SEARCHES_A_COMMIT:
-            return None
-        workload = self._know.open[turn.key]
-        job = Beneficiary(turn.levels, workload.priority, setting.preempts)
-        sought = self.victims.sought(asked, shape, partial(right_over, job))
-        if sought is None:
-            return None
-        self._searches += 1
-        best = self.victims.cheapest(sought)
-        if best is None:
-            return None
-        orders = []
-        for victim in best.victims:
-            evicted = self._know.open[victim.key]
-            right = right_over(job, self._know.derived.path(victim.queue), evicted.priority)
-            assert right is not None  # victims have a precedence against them
-            orders.append(eviction_order(evicted, workload, right[0], victim.lost_gpu_s))
-        return _evictions(workload, best, orders)
+        priority = self._know.open[turn.key].priority
+        job = Beneficiary(turn.levels, priority, setting.preempts)
+        return self._with_precedence(turn, asked, shape, partial(right_over, job))
 
     def _of_idle(self, turn: Turn, asked: JobRequest, shape: Shape) -> Evictions | None:
         """Return the evictions of idle jobs alone, whatever their queues deserve."""
-        if self._searches >= SEARCHES_A_COMMIT:
-            return None
         queues, now_s = self._know.queues, self._now_s
 
-        def right(path: Path, _: int) -> tuple[str, Floors] | None:
+        def right(path: Path, _: int) -> tuple[RightName, Floors] | None:
             of_queue = queues.get(path[0].queue)
             acts = of_queue is not None and of_queue.idle_then in ("hold", "end")
             return ("idle", ()) if acts else None
@@ -457,7 +441,20 @@ class Preemptor:
         def may_go(other: Workload) -> bool:
             return idle_action(other, queues, now_s) in ("hold", "end")
 
-        sought = self.victims.sought(asked, shape, right, may_go)
+        return self._with_precedence(turn, asked, shape, right, may_go)
+
+    def _with_precedence(
+        self,
+        turn: Turn,
+        asked: JobRequest,
+        shape: Shape,
+        right_of: Callable[[Path, int], tuple[RightName, Floors] | None],
+        may_go: Callable[[Workload], bool] = lambda _: True,
+    ) -> Evictions | None:
+        """Return the evictions of the cheapest set of jobs that the job has a precedence over."""
+        if self._searches >= SEARCHES_A_COMMIT:
+            return None
+        sought = self.victims.sought(asked, shape, right_of, may_go)
         if sought is None:
             return None
         self._searches += 1
@@ -465,10 +462,12 @@ class Preemptor:
         if best is None:
             return None
         workload = self._know.open[turn.key]
-        orders = [
-            eviction_order(self._know.open[victim.key], workload, "idle", victim.lost_gpu_s)
-            for victim in best.victims
-        ]
+        orders = []
+        for victim in best.victims:
+            evicted = self._know.open[victim.key]
+            right = right_of(self._know.derived.path(victim.queue), evicted.priority)
+            assert right is not None  # victims have a precedence against them
+            orders.append(eviction_order(evicted, workload, right[0], victim.lost_gpu_s))
         return _evictions(workload, best, orders)
 
     def _among_equals(
