@@ -35,13 +35,7 @@ def cordons(know: Knowledge, policy: Policy, now_s: float, cluster: str) -> Cord
 
 def _gpu_view(know: Knowledge, order: GpuCordon) -> CordonView:
     report = know.fleet.node(order.cluster, order.node)
-    inside = [
-        workload
-        for workload in held_inside(
-            know, Cordon(cluster=order.cluster, node=order.node, cordoned=True)
-        )
-        if any(pod.node == order.node and order.gpu in pod.gpus for pod in workload.pods)
-    ]
+    inside = list(held_inside(know, order))
     return CordonView(
         cluster=order.cluster,
         node=order.node,

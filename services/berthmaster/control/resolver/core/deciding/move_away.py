@@ -51,7 +51,7 @@ from berthmaster.lib.engine.queueing.preemption import lost_gpu_s
 from berthmaster.lib.lifecycle.attempts import is_ours_to_end
 from berthmaster.lib.lifecycle.states import HELD, State
 from berthmaster.lib.lifecycle.workload import Workload, key
-from berthmaster.lib.messages.control import Cordon
+from berthmaster.lib.messages.control import Cordon, GpuCordon
 
 MOST_MOVING: Final = 64  # maximum number of jobs moving at a time
 MOST_SEARCHES: Final = 32  # in one draft: each binds all pods of a job
@@ -146,16 +146,20 @@ def _order(
 # Drains
 
 
-def held_inside(know: Knowledge, drain: Cordon) -> Iterator[Workload]:
+def held_inside(know: Knowledge, place: Cordon | GpuCordon) -> Iterator[Workload]:
     """Yield our attempts in a place that is cordoned, unclaimed placements too."""
-    inside = [know.open[name] for name in know.derived.held.get(drain.cluster, ())]
+    inside = [know.open[name] for name in know.derived.held.get(place.cluster, ())]
     inside += [
         know.open[name]
         for name in know.derived.unclaimed
-        if know.open[name].cluster == drain.cluster
+        if know.open[name].cluster == place.cluster
     ]
+    gpu = place.gpu if isinstance(place, GpuCordon) else None
     for workload in inside:
-        if drain.node is None or any(binding.node == drain.node for binding in workload.pods):
+        if place.node is None or any(
+            binding.node == place.node and (gpu is None or gpu in binding.gpus)
+            for binding in workload.pods
+        ):
             yield workload
 
 
