@@ -70,17 +70,18 @@ def of_waiting(
     if free is not None and before is not None and workload.request is not None:
         request = least_request(workload.request)
         starts = _later(free, _in_turn(cycle, request, shortlist, before))
-    if starts is None and lasts is None:
-        return None
-    end = together(starts, lasts) if starts is not None and lasts is not None else None
-    return _told(starts, end, lasts)
+    return _before_start(starts, lasts)
 
 
 def of_request(
     know: Knowledge, tenant: str, request: JobRequest, starts: Times | None
 ) -> Expectation | None:
     """Return the expectation of a request that is not submitted, ahead of all jobs."""
-    lasts = takes(know, tenant, request)
+    return _before_start(starts, takes(know, tenant, request))
+
+
+def _before_start(starts: Times | None, lasts: Times | None) -> Expectation | None:
+    """Return the expectation of a job without a placement; None if nothing is known."""
     if starts is None and lasts is None:
         return None
     end = together(starts, lasts) if starts is not None and lasts is not None else None
