@@ -15,7 +15,7 @@ from berthmaster.lib.lifecycle.pods import is_set_elastic
 from berthmaster.lib.lifecycle.states import ENDING_OF, Ending, State
 from berthmaster.lib.lifecycle.workload import Workload
 from berthmaster.lib.messages.placement import Via
-from berthmaster.lib.messages.workload import Fault, JobRequest, Placed, PodSet
+from berthmaster.lib.messages.workload import WHOLE_MILLI, Fault, JobRequest, Placed, PodSet
 
 
 def sent_by_hub(placed: Placed) -> bool:
@@ -104,6 +104,6 @@ def takes_pod_sets(kind: str, pod_sets: Sequence[PodSet], via: Via) -> bool:
     """
     if kind == JOB_SET:
         return True
-    parted = any(pods.gpus and pods.gpu_milli != 1000 for pods in pod_sets)
+    parted = any(pods.gpus and pods.gpu_milli != WHOLE_MILLI for pods in pod_sets)
     whole = via != "worker" and not parted and not any(map(is_set_elastic, pod_sets))
     return kind == VOLCANO_JOB and whole

@@ -15,9 +15,8 @@ from typing import Final
 import msgspec
 
 from berthmaster.lib.messages.telemetry import GpuUse
-from berthmaster.lib.messages.workload import ExceededLimit, JobRequest
+from berthmaster.lib.messages.workload import WHOLE_MILLI, ExceededLimit, JobRequest
 
-WHOLE_MILLI: Final = 1000
 SLACK_PERCENT: Final = 5.0  # points of a GPU, or percent of the memory
 LEAST_SLACK_MIB: Final = 256  # for each device: what a driver needs for a context
 

@@ -28,6 +28,7 @@ from berthmaster.lib.messages.terms import LabelText, Name, Toleration
 
 __all__ = ["LabelText", "Name", "Toleration"]
 
+WHOLE_MILLI = 1000  # of a GPU
 MAX_GPUS_A_POD = 64
 MAX_TPUS_A_POD = 64
 MAX_PIECES_A_POD = 1_000_000  # of one other resource
@@ -102,8 +103,8 @@ class PodSet(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=
     cpu_milli: Annotated[int, Meta(ge=0, le=10_000_000, description="CPUs of each pod.")] = 1000
     memory_mib: Annotated[int, Meta(ge=0, le=1 << 30, description="Memory of each pod.")] = 1024
     gpus: Annotated[int, Meta(ge=0, le=MAX_GPUS_A_POD, description="GPUs of each pod.")] = 0
-    gpu_milli: Annotated[int, Meta(ge=1, le=1000)] = (
-        1000  # thousandths of each GPU; below 1000 only for one GPU
+    gpu_milli: Annotated[int, Meta(ge=1, le=WHOLE_MILLI)] = (
+        WHOLE_MILLI  # thousandths of each GPU; below 1000 only for one GPU
     )
     gpu_memory_mib: Annotated[
         int,

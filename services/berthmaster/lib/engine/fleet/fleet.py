@@ -24,8 +24,9 @@ from berthmaster.lib.engine.fleet.pieces import Pieces, Tpus, foreign_pieces, pi
 from berthmaster.lib.engine.fleet.shares import Part, charged_milli, counted, enough
 from berthmaster.lib.lifecycle.workload import Key
 from berthmaster.lib.messages.fleet import NodeReport, Share, Taint
+from berthmaster.lib.messages.workload import WHOLE_MILLI
 
-WHOLE: Final = 1000
+WHOLE: Final = WHOLE_MILLI
 
 NodeName = tuple[str, str]  # cluster, node
 

@@ -32,7 +32,7 @@ from berthmaster.lib.accelerators.table import (
     NVIDIA,
 )
 from berthmaster.lib.messages.fleet import Share
-from berthmaster.lib.messages.workload import Isolation, PodSet
+from berthmaster.lib.messages.workload import WHOLE_MILLI, Isolation, PodSet
 
 _DIVISIBLE: Final = ("hami", "kai", "milli")
 NOT_HELD: Final = "none"
@@ -43,7 +43,6 @@ _ISOLATION_OF: Final[Mapping[str, Isolation]] = {
     "hami": "memory",
     "kai": NOT_HELD,
 }
-_GPU_MILLI: Final = 1000
 
 
 # GPU model and charge of a fraction in milli: each price once, in order.
@@ -67,7 +66,7 @@ def part_of(pods: PodSet) -> Part:
 
 def wants_fraction(pods: PodSet) -> bool:
     """Return whether each pod takes a part of one GPU."""
-    return pods.gpus == 1 and pods.gpu_milli < _GPU_MILLI
+    return pods.gpus == 1 and pods.gpu_milli < WHOLE_MILLI
 
 
 def share_for(shares: Sequence[Share], pods: PodSet) -> Share | None:
@@ -118,7 +117,7 @@ def profile_milli(profile: str) -> int | None:
     found = mig.profile(profile)
     if found is None:
         return None
-    return min(found.slices * _GPU_MILLI // mig.MOST_SLICES, _GPU_MILLI - 1)
+    return min(found.slices * WHOLE_MILLI // mig.MOST_SLICES, WHOLE_MILLI - 1)
 
 
 def profile_memory_mib(profile: str) -> int:
@@ -137,10 +136,10 @@ def takes_milli(share: Share, part: Part, gpu_memory_mib: int = 0) -> int:
         grain = max(1, share.milli)
         if share.kind == "kai" and share.memory_mib:
             milli = -(-part.milli // grain) * grain
-            by_memory = -(-part.memory_mib * _GPU_MILLI // share.memory_mib)
+            by_memory = -(-part.memory_mib * WHOLE_MILLI // share.memory_mib)
             # KAI rounds down only below the memory of the GPU
             if part.memory_mib <= gpu_memory_mib:
-                by_memory = min(by_memory, _GPU_MILLI)
+                by_memory = min(by_memory, WHOLE_MILLI)
             return max(milli, by_memory)
         milli = -(-sized_milli(part, gpu_memory_mib) // grain) * grain
         return max(least_milli(share), milli)
@@ -151,8 +150,8 @@ def piece_milli(milli: int) -> int:
     """Return the charge of a unit of fixed size. All units of a GPU leave one milli: four quarters
     are 249 each.
     """
-    pieces = max(1, _GPU_MILLI // milli) if milli else 1
-    return min(milli, (_GPU_MILLI - 1) // pieces)
+    pieces = max(1, WHOLE_MILLI // milli) if milli else 1
+    return min(milli, (WHOLE_MILLI - 1) // pieces)
 
 
 def charged_milli(
@@ -171,18 +170,18 @@ def charged_milli(
     nodes without ``fractions``, cost 1000. A fraction by memory also costs 1000, the maximum, if
     the GPU's memory is unknown (0).
     """
-    if part.milli >= _GPU_MILLI or not fractions:
-        return _GPU_MILLI
+    if part.milli >= WHOLE_MILLI or not fractions:
+        return WHOLE_MILLI
     if not shares and not part.memory_mib:
         return part.milli  # of most requests: no need to look further
     if index is not None and any(share.gpus for share in shares):
         shares = [share for share in shares if not share.gpus or index in share.gpus]
     share = enough(shares, part)
     if part.memory_mib and not gpu_memory_mib and (share is None or not counted(share)):
-        return _GPU_MILLI
+        return WHOLE_MILLI
     if share is None:
-        return min(_GPU_MILLI, sized_milli(part, gpu_memory_mib))
-    return min(_GPU_MILLI, takes_milli(share, part, gpu_memory_mib))
+        return min(WHOLE_MILLI, sized_milli(part, gpu_memory_mib))
+    return min(WHOLE_MILLI, takes_milli(share, part, gpu_memory_mib))
 
 
 def least_milli(share: Share) -> int:
@@ -193,8 +192,8 @@ def least_milli(share: Share) -> int:
     if not share.parts:
         return 0
     grain = max(1, share.milli)
-    least = _GPU_MILLI // share.parts // grain * grain
-    return least if least * (share.parts + 1) > _GPU_MILLI else least + grain
+    least = WHOLE_MILLI // share.parts // grain * grain
+    return least if least * (share.parts + 1) > WHOLE_MILLI else least + grain
 
 
 def is_packed(shares: Sequence[Share]) -> bool:
@@ -208,7 +207,7 @@ def sized_milli(part: Part, gpu_memory_mib: int) -> int:
     """Return the charge of a fraction of any size on a GPU with this memory (0 = unknown)."""
     if not part.memory_mib or not gpu_memory_mib:
         return part.milli
-    return max(part.milli, -(-part.memory_mib * _GPU_MILLI // gpu_memory_mib))
+    return max(part.milli, -(-part.memory_mib * WHOLE_MILLI // gpu_memory_mib))
 
 
 def counted(share: Share) -> bool:
@@ -227,7 +226,7 @@ def asked_as(share: Share, pods: PodSet, gpu_memories_mib: Sequence[int]) -> dic
         return {share.resource: 1}
     milli = takes_milli(share, part_of(pods), min(gpu_memories_mib, default=0))
     if share.kind == "milli":
-        return {share.resource: min(milli, _GPU_MILLI)}
+        return {share.resource: min(milli, WHOLE_MILLI)}
     asked = {NVIDIA: 1, HAMI_CORES: min(100, milli // 10)}  # percent
     # Without a memory resource HAMi grants the GPU's whole memory. With both it uses the first.
     if is_by_memory(pods, gpu_memories_mib, least_milli(share)):

@@ -47,13 +47,12 @@ from berthmaster.lib.engine.fleet.gpus import is_one_of
 from berthmaster.lib.engine.fleet.pieces import pieces_of
 from berthmaster.lib.engine.fleet.shares import Charges
 from berthmaster.lib.messages.control import QueueSetting
-from berthmaster.lib.messages.workload import JobRequest
+from berthmaster.lib.messages.workload import WHOLE_MILLI, JobRequest
 
 CPU: Final = "cpu"
 MEMORY: Final = "memory"
 GPU: Final = "gpu"
 MODEL: Final = f"{GPU}/"
-_WHOLE: Final = 1000  # GPU milli; services without numpy read this file
 
 Amounts = dict[str, int]
 Models = tuple[str, ...]  # all reported models
@@ -190,7 +189,7 @@ def ask_of(request: JobRequest, charges_of: Callable[[int], Charges] | None = No
         if not milli:
             continue
         charges: Charges = ()
-        if charges_of is not None and pods.gpu_milli < _WHOLE:
+        if charges_of is not None and pods.gpu_milli < WHOLE_MILLI:
             charges = tuple((model, pods.count * each) for model, each in charges_of(number))
         if charges:
             milli = min(each for _, each in charges)

@@ -55,7 +55,7 @@ from berthmaster.control.resolver.core.deciding.turns import Rank, rank_of, righ
 from berthmaster.control.resolver.core.known.knowledge import Knowledge
 from berthmaster.control.resolver.policy import ESTIMATED_WAITS, Policy
 from berthmaster.lib.engine.fitting.fit import Bound
-from berthmaster.lib.engine.fleet.fleet import Holding, Overlay
+from berthmaster.lib.engine.fleet.fleet import WHOLE, Holding, Overlay
 from berthmaster.lib.engine.fleet.needs import Shape, gpu_milli
 from berthmaster.lib.engine.fleet.pieces import Pieces
 from berthmaster.lib.engine.fleetview.shortlist import BUSY
@@ -646,7 +646,7 @@ def _usable(know: Knowledge, cluster: str, held: HeldNode) -> bool:
     if report.allocatable.memory_mib - report.foreign.memory_mib < held.memory_mib:
         return False
     free = {
-        gpu.index: 1000 - gpu.withheld_milli - gpu.foreign_milli
+        gpu.index: WHOLE - gpu.withheld_milli - gpu.foreign_milli
         for gpu in report.gpus
         if gpu.healthy
     }
