@@ -25,6 +25,7 @@ from typing import Final, NamedTuple
 from berthmaster.control.gateway.core.job_verbs import Order
 from berthmaster.lib.engine.queueing.idle import VALID_S
 from berthmaster.lib.lifecycle.attempts import is_ours_to_end
+from berthmaster.lib.lifecycle.pods import set_of
 from berthmaster.lib.lifecycle.states import State
 from berthmaster.lib.lifecycle.workload import Key, Workload
 from berthmaster.lib.messages.control import QueueSetting
@@ -141,7 +142,7 @@ def _is_watched(work: Workload) -> bool:
 def _is_measured(told: JobFigures, work: Workload) -> bool:
     request = work.request
     sets = {pods.name for pods in request.pod_sets if pods.gpus} if request is not None else set()
-    holding = sum(pod.pod.rpartition("-")[0] in sets for pod in work.pods)
+    holding = sum(set_of(pod.pod) in sets for pod in work.pods)
     use = told.use
     return (
         0 < holding <= told.pods

@@ -18,6 +18,7 @@ from berthmaster.lib.engine.fleet.fleet import WHOLE
 from berthmaster.lib.engine.fleet.pieces import pieces_of, pieces_on
 from berthmaster.lib.engine.fleet.shares import charged_milli, part_of
 from berthmaster.lib.engine.queueing.queues import CPU, GPU, MEMORY, MODEL, Amounts, of_model
+from berthmaster.lib.lifecycle.pods import set_of
 from berthmaster.lib.lifecycle.workload import Key
 from berthmaster.lib.lifecycle.workload import key as named
 from berthmaster.lib.messages.fleet import GpuDevice, NodeReport
@@ -292,7 +293,7 @@ def amounts_of(
     if not amounts[GPU]:
         return amounts
     for binding in pods:
-        found = by_name.get(binding.pod.rpartition("-")[0])
+        found = by_name.get(set_of(binding.pod))
         if found is None or not found.gpus:
             continue
         report = report_of(cluster, binding.node)

@@ -26,7 +26,7 @@ from berthmaster.lib.engine.fleet.fleet import Fleet
 from berthmaster.lib.engine.queueing.held_parts import HeldParts, Takes
 from berthmaster.lib.engine.queueing.preemption import loss_of
 from berthmaster.lib.lifecycle.attempts import is_ours_to_end
-from berthmaster.lib.lifecycle.pods import gpu_milli_of, is_elastic, pod_gpu_milli
+from berthmaster.lib.lifecycle.pods import gpu_milli_of, is_elastic, pod_gpu_milli, set_of
 from berthmaster.lib.lifecycle.states import HELD, Ending, State
 from berthmaster.lib.lifecycle.workload import Key, Workload, division_of, key
 from berthmaster.lib.messages.workload import (
@@ -140,7 +140,7 @@ def _by_node(workload: Workload, request: JobRequest) -> dict[str, Takes]:
     sets = {pods.name: pods for pods in request.pod_sets}
     found: dict[str, Takes] = {}
     for binding in workload.pods:
-        pods = sets.get(binding.pod.rpartition("-")[0])
+        pods = sets.get(set_of(binding.pod))
         if pods is None:
             continue
         before = found.get(binding.node)

@@ -32,6 +32,7 @@ from berthmaster.lib.engine.scoring.pod_mix import Sampled, sampled_from
 from berthmaster.lib.engine.scoring.pressure import NO_PRESSURE, is_due
 from berthmaster.lib.lifecycle.commits import Chain
 from berthmaster.lib.lifecycle.fold import OpenWorkloads, Verdict
+from berthmaster.lib.lifecycle.pods import set_of
 from berthmaster.lib.lifecycle.states import HELD, Ending, State
 from berthmaster.lib.lifecycle.workload import Key, Workload, age_s, key
 from berthmaster.lib.messages.control import ControlFact, QueueSetting
@@ -463,7 +464,7 @@ def holdings_of(
     than the rest. On an unknown node such a pod gets no GPUs.
     """
     by_pod: dict[str, PodSet] = {p.name: p for p in request.pod_sets}
-    asked = [(binding, by_pod.get(binding.pod.rpartition("-")[0])) for binding in bindings]
+    asked = [(binding, by_pod.get(set_of(binding.pod))) for binding in bindings]
     out: dict[str, Holding] = {}
     open_: list[tuple[PodBinding, PodSet]] = []
     for binding, pods in asked:
