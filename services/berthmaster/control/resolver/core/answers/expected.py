@@ -12,7 +12,7 @@ start before the job's own round, so the expected start is in 81 s.
 """
 
 import heapq
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, Literal, NamedTuple
 
 from berthmaster.control.resolver.core.answers.first_free import (
@@ -60,16 +60,18 @@ def of_waiting(
     shortlist: Shortlist,
     free: Times | None,
     before: Sequence[Key] | None,
+    known: Mapping[Key, Times] | None,
 ) -> Expectation | None:
     """Return the expectation of a pending job. ``free``: when it fits by itself, None = unknown;
-    ``before``: jobs that go first, in order, None = too many to walk.
+    ``before``: jobs that go first, in order, None = too many to walk. ``known``: ends of placements
+    in clusters without room, None = a cluster has room.
     """
     know = cycle.know
     lasts = still_takes(know, workload)
     starts = None
     if free is not None and before is not None and workload.request is not None:
         request = least_request(workload.request)
-        starts = _later(free, _in_turn(cycle, request, shortlist, before))
+        starts = _later(free, _in_turn(cycle, request, shortlist, before, known))
     return _before_start(starts, lasts)
 
 
@@ -122,7 +124,11 @@ def _later(free: Times, turn: Times | None) -> Times | None:
 
 
 def _in_turn(
-    cycle: Cycle, request: JobRequest, shortlist: Shortlist, before: Sequence[Key]
+    cycle: Cycle,
+    request: JobRequest,
+    shortlist: Shortlist,
+    before: Sequence[Key],
+    known: Mapping[Key, Times] | None,
 ) -> Times | None:
     """Return when the pool has enough free GPUs after the jobs before it; None if unknown."""
     milli = gpu_milli(request)
@@ -131,9 +137,9 @@ def _in_turn(
     know = cycle.know
     clusters = {name for name, why in shortlist.filtered.items() if why == BUSY}
     clusters |= {candidate.cluster for candidate in shortlist.candidates}
-    running = [
-        (know.open[name], times) for name, times in live_ends(know, clusters, cycle.now_s).items()
-    ]
+    if known is None:
+        known = live_ends(know, clusters, cycle.now_s)
+    running = [(know.open[name], times) for name, times in known.items()]
     ahead = [each for name in before if (each := _ahead(know, know.open[name])).milli]
     free_milli = _free_milli(cycle, clusters)
     ends_at = [_played(cycle.now_s, free_milli, running, ahead, milli, at) for at in (0, 1, 2)]

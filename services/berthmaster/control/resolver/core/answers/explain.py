@@ -10,7 +10,12 @@ from typing import Final
 import msgspec
 
 from berthmaster.control.resolver.core.answers.expected import of_live, of_request, of_waiting
-from berthmaster.control.resolver.core.answers.first_free import Times, first_free, stated
+from berthmaster.control.resolver.core.answers.first_free import (
+    Times,
+    busy_ends,
+    first_free,
+    stated,
+)
 from berthmaster.control.resolver.core.answers.hints import hints
 from berthmaster.control.resolver.core.answers.leaving import leaving_words, rebalance_words
 from berthmaster.control.resolver.core.answers.waiting import (
@@ -250,6 +255,7 @@ def _why_not_yet(know: Knowledge, policy: Policy, now_s: float, workload: Worklo
     left_alone = left_alone_by(cycle, kept, workload.key, request, workload.priority)
     place = places(cycle, workload.key)
     free: Times | None = None
+    known: dict[Key, Times] | None = None
     held_back = 0
     with without_room(cycle, left_alone) as taking_all:
         shortlist, refusal = _look(cycle, request)
@@ -259,8 +265,9 @@ def _why_not_yet(know: Knowledge, policy: Policy, now_s: float, workload: Worklo
         elif shortlist.candidates:
             summary = "about to be placed"
         else:
+            known = busy_ends(cycle, shortlist)
             with taking_all():
-                free = first_free(cycle, request, shortlist)
+                free = first_free(cycle, request, known)
             if own is not None and own.expected_at_s is not None:
                 free = _kept_at(own.expected_at_s, free)
             free_s = free.middle_s if free is not None else None
@@ -290,7 +297,7 @@ def _why_not_yet(know: Knowledge, policy: Policy, now_s: float, workload: Worklo
         queue_position=place.in_queue,
         account=account(know, request.queue, place.queued),
         first_free_s=free.middle_s if free is not None else None,
-        expected=of_waiting(cycle, workload, shortlist, starts, before),
+        expected=of_waiting(cycle, workload, shortlist, starts, before, known),
         reservation=own,
         held_back=held_back,
         filtered=shortlist.filtered,
@@ -451,7 +458,8 @@ def dry_run(
         tried = _tried_sizes(cycle, tenant, request)
         starts: Times | None = stated(now_s) if tried.placed else None
         if not tried.placed and not queue_refusal(know, request):
-            starts = first_free(cycle, request, _look(cycle, request)[0])
+            known = busy_ends(cycle, _look(cycle, request)[0])
+            starts = first_free(cycle, request, known)
     return msgspec.structs.replace(tried, expected=of_request(know, tenant, request, starts))
 
 

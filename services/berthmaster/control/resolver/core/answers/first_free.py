@@ -11,7 +11,7 @@ that one runs for 10 s. A request for one GPU fits in 10 to 30 s, by 40 similar 
 """
 
 import heapq
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Final, NamedTuple
 
 from berthmaster.control.resolver.core.deciding.cycle import Cycle
@@ -104,10 +104,16 @@ def live_ends(know: Knowledge, clusters: Iterable[str], now_s: float) -> dict[Ke
     return found
 
 
-def first_free(cycle: Cycle, request: JobRequest, shortlist: Shortlist) -> Times | None:
-    """Return the estimated start of the request; None if no end frees enough."""
+def busy_ends(cycle: Cycle, shortlist: Shortlist) -> dict[Key, Times]:
+    """Return the ends of placements in the clusters that lack only free capacity."""
     busy = {cluster for cluster, why in shortlist.filtered.items() if why == BUSY}
-    known = live_ends(cycle.know, busy, cycle.now_s)
+    return live_ends(cycle.know, busy, cycle.now_s)
+
+
+def first_free(cycle: Cycle, request: JobRequest, known: Mapping[Key, Times]) -> Times | None:
+    """Return the estimated start of the request; None if no end frees enough. ``known``: the ends
+    of placements, see ``busy_ends``.
+    """
     middle = _fits_at(cycle, request, {name: times.middle_s for name, times in known.items()})
     if middle is None:
         return None

@@ -8,7 +8,12 @@ import math
 from collections.abc import Generator, Iterable
 from typing import Final
 
-from berthmaster.control.resolver.core.answers.first_free import Times, first_free, stated
+from berthmaster.control.resolver.core.answers.first_free import (
+    Times,
+    busy_ends,
+    first_free,
+    stated,
+)
 from berthmaster.control.resolver.core.deciding.cycle import Cycle
 from berthmaster.control.resolver.core.deciding.turns import queue_refusal
 from berthmaster.control.resolver.core.known.knowledge import Knowledge
@@ -137,7 +142,7 @@ def _wait(cycle: Cycle, job: JobRequest) -> Times | None:
     shortlist = cycle.shortlist(job)
     if shortlist.candidates and cycle.bind(job, shortlist) is not None:
         return stated(0.0)
-    at = first_free(cycle, job, shortlist)
+    at = first_free(cycle, job, busy_ends(cycle, shortlist))
     return at.after(-cycle.now_s) if at is not None else None
 
 
