@@ -12,12 +12,7 @@ import msgspec
 
 from berthmaster.control.usage.core.load import PAST_S, load_report
 from berthmaster.control.usage.core.prices import Prices
-from berthmaster.control.usage.core.profiles import (
-    ProfileRecord,
-    no_profile,
-    profile_reply,
-    whose,
-)
+from berthmaster.control.usage.core.profiles import ProfileRecord, no_profile, profile_reply
 from berthmaster.control.usage.core.report import (
     About,
     Asked,
@@ -25,6 +20,7 @@ from berthmaster.control.usage.core.report import (
     asked,
     report_of,
     trends_of,
+    whose,
     window_of,
 )
 from berthmaster.control.usage.core.similar import Likeness, jobs_report

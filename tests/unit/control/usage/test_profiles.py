@@ -11,8 +11,8 @@ from berthmaster.control.usage.core.profiles import (
     like_profile,
     no_profile,
     profile_reply,
-    whose,
 )
+from berthmaster.control.usage.core.report import whose
 from berthmaster.control.usage.core.usage import Progress, Usage
 from berthmaster.lib.messages.api import Refusal
 from berthmaster.lib.messages.profile import ProfileRequest, Results

@@ -15,7 +15,6 @@ import msgspec
 from berthmaster.control.usage.core.similar import Likeness
 from berthmaster.lib.lifecycle.workload import Key, key
 from berthmaster.lib.messages.api import Refusal
-from berthmaster.lib.messages.explain import invalid
 from berthmaster.lib.messages.profile import (
     AttemptProfile,
     Ending,
@@ -363,22 +362,6 @@ def _seen(record: ProfileRecord, values: dict[str, float], window_s: float, now_
 
 
 # Replies
-
-
-def whose(tenant: str | None, request: ProfileRequest) -> str | Refusal:
-    """Return the tenant of the requested job, for a tenant or an operator (None)."""
-    if tenant is None:
-        if request.tenant:
-            return request.tenant
-        return invalid(("tenant",), "", "the tenant of the job: operators see those of all")
-    if request.tenant in ("", tenant):
-        return tenant
-    return Refusal(
-        code="forbidden",
-        field="tenant",
-        value=request.tenant,
-        expected=f"{tenant!r} or nothing: a tenant sees its own jobs",
-    )
 
 
 def no_profile(tenant: str, workload_id: str) -> Refusal:

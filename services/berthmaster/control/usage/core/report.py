@@ -23,6 +23,7 @@ from berthmaster.control.usage.core.trends import (
 from berthmaster.control.usage.store.reading import Found, JobQuery, JobRow, Query, Sums, TrendRow
 from berthmaster.lib.messages.api import Refusal
 from berthmaster.lib.messages.explain import invalid
+from berthmaster.lib.messages.profile import ProfileRequest
 from berthmaster.lib.messages.usage import (
     AttemptUsage,
     JobsReport,
@@ -62,13 +63,8 @@ class Asked(NamedTuple):
 
 def asked(tenant: str | None, request: UsageReportRequest, now_s: float) -> Asked | Refusal:
     """Return the query of a tenant, or of an operator (None)."""
-    if tenant is not None and request.tenant not in ("", tenant):
-        return Refusal(
-            code="forbidden",
-            field="tenant",
-            value=request.tenant,
-            expected=f"{tenant!r} or nothing: a tenant sees its own jobs",
-        )
+    if (forbidden := _of_another_tenant(tenant, request.tenant)) is not None:
+        return forbidden
     until_s = now_s if request.until_s is None else request.until_s
     since_s = until_s - DEFAULT_PERIOD_S if request.since_s is None else request.since_s
     since_s = max(0.0, since_s)
@@ -93,6 +89,26 @@ def asked(tenant: str | None, request: UsageReportRequest, now_s: float) -> Aske
     of_jobs = filters | ({"id": request.id} if request.id else {})
     jobs = JobQuery(**period, filters=of_jobs, limit=request.limit, after=after)
     return Asked(request, query, jobs)
+
+
+def whose(tenant: str | None, request: ProfileRequest) -> str | Refusal:
+    """Return the tenant of the requested job, for a tenant or an operator (None)."""
+    if (forbidden := _of_another_tenant(tenant, request.tenant)) is not None:
+        return forbidden
+    if found := tenant or request.tenant:
+        return found
+    return invalid(("tenant",), "", "the tenant of the job: operators see those of all")
+
+
+def _of_another_tenant(tenant: str | None, named: str) -> Refusal | None:
+    if tenant is None or named in ("", tenant):
+        return None
+    return Refusal(
+        code="forbidden",
+        field="tenant",
+        value=named,
+        expected=f"{tenant!r} or nothing: a tenant sees its own jobs",
+    )
 
 
 def _wrong_with(request: UsageReportRequest) -> Refusal | None:
