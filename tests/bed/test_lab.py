@@ -87,7 +87,7 @@ def test_lab_runs_both_tours_and_leaves_nothing_behind(lab: Lab) -> None:
     assert len(lab.processes()) > 10
     os.kill(state["pid"], signal.SIGKILL)
     wait_until(lambda: not lab.processes(), "the kernel ends all of it")
-    assert not is_held(lab.folder)
+    wait_until(lambda: not is_held(lab.folder), "the lock is free after SIGKILL")
     again = lab.run("lab")
     assert again["pid"] != state["pid"]
     assert lab.run("lab", "stop") == {"ended": True}

@@ -149,8 +149,6 @@ async def jobs(
 
 def in_sort(reply: "ListReply", sort: str | None) -> "ListReply":
     """Return the page in another order. Equal jobs stay in order, newest first."""
-    import msgspec
-
     if sort is None:
         return reply
     found = sorted(reply.workloads, key=SORTS[sort.removeprefix("-")], reverse=sort.startswith("-"))

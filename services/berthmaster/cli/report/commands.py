@@ -256,9 +256,6 @@ def _moment(flag: str, text: str, now_s: float) -> float:
         usage(f"{flag}: {error}")
 
 
-# A spreadsheet reads a text with these beginnings as a formula, and any user may choose names.
-
-
 def in_csv(reply: "UsageReport") -> str:
     """Return the rows or jobs as CSV: one column per name, empty for unknown values."""
     found: list[Any] = [*reply.rows, *reply.jobs]
