@@ -198,6 +198,17 @@ class World:
         self.run(name)
         return name
 
+    def start_placed(self) -> list[str]:
+        """Decide, run all that is placed, and return the ids in order."""
+        started = []
+        for plan in self.settle():
+            for choice in plan.decision.placements:
+                name = key(choice.tenant, choice.id)
+                self.claim(name)
+                self.run(name)
+                started.append(choice.id)
+        return started
+
     def pass_s(self, seconds: float, *clusters: str) -> None:
         """Time goes by, and these are still alive (c1)."""
         self.now_s += seconds

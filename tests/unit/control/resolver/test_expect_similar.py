@@ -22,17 +22,6 @@ def labelled(name: str, kind: str, gpus: int = 1) -> JobRequest:
     return msgspec.structs.replace(job(name, gpus=gpus), labels={"kind": kind})
 
 
-def begin(world: World) -> list[str]:
-    begun = []
-    for plan in world.settle():
-        for choice in plan.decision.placements:
-            name = Key(f"{choice.tenant}/{choice.id}")
-            world.claim(name)
-            world.run(name)
-            begun.append(choice.id)
-    return begun
-
-
 def experienced(policy: Policy = SIMILAR, gpus: int = 4) -> World:
     """A fleet on which 20 short and 20 long jobs have run."""
     world = World(policy)
@@ -40,7 +29,7 @@ def experienced(policy: Policy = SIMILAR, gpus: int = 4) -> World:
     for number in range(20):
         for kind, took_s in (("short", SHORT_S), ("long", LONG_S)):
             world.submit(labelled(f"past-{kind}-{number}", kind))
-            begin(world)
+            world.start_placed()
             world.now_s += took_s
             world.succeed(Key(f"{TENANT}/past-{kind}-{number}"))
     return world
@@ -52,7 +41,7 @@ def wide_job_behind_a_long_one(policy: Policy = SIMILAR) -> tuple[World, float]:
     world = experienced(policy)
     world.submit(labelled("runs", "long"))
     began_s = world.now_s
-    assert begin(world) == ["runs"]
+    assert world.start_placed() == ["runs"]
     world.now_s += 10.0
     world.submit(labelled("wide", "wide", gpus=4))
     return world, began_s
@@ -73,7 +62,7 @@ def test_short_job_runs_beside_a_reservation_and_a_long_one_does_not() -> None:
     world, began_s = wide_job_behind_a_long_one()
     world.submit(labelled("long", "long"))
     world.submit(labelled("short", "short"))
-    assert begin(world) == ["short"]
+    assert world.start_placed() == ["short"]
     reservation = kept(world)
     assert (reservation.id, reservation.estimated) == ("wide", True)
     assert reservation.expected_at_s == pytest.approx(began_s + LONG_S, rel=0.1)
@@ -85,7 +74,7 @@ def test_stated_durations_are_all_that_counts_unless_the_setting_says_otherwise(
     world.submit(labelled("short", "short"))
     world.now_s += 400.0  # beyond reserve_wait_s
     world.submit(labelled("more", "short"))
-    assert begin(world) == []
+    assert world.start_placed() == []
     assert "expect" not in Policy().as_record()
     assert all(not decision.expected for _, decision in world.decisions)
     assert all("expect" not in decision.settings for _, decision in world.decisions)
@@ -94,7 +83,7 @@ def test_stated_durations_are_all_that_counts_unless_the_setting_says_otherwise(
 def test_decision_records_the_estimates_that_it_used() -> None:
     world, _ = wide_job_behind_a_long_one()
     world.submit(labelled("short", "short"))
-    begin(world)
+    world.start_placed()
     recorded: dict[str, Expected] = {}
     for _, decision in world.decisions:
         recorded |= {each.id: each for each in decision.expected}
@@ -109,7 +98,7 @@ def test_decision_records_the_estimates_that_it_used() -> None:
 def test_resolver_that_begins_with_a_snapshot_goes_on_with_recorded_estimates() -> None:
     world, _ = wide_job_behind_a_long_one()
     world.submit(labelled("short", "short"))
-    begin(world)
+    world.start_placed()
     raw = msgspec.msgpack.encode(snapshot_of(world.resolver.know))
     world.resolver = Resolver("all", "resolver/later", world.policy)
     restore(world.resolver.know, msgspec.msgpack.decode(raw, type=Snapshot))
@@ -117,7 +106,7 @@ def test_resolver_that_begins_with_a_snapshot_goes_on_with_recorded_estimates() 
         world.resolver.on_fact(fact, sequence, stored_at_s)
     world.submit(labelled("short-2", "short"))
     world.submit(labelled("long-2", "long"))
-    assert begin(world) == ["short-2"]
+    assert world.start_placed() == ["short-2"]
     all_repeat(world)
 
 
@@ -141,7 +130,7 @@ def test_wide_job_begins_within_the_bound_however_wrong_estimates_are(
     for number in range(4):
         world.submit(labelled(f"runs-{number}", "long"))
     ends_s = (world.now_s + LONG_S + 100.0 * number for number in range(4))
-    running = dict(zip(begin(world), ends_s, strict=True))
+    running = dict(zip(world.start_placed(), ends_s, strict=True))
     wide = world.submit(labelled("wide", "wide", gpus=4))
     came_s, number, last_passed_s = world.now_s, 0, 0.0
     while not world.placed_on(wide):
@@ -151,7 +140,7 @@ def test_wide_job_begins_within_the_bound_however_wrong_estimates_are(
             del running[name]
         number += 1
         world.submit(labelled(f"passes-{number}", "passing"))
-        for name in begin(world):
+        for name in world.start_placed():
             if name != "wide":
                 last_passed_s = world.now_s
                 running[name] = world.now_s + 300.0  # ten times what was estimated, and more

@@ -6,7 +6,7 @@ from berthmaster.control.resolver.core.answers.gpus import Steps
 from berthmaster.control.resolver.core.known.stored import Snapshot, restore, snapshot_of
 from berthmaster.control.resolver.core.resolver import Resolver
 from berthmaster.control.resolver.policy import Policy
-from berthmaster.lib.lifecycle.workload import Key
+from berthmaster.lib.lifecycle.workload import key
 from berthmaster.lib.messages.api import Expectation, GpusReply, GpusRequest, Refusal, WhyReply
 from berthmaster.lib.messages.workload import JobRequest
 from tests.support.builders import alive, job, node, profile
@@ -21,31 +21,20 @@ def fleet(gpus: int = 4) -> World:
     return world
 
 
-def begin(world: World) -> list[Key]:
-    begun = []
-    for plan in world.settle():
-        for choice in plan.decision.placements:
-            name = Key(f"{choice.tenant}/{choice.id}")
-            world.claim(name)
-            world.run(name)
-            begun.append(name)
-    return begun
-
-
 def after_forty_equal_jobs() -> World:
     """Forty equal jobs took 27 s each, four at a time; four more run, and ten wait."""
     world = fleet()
     for number in range(40):
         world.submit(job(f"past-{number}"))
-    running = begin(world)
+    running = world.start_placed()
     while running:
         world.now_s += TOOK_S
         for name in running:
-            world.succeed(name)
-        running = begin(world)
+            world.succeed(key(TENANT, name))
+        running = world.start_placed()
     for number in range(14):
         world.submit(job(f"next-{number}"))
-    begin(world)
+    world.start_placed()
     return world
 
 
@@ -125,7 +114,7 @@ def test_stated_durations_give_times_without_an_interval() -> None:
         return msgspec.structs.replace(job(name), expected_duration_s=seconds)
 
     world.submit(lasting("first", 100.0))
-    begin(world)
+    world.start_placed()
     world.submit(lasting("second", 50.0))
     world.settle()
     began_s = world.now_s
@@ -147,12 +136,12 @@ def test_nothing_is_expected_before_enough_jobs_have_ended() -> None:
     world = fleet(gpus=1)
     for number in range(3):
         world.submit(job(f"j{number}"))
-    [first] = begin(world)
+    [first] = world.start_placed()
     assert why(world, "j0").expected is None
     assert why(world, "j2").expected is None
     world.now_s += TOOK_S
-    world.succeed(first)
-    begin(world)
+    world.succeed(key(TENANT, first))
+    world.start_placed()
     assert why(world, "j1").expected is None  # one has ended
 
 

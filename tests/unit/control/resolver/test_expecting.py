@@ -41,21 +41,9 @@ def fleet(gpus: int = 4, policy: Policy = DUE) -> World:
 
 def start(world: World, *requests: JobRequest) -> list[Key]:
     names = [world.submit(request) for request in requests]
-    begin(world)
+    world.start_placed()
     assert all(world.placed_on(name) for name in names)
     return names
-
-
-def begin(world: World) -> list[str]:
-    """Whoever is placed now, in order; they run at once."""
-    begun = []
-    for plan in world.settle():
-        for choice in plan.decision.placements:
-            name = Key(f"{choice.tenant}/{choice.id}")
-            world.claim(name)
-            world.run(name)
-            begun.append(choice.id)
-    return begun
 
 
 def all_repeat(world: World) -> None:
@@ -152,7 +140,7 @@ def test_a_decider_that_began_after_a_purge_orders_by_what_was_told_and_is_repea
     urgent = world.submit(msgspec.structs.replace(lasting(10.0, "urgent"), priority=1))
     world.now_s += 1.0
     world.succeed(running)
-    assert begin(world) == ["urgent"]
+    assert world.start_placed() == ["urgent"]
     [told] = world.decisions[-1][1].expected
     assert told.id == "quiet"
     assert 1.0 < told.expected_s < 100.0  # what ran for a second has ended since
@@ -165,7 +153,8 @@ def test_a_decider_that_began_after_a_purge_orders_by_what_was_told_and_is_repea
     assert know.derived.due_order.expected_s(quiet, lasting(None, "quiet")) == told.expected_s
     assert know.expectations.submissions == ENOUGH + 4
     world.succeed(urgent)
-    assert begin(world) == ["quiet"]  # by a first guess of an hour it would come after "longer"
+    # By a first guess of an hour it would come after "longer".
+    assert world.start_placed() == ["quiet"]
     all_repeat(world)
 
 
@@ -180,7 +169,7 @@ def test_a_snapshot_keeps_what_was_not_told_yet_and_the_next_decision_tells_it()
         restored.on_fact(fact, sequence, stored_at_s)
     world.resolver = restored
     world.append(world.cancelled(running))  # nothing is learned of that
-    assert begin(world) == ["quiet"]
+    assert world.start_placed() == ["quiet"]
     [told] = world.decisions[-1][1].expected
     assert (told.id, told.expected_s) == ("quiet", FIRST_GUESS_S)
 
@@ -198,7 +187,7 @@ def test_while_a_job_waits_what_it_is_expected_to_take_follows_its_likes_and_is_
     line = know.derived.lines.line_of(waits[0])
     world.now_s += 500.0
     world.succeed(like)
-    assert begin(world) == ["waits-0"]
+    assert world.start_placed() == ["waits-0"]
     told = {each.id: each.expected_s for each in world.decisions[-1][1].expected}
     assert told == {"waits-0": 500.0, "waits-1": 500.0, "waits-2": 500.0}
     assert (
@@ -207,7 +196,7 @@ def test_while_a_job_waits_what_it_is_expected_to_take_follows_its_likes_and_is_
     world.now_s += 100.0
     world.succeed(waits[0])
     world.succeed(long)
-    assert set(begin(world)) == {"waits-1", "waits-2"}
+    assert set(world.start_placed()) == {"waits-1", "waits-2"}
     all_repeat(world)
 
 
@@ -225,7 +214,7 @@ def test_renewed_guesses_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
             know.snapshot(DUE, world.now_s, renew=True)
         guesses = [know.derived.due_order.expected_s(name, lasting(None, "x")) for name in waits]
         assert guesses == [70.0] * known + [FIRST_GUESS_S] * (5 - known)
-    assert begin(world)
+    assert world.start_placed()
     all_repeat(world)
 
 
@@ -259,7 +248,7 @@ def test_who_was_left_behind_for_long_leaves_one_place_less() -> None:
             world.append(world.cancelled(name))
     running = next(name for name in world.workloads if name.endswith("/running"))
     world.succeed(running)
-    assert begin(world) == ["large-0"]
+    assert world.start_placed() == ["large-0"]
     told = world.decisions[-1][1].outlook
     assert isinstance(told, ToldOutlook)
     assert (told.late, world.resolver.know.expectations.late) == (0, 1)
@@ -286,7 +275,7 @@ def test_a_lone_large_job_waits_no_longer_than_its_size_says_and_what_runs_then(
         for name in [name for name, at_s in ends.items() if at_s <= world.now_s]:
             del ends[name]
             world.succeed(Key(f"{TENANT}/{name}"))
-        for name in begin(world):
+        for name in world.start_placed():
             ends[name] = world.now_s + lasts[name]
             if name == "large":
                 began_s = world.now_s
@@ -330,7 +319,7 @@ def test_whatever_happens_every_decision_by_guesses_can_be_repeated(seed: int) -
         for name in [name for name, at_s in ends.items() if at_s <= world.now_s]:
             del ends[name]
             world.succeed(Key(f"{TENANT}/{name}"))
-        for name in begin(world):
+        for name in world.start_placed():
             ends[name] = world.now_s + lasts[name]
     told = [each for _, decision in world.decisions for each in decision.expected]
     assert len(told) > len({each.id for each in told}) > 20  # some were guessed more than once
@@ -365,7 +354,7 @@ def test_who_is_stopped_waits_by_what_is_left_of_it_from_that_moment_on(seed: in
             )
         )
         world.now_s += chance.choice((1.0, 30.0, 300.0))
-        begin(world)
+        world.start_placed()
         stand_where_they_belong(world)
         live = [name for name in names if world.placed_on(name)]
         for name in chance.sample(live, min(len(live), chance.choice((0, 1, 3)))):
@@ -397,9 +386,9 @@ def test_whom_room_is_kept_for_begins_though_its_likes_have_come_to_stand_before
     assert line.is_first(shorter)
     assert list(know.reservations) == [holds]
     world.succeed(sooner)
-    assert begin(world) == ["holds"]
+    assert world.start_placed() == ["holds"]
     world.succeed(holds)
-    assert begin(world)[0] == "shorter"
+    assert world.start_placed()[0] == "shorter"
     all_repeat(world)
 
 

@@ -4,6 +4,7 @@ import importlib
 import json
 import pkgutil
 from collections import Counter
+from functools import cache
 from typing import Any, Final
 
 import jsonschema
@@ -111,6 +112,7 @@ def plain(message: msgspec.Struct) -> Any:
     return json.loads(encode(message))
 
 
+@cache
 def validator(message: Message) -> Any:
     """A reader that knows nothing but the published schema."""
     schema = schema_of(message)
