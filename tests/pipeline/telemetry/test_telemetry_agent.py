@@ -74,7 +74,7 @@ def test_a_setting_that_cannot_be_is_told_with_what_would_be_right() -> None:
 
 def test_emulated_gpus_are_published_one_message_an_interval(server: Server) -> None:
     started_s = time.time()
-    with Listener(server.url) as listener, emulated(server.url, "--emulated-gpus", "2") as agent:
+    with Listener(server.url) as listener, emulated(server.url) as agent:
         heard = listener.wait(10)
         assert agent.get("/readyz")[0] == 200
         assert agent.stop() == 0
@@ -85,7 +85,7 @@ def test_emulated_gpus_are_published_one_message_an_interval(server: Server) -> 
     assert (heard[0].cluster, heard[0].source, heard[0].interval_s) == ("c1", "emulated", 0.1)
 
     # What was published is what the source says, reading for reading.
-    again = EmulatedSource(node="n1", gpus=2, model="a100", seed=0)
+    again = EmulatedSource(node="n1", gpus=8, model="a100", seed=0)
     assert [message.gpus for message in heard] == [again.read(0.0)[0].gpus for _ in heard]
 
     # A steady beat: ten messages are nine intervals, or more on a busy machine.

@@ -11,9 +11,6 @@ from berthmaster.lib.runtime.settings import setting
 class DoorSettings(LogReaderSettings):
     """Settings of the door. All bounds are of one cluster."""
 
-    max_facts_mib: int = setting(
-        256, least=1, most=100_000, help="MiB of the latest facts of one cluster"
-    )
     telemetry_mib_per_s: float = setting(
         16.0,
         least=0.001,
@@ -27,7 +24,4 @@ class DoorSettings(LogReaderSettings):
     @property
     def limits(self) -> Limits:
         """Return the core's limits of one cluster."""
-        return Limits(
-            max_facts_bytes=self.max_facts_mib * MIB,
-            telemetry_bytes_per_s=self.telemetry_mib_per_s * MIB,
-        )
+        return Limits(telemetry_bytes_per_s=self.telemetry_mib_per_s * MIB)

@@ -80,6 +80,7 @@ REPLY_MARGIN_BYTES: Final = 1024  # bytes of the server's limit reserved for sub
 TENANT_BYTES_IN_FLIGHT: Final = 16 * 1024 * 1024  # maximum bytes of one tenant's requests in flight
 MAX_LOG_FEEDS: Final = 128  # logs followed at once. All readers of one pod share one
 LOG_FEED_BYTES: Final = 1024 * 1024  # bytes of each log buffered for slow readers
+TENANT_LOG_BYTES_PER_S: Final = 16 * 1024 * 1024  # for all readers of one tenant
 SIZE_INTERVAL_S: Final = 2.0  # between two checks of the log's size: some MB at 1,000 submits/s
 
 
@@ -118,7 +119,7 @@ class Shell:
             self._story,
             feeds=MAX_LOG_FEEDS,
             feed_bytes=LOG_FEED_BYTES,
-            tenant_bytes_per_s=settings.tenant_log_mib_per_s * 1024 * 1024,
+            tenant_bytes_per_s=TENANT_LOG_BYTES_PER_S,
         )
         self._events = EventReader(conn, lambda: self._core.followed_to)
         self._trouble = ""
@@ -138,7 +139,7 @@ class Shell:
         settings = ctx.settings
         limit = settings.max_in_flight
         share = Share(
-            min(settings.tenant_in_flight, limit),
+            max(1, limit // 2),  # tenants are served in turn
             TENANT_BYTES_IN_FLIGHT,
             settings.tenant_requests_per_s,
         )

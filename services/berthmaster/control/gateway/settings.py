@@ -13,15 +13,9 @@ class GatewaySettings(LogReaderSettings):
         least=1,
         most=65_536,
         help=(
-            "requests in flight; more are refused at once. At 0.5 ms each this is half a second"
-            " of work"
+            "requests in flight, of one tenant half as many; more are refused at once. At 0.5 ms "
+            "each this is half a second of work"
         ),
-    )
-    tenant_in_flight: int = setting(
-        512,
-        least=1,
-        most=65_536,
-        help="requests of one tenant in flight; tenants are served in turn",
     )
     tenant_requests_per_s: float = setting(
         5_000.0,
@@ -34,12 +28,6 @@ class GatewaySettings(LogReaderSettings):
         least=1,
         most=10_000_000,
         help="open workloads of one tenant, each kept in memory by every resolver",
-    )
-    tenant_log_mib_per_s: float = setting(
-        16.0,
-        least=0.01,
-        most=10_000,
-        help="MiB/s of logs for all readers of one tenant; more has to wait",
     )
     settle_limit_s: float = setting(
         1.2,

@@ -88,7 +88,7 @@ def _emulated(settings: TelemetrySettings) -> Source:
 
     return EmulatedSource(
         node=settings.node_name,
-        gpus=settings.emulated_gpus,
+        gpus=8,
         model="a100",
         seed=0,
     )

@@ -7,7 +7,7 @@ are dropped and counted: an observation that comes late is worse than none.
 
     berth serve telemetry --cluster east                           NVIDIA driver, or dcgm-exporter
     berth serve telemetry --cluster east --source dcgm --dcgm-url http://10.0.0.7:9400/metrics
-    berth serve telemetry --cluster lab --node n1 --source emulated --emulated-gpus 4
+    berth serve telemetry --cluster lab --node n1 --source emulated
 
 A machine that has no such source gets one line saying so, and exit code 3. Beside the thread that
 reads the source (source_thread.py) there are two tasks: one ticks, one sends.

@@ -73,7 +73,6 @@ class TelemetrySettings(WorkerSettings):
             "serves a cluster"
         ),
     )
-    emulated_gpus: int = setting(8, least=0, most=64, help="number of emulated A100 GPUs")
 
     @property
     def node_name(self) -> str:
