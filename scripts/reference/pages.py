@@ -5,7 +5,7 @@ from typing import Final
 
 from scripts import services, settings
 from scripts.generated import ROOT
-from scripts.reference import cli, errors, metrics, permissions, request, states
+from scripts.reference import cli, errors, messages, metrics, permissions, request, states
 
 REFERENCE: Final = ROOT / "docs" / "reference"
 
@@ -19,6 +19,7 @@ def pages() -> dict[Path, str]:
         REFERENCE / "cli.md": cli.page(),
         REFERENCE / "metrics.md": metrics.page(),
         REFERENCE / "permissions.md": permissions.page(),
+        **{REFERENCE / "messages" / f"{name}.md": text for name, text in messages.pages()},
         settings.PAGE: settings.page(),
         **services.pages(),
     }

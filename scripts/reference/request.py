@@ -15,10 +15,9 @@ from berthmaster.lib.messages.api import Refusal, SubmitRequest
 from berthmaster.lib.messages.control import QueueSetting
 from berthmaster.lib.requests import validation
 from berthmaster.lib.requests.queues import refusal_of
-from scripts.reference.markdown import MADE_BY, cell, table
+from scripts.reference.fields import Schema, fields_table
+from scripts.reference.markdown import MADE_BY, table
 from scripts.schema_tools.json_schema import Message, name_of, schema_of
-
-Schema = Mapping[str, Any]
 
 HEAD: Final = """# Request fields
 
@@ -113,7 +112,7 @@ def page() -> str:
     schema = schema_of(Message(name_of(SubmitRequest), SubmitRequest))
     parts = [HEAD.format(made_by=MADE_BY, example="".join(_yaml(EXAMPLE, schema, schema, "")))]
     for title, part in _structs(schema):
-        parts += [f"## {title}\n", _fields(part, schema)]
+        parts += [f"## {title}\n", fields_table(part)]
     rows = ((_label(name), *_answers(trial)) for name, trial in TRIALS.items())
     return "\n".join([*parts, MODES, table(("field", *VIAS), rows), ""])
 
@@ -134,44 +133,6 @@ def _structs(schema: Schema) -> Iterator[tuple[str, Schema]]:
         if name not in titles:
             raise KeyError(f"{name} has no title on the page of request fields")
     yield from ((title, schema["$defs"][name]) for name, title in titles.items())
-
-
-def _fields(part: Schema, schema: Schema) -> str:
-    rows = (
-        (
-            f"`{name}`",
-            cell(_type(field)),
-            "required" if name in part.get("required", ()) else _default(field),
-            cell(field.get("description", "")),
-        )
-        for name, field in part["properties"].items()
-        if name not in ("runtime_used", "part")  # services fill them in
-    )
-    return table(("field", "type", "default", "meaning"), rows) + "\n"
-
-
-def _default(field: Schema) -> str:
-    return f"`{msgspec.json.encode(field['default']).decode()}`" if "default" in field else ""
-
-
-def _type(field: Schema) -> str:
-    """Return type and bounds in words."""
-    if "anyOf" in field:
-        return _type(next(each for each in field["anyOf"] if each.get("type") != "null"))
-    if "$ref" in field or "allOf" in field:
-        return "object"
-    if "enum" in field:
-        return "one of " + ", ".join(f"`{each}`" if each else '`""`' for each in field["enum"])
-    kind = str(field["type"])
-    low, high = (field.get("minimum", field.get("exclusiveMinimum")), field.get("maximum"))
-    if low is not None and high is not None:
-        above = "above " if "exclusiveMinimum" in field else ""
-        return f"{kind}, {above}{low:,.0f} to {high:,.0f}"
-    if kind == "array":
-        return f"list, at most {field['maxItems']}" if "maxItems" in field else "list"
-    if kind == "object":
-        return f"map, at most {field['maxProperties']}" if "maxProperties" in field else "map"
-    return f"{kind}, at most {field['maxLength']} characters" if "maxLength" in field else kind
 
 
 def _yaml(value: Mapping[str, Any], part: Schema, schema: Schema, indent: str) -> Iterator[str]:
