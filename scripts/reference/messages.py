@@ -125,7 +125,7 @@ def _section(message: Message, schema: Schema, shared: frozenset[str]) -> Iterat
 def _inside(schema: Schema) -> str:
     """Return the table of an object's fields, or the values of an enumeration."""
     if "enum" in schema:
-        return ", ".join(f"`{each}`" for each in schema["enum"]) + "\n"
+        return wrapped(", ".join(f"`{each}`" for each in schema["enum"])) + "\n"
     return fields_table(schema)
 
 
