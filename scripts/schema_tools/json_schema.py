@@ -13,6 +13,7 @@ The schema is msgspec's, with four changes for other readers:
 import json
 import re
 from collections.abc import Iterator
+from functools import cache
 from inspect import cleandoc
 from typing import Any, Final, NamedTuple
 
@@ -97,8 +98,9 @@ def file_name(message: str) -> str:
     return f"{message}.schema.json"
 
 
+@cache
 def schema_of(message: Message) -> Schema:
-    """The whole schema of one message: nothing in it refers outside."""
+    """Return the whole schema of one message, without references outside. Shared: do not change."""
     parts = components((message.type,), "#/$defs/{name}")
     root = parts.pop(message.type.__name__)
     schema = {"$schema": DIALECT, "$id": file_name(message.name), **root}
