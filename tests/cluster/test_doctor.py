@@ -317,7 +317,8 @@ def test_accounts_that_are_not_there_yet_lack_every_right_and_a_stranger_sees_li
         lacking = [what for _, what in wrong(report) if "may not: " in what]
         assert len(lacking) == 4
         assert lacking[0].startswith(
-            "system:serviceaccount:berth-system:berth-hub may not: get workloads.kueue.x-k8s.io"
+            "Berthmaster is not installed: system:serviceaccount:berth-system:berth-hub may not: "
+            "get workloads.kueue.x-k8s.io"
         )
 
         hub = planes.hub

@@ -108,7 +108,7 @@ def commands(
 
 
 def _install(cluster: str, namespace: str, *values: str) -> str:
-    facts = WorkerFacts(name=cluster, context=cluster)
+    facts = WorkerFacts(name=cluster, context=cluster, installed=False)
     return install(facts, namespace, AGENT_RELEASE, *values)[0]
 
 

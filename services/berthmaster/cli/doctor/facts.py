@@ -105,6 +105,7 @@ class ClusterFacts:
     unread: tuple[str, ...] = ()  # objects that these credentials may not read, with the reason
     missing_rights: tuple[Right, ...] = ()
     rights_of: str = ""  # account whose rights were checked; "" = not checked
+    installed: bool = True  # False if the hub or the agent of the chart is not there
 
     def fails_to_show(self, *kinds: str) -> bool:
         """Return whether one of these kinds fails, so that an empty list proves nothing."""
@@ -253,7 +254,6 @@ class WorkerFacts(ClusterFacts):
     job_kinds: frozenset[str] = frozenset()  # served kinds of job objects, beside Jobs
     gates: dict[str, bool] | None = None  # gates of its Kueue; None = not read
     keeping: tuple[FoundPolicy, ...] = ()  # policies that keep ended MultiKueue jobs
-    agent: bool = False  # True if Berthmaster's agent is installed there
     telemetry: Telemetry | None = None  # None = not installed
     exporter: str = ""  # NAMESPACE/NAME of dcgm-exporter's DaemonSet, if that runs instead
 

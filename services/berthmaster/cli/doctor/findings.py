@@ -20,6 +20,7 @@ from berthmaster.cli.doctor.facts import (
 Cure = Callable[[tuple[Right, ...]], tuple[str, str]]
 Level = Literal["ok", "note", "warning", "blocks"]
 CHART: Final = "deploy/chart"
+IMAGES: Final = "deploy/run/images.yaml"  # values that `scripts/images --push` writes
 HUB_RELEASE: Final = "berth-hub"  # as in docs/operators/install.md
 AGENT_RELEASE: Final = "berth-agent"
 MOST_SKEW_S: Final = 5.0  # seconds ahead of the local clock; behind, a lease may just be old
@@ -60,7 +61,8 @@ def install(cluster: ClusterFacts, namespace: str, release: str, *values: str) -
     command = " ".join(["helm", *shown, "-n", shlex.quote(namespace)])
     sets = " ".join(f"--set {shlex.quote(value)}" for value in values)
     options = "--install --create-namespace --reset-then-reuse-values"
-    return f"{command} upgrade {options} {release} {CHART} {sets}", f"{command} uninstall {release}"
+    chart = CHART if cluster.installed else f"{CHART} -f {IMAGES}"
+    return f"{command} upgrade {options} {release} {chart} {sets}", f"{command} uninstall {release}"
 
 
 def edit_manager(hub: ClusterFacts, yaml: str) -> str:
@@ -263,13 +265,17 @@ def _rights(cluster: ClusterFacts, survey: Survey, cure: Cure) -> Iterator[Findi
     if survey.as_self:
         means += " Use a kubeconfig that may; what is made for our service accounts helps none of "
         means += "these credentials, and would be a second hub beside `berth up`."
+    elif not cluster.installed:
+        means += " docs/operators/install.md has the steps. If it is `berth up` that works here, "
+        means += "ask about its credentials: --self."
     else:
         means += " If it is `berth up` that works here, ask about its credentials: --self."
     change, undo = cure(missing) if not survey.as_self else ("", "")
+    prefix = "" if cluster.installed or survey.as_self else "Berthmaster is not installed: "
     yield Finding(
         level="blocks",
         where=cluster.name,
-        what=f"{cluster.rights_of} may not: {listed}{more}",
+        what=f"{prefix}{cluster.rights_of} may not: {listed}{more}",
         means=means,
         change=change,
         undo=undo,

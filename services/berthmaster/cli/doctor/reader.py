@@ -58,6 +58,7 @@ OUR_PODS: Final = "app.kubernetes.io/part-of=berthmaster"
 TELEMETRY_NAMESPACE: Final = "berth-telemetry"  # also the DaemonSet's name
 DAEMON_SETS: Final = Resource("apps", "v1", "daemonsets", "DaemonSet")
 DEPLOYMENTS: Final = Resource("apps", "v1", "deployments", "Deployment")
+STATEFUL_SETS: Final = Resource("apps", "v1", "statefulsets", "StatefulSet")
 POLICIES: Final = Resource(
     "admissionregistration.k8s.io", "v1", "mutatingadmissionpolicies", "MutatingAdmissionPolicy",
     namespaced=False,
@@ -122,7 +123,8 @@ async def survey(
     """
     log = log or _Silent()
     account = "" if as_self else f"system:serviceaccount:{namespace}:{HUB_ACCOUNT}"
-    found_hub = await _hub(hub, mode, account, now_s, log) if hub is not None else None
+    ours = (namespace, account)
+    found_hub = await _hub(hub, mode, ours, now_s, log) if hub is not None else None
     names = sorted({queue.namespace for queue in queues_of(found_hub)})
     account = "" if as_self else f"system:serviceaccount:{namespace}:{AGENT_ACCOUNT}"
     found = await asyncio.gather(
@@ -165,8 +167,10 @@ async def our_pods(
 
 
 async def _hub(
-    place: ClusterAccess, mode: Mode, account: str, now_s: float, log: LogLike
+    place: ClusterAccess, mode: Mode, ours: tuple[str, str], now_s: float, log: LogLike
 ) -> HubFacts:
+    """Read a hub. ``ours``: namespace of Berthmaster's pods, and the account to check."""
+    namespace, account = ours
     try:
         async with await _client(place, log) as client:
             read = await _Reading.begin(client, now_s)
@@ -185,8 +189,10 @@ async def _hub(
             webhooks = await read.all(WEBHOOKS, objects.WebhookConfiguration)
             served = await read.served(POLICIES.group_version)
             manager, life = await read.manager(), await read.life()
+            pods = await read.one(STATEFUL_SETS, Object, namespace, HUB_ACCOUNT)
             return HubFacts(
                 **fields,
+                installed=pods is not None,
                 kueue_image=read.image,
                 kueue_life=life,
                 gate_argument=read.gate_argument,
@@ -308,7 +314,7 @@ async def _worker(
                 telemetry=objects.telemetry(agents),
                 exporter=objects.exporter(others),
                 together=tuple(together),
-                agent=await read.one(DEPLOYMENTS, Object, namespace, AGENT_ACCOUNT) is not None,
+                installed=await read.one(DEPLOYMENTS, Object, namespace, AGENT_ACCOUNT) is not None,
                 job_kinds=frozenset(kind.name for kind in kinds),
                 gates=None if manager is None or manager.problem else manager.gates,
                 unread=tuple(read.unread),  # last, because other reads may add to it

@@ -68,7 +68,7 @@ class Side:
 
     @property
     def release(self) -> str:
-        """Return the name of the chart's release, as in docs/kubernetes.md."""
+        """Return the name of the chart's release, as in docs/operators/install.md."""
         return HUB_RELEASE if isinstance(self.cluster, HubFacts) else AGENT_RELEASE
 
     @property

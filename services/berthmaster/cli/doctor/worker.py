@@ -138,14 +138,14 @@ def _grants(worker: WorkerFacts, survey: Survey, missing: tuple[Right, ...]) -> 
     """Return only the missing grants: the agent's roles, and in a namespace its executor's."""
     change, undo = [], []
     made, taken_back = install(worker, survey.namespace, AGENT_RELEASE, "role=worker")
-    if not worker.agent or any(not right.namespace for right in missing):
+    if not worker.installed or any(not right.namespace for right in missing):
         change.append(made)
     for namespace in sorted({right.namespace for right in missing if right.namespace}):
         account = f"{survey.namespace}:{AGENT_ACCOUNT}"
         bound, unbound = bind(worker, namespace, EXECUTOR_ROLE, account)
         change.append(bound)
         undo.append(unbound)
-    if not worker.agent:
+    if not worker.installed:
         undo.append(taken_back)
     return "\n".join(change), "\n".join(undo)
 

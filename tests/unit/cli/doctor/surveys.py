@@ -68,7 +68,6 @@ def worker(**changed: Any) -> WorkerFacts:
         nodes=2,
         together=("kubernetes",),
         job_kinds=frozenset({"JobSet"}),
-        agent=True,
     )
     return replace(right, **changed)
 

@@ -56,9 +56,11 @@ def test_missing_rights_of_the_inventory_are_cured_by_the_release() -> None:
 
 
 def test_where_there_is_no_agent_it_is_the_agent_and_then_its_bindings() -> None:
-    found = finding(of_worker(missing_rights=(NODES, IN_ML), agent=False), "may not")
+    found = finding(of_worker(missing_rights=(NODES, IN_ML), installed=False), "may not")
+    assert found.what.startswith("Berthmaster is not installed: ")
+    assert "docs/operators/install.md has the steps" in found.means
     first, second = found.change.splitlines()
-    assert first == INSTALL
+    assert first == INSTALL.replace("deploy/chart", "deploy/chart -f deploy/run/images.yaml")
     assert second.startswith(f"{WORKER} -n ml create rolebinding berthmaster-executor")
     assert found.undo.splitlines()[-1] == f"{HELM} uninstall berth-agent"
 
