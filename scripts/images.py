@@ -14,6 +14,7 @@ Examples::
     scripts/images --load berth.tar --push registry.site/berth    there, with nothing built
 
 The file of values, deploy/run/images.yaml, is for `helm -f`: registry, tag and the digest of each.
+A pushed image gets its SBOM, a CycloneDX list of its Python packages, as an OCI referrer.
 """
 
 import argparse
@@ -34,6 +35,7 @@ from pathlib import Path
 from packaging.requirements import Requirement
 
 from berthmaster.services import SERVICES
+from scripts.registry import CYCLONEDX, RegistryError, attach
 
 ROOT = Path(__file__).resolve().parent.parent
 CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "berthmaster"
@@ -291,6 +293,32 @@ def push(targets: Sequence[str], tag: str, registry: str) -> dict[str, str]:
     return digests
 
 
+def sbom(target: str) -> bytes:
+    """Return the CycloneDX list of the Python packages of a target; equal for equal pins."""
+    export = ["uv", "export", "--quiet", "--locked", "--no-default-groups"]
+    extras = [word for extra in EXTRAS[target] for word in ("--extra", extra)]
+    form = ["--format", "cyclonedx1.5", "--preview-features", "sbom-export"]
+    argv = [*export, *extras, *form, "--project", str(ROOT)]
+    listed = json.loads(call(argv, FETCH_LIMIT_S, f"the SBOM of {target}"))
+    listed.pop("serialNumber", None)  # these two differ at each call
+    listed["metadata"].pop("timestamp", None)
+    return json.dumps(listed, indent=1).encode()
+
+
+def attach_sboms(registry: str, digests: Mapping[str, str]) -> None:
+    """Attach its SBOM to each pushed image."""
+    for target, digest in digests.items():
+        name = f"{registry}/{target}"
+        try:
+            attach(name, digest, CYCLONEDX, sbom(target))
+        except RegistryError as error:
+            raise CannotBuild(
+                f"the images are pushed, and {name} has no SBOM: {error}\n"
+                "A registry without OCI artifacts takes none: --no-sbom leaves them out."
+            ) from error
+    say(f"{len(digests)} SBOMs attached")
+
+
 def save(targets: Sequence[str], tag: str, file: Path) -> None:
     """Write all of them into one file, whole or not at all."""
     names = [f"berthmaster/{target}:{tag}" for target in targets]
@@ -329,6 +357,7 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--base", default=named, help=f"default: {OFFICIAL_BASE}, or one made here")
     parser.add_argument("--tag", default=VERSION, help=f"default: {VERSION}")
     parser.add_argument("--push", metavar="REGISTRY", help="HOST[:PORT][/PATH], before /TARGET")
+    parser.add_argument("--no-sbom", action="store_true", help="with --push: attach no SBOMs")
     parser.add_argument("--values", type=Path, default=VALUES, metavar="FILE", help="with --push")
     parser.add_argument("--save", type=Path, metavar="FILE", help="one archive of all images")
     parser.add_argument("--load", type=Path, metavar="FILE", help="such an archive; builds nothing")
@@ -354,7 +383,10 @@ def main(argv: Sequence[str]) -> int:
         if args.save:
             save(targets, args.tag, args.save)
         if args.push:
-            write_values(args.values, args.push, args.tag, push(targets, args.tag, args.push))
+            digests = push(targets, args.tag, args.push)
+            write_values(args.values, args.push, args.tag, digests)
+            if not args.no_sbom:
+                attach_sboms(args.push, digests)
     except CannotBuild as error:
         say(str(error))
         return 1

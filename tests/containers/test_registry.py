@@ -1,6 +1,7 @@
 """Images pushed to a registry, and saved for a site without a network; and what the chart makes of
 the values that this writes."""
 
+import json
 import os
 import shutil
 import subprocess
@@ -17,6 +18,7 @@ import yaml
 from docker.errors import ImageNotFound
 
 from berthmaster.lib.runtime.ports import free_ports
+from scripts.registry import CYCLONEDX, OCI_INDEX, OCI_MANIFEST
 from tests.containers.conftest import BUILD_LIMIT_S, ROOT, TAG
 from tests.support.chart import pod_of, render
 from tests.support.patience import hang_s, wait_until
@@ -97,6 +99,31 @@ def test_pushed_images_are_pulled_by_the_digests_that_the_chart_takes(
             assert client.images.get(f"{registry}/{target}@{digests[target]}").id == built
     finally:
         client.close()
+
+
+def test_pushed_image_has_its_packages_as_a_referrer(registry: str, tmp_path: Path) -> None:
+    file = tmp_path / "images.yaml"
+    for _ in range(2):  # a second push of the same image adds nothing
+        done = run("--push", registry, "--values", str(file))
+        assert done.returncode == 0, done.stderr
+    digests = yaml.safe_load(file.read_text())["image"]["digests"]
+    host, _, path = registry.partition("/")
+    for target in PUSHED:
+
+        def got(what: str, target: str = target) -> Any:
+            request = urllib.request.Request(f"http://{host}/v2/{path}/{target}/{what}")
+            request.add_header("Accept", f"{OCI_INDEX}, {OCI_MANIFEST}")
+            with urllib.request.urlopen(request, timeout=hang_s()) as reply:
+                return json.load(reply)
+
+        [listed] = got(f"manifests/{digests[target].replace(':', '-')}")["manifests"]
+        assert listed["artifactType"] == CYCLONEDX
+        referrer = got(f"manifests/{listed['digest']}")
+        assert referrer["subject"]["digest"] == digests[target]
+        [layer] = referrer["layers"]
+        named = {each["name"] for each in got(f"blobs/{layer['digest']}")["components"]}
+        assert {"nats-py", "msgspec"} <= named
+        assert "mkdocs-material" not in named
 
 
 def test_saved_images_are_loaded_and_pushed_elsewhere_without_a_build(
