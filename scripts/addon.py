@@ -1,7 +1,8 @@
-"""Writes deploy/ocm/addon.yaml: the agent of the chart as an addon of Open Cluster Management.
+"""Write deploy/ocm/addon.yaml: the agent of the chart as an addon of Open Cluster Management.
 
 `helm template berth-agent deploy/chart -n berth-system -f deploy/ocm/addon-values.yaml | python -m
-scripts.addon` writes the file. A test holds the file to the chart.
+scripts.addon` writes the file. A test holds the file to the chart. With the argument v1beta1 the
+objects go to standard output, in that version of OCM's API.
 """
 
 import sys
@@ -23,11 +24,19 @@ ABOUT: Final = """\
 """
 # OCM makes them in the order of the list.
 FIRST: Final = ("Namespace", "ServiceAccount", "ClusterRole", "ClusterRoleBinding")
+VERSIONS: Final = ("v1alpha1", "v1beta1")
+TEMPLATE: Final = {"group": API, "resource": "addontemplates"}
+DEPLOYMENT: Final = {"group": API, "resource": "addondeploymentconfigs"}
+# The configurations that the addon takes, as each version spells them.
+CONFIGS: Final[dict[str, Any]] = {
+    "v1alpha1": {"supportedConfigs": [TEMPLATE | {"defaultConfig": {"name": NAME}}, DEPLOYMENT]},
+    "v1beta1": {"defaultConfigs": [TEMPLATE | {"name": NAME}]},
+}
 Manifest = dict[str, Any]
 
 
-def text(objects: list[Manifest]) -> str:
-    """Return the file for these objects of the chart."""
+def text(objects: list[Manifest], version: str = VERSIONS[0]) -> str:
+    """Return the file for these objects of the chart, in a version of OCM's API."""
     level = {"pod-security.kubernetes.io/enforce": "restricted"}
     part = {"app.kubernetes.io/part-of": "berthmaster"}
     namespace = {
@@ -41,13 +50,13 @@ def text(objects: list[Manifest]) -> str:
             one["metadata"]["annotations"] = {f"{API}/deletion-orphan": ""}
     meta = {"name": NAME, "labels": part | {"app.kubernetes.io/component": "agent"}}
     template = {
-        "apiVersion": f"{API}/v1alpha1",
+        "apiVersion": f"{API}/{version}",
         "kind": "AddOnTemplate",
         "metadata": meta,
         "spec": {"addonName": NAME, "agentSpec": {"workload": {"manifests": manifests}}},
     }
     addon = {
-        "apiVersion": f"{API}/v1alpha1",
+        "apiVersion": f"{API}/{version}",
         "kind": "ClusterManagementAddOn",
         "metadata": meta | {"annotations": {f"{API}/lifecycle": "addon-manager"}},
         "spec": {
@@ -56,10 +65,7 @@ def text(objects: list[Manifest]) -> str:
                 "description": "Live inventory of GPUs, jobs that Berthmaster places here, and "
                 "what the cluster claims of itself.",
             },
-            "supportedConfigs": [
-                {"group": API, "resource": "addontemplates", "defaultConfig": {"name": NAME}},
-                {"group": API, "resource": "addondeploymentconfigs"},
-            ],
+            **CONFIGS[version],
             "installStrategy": {"type": "Manual"},
         },
     }
@@ -85,4 +91,10 @@ if __name__ == "__main__":
     rendered = [each for each in yaml.safe_load_all(sys.stdin) if each]
     if not rendered:
         sys.exit("no manifests on standard input; right is: helm template … | scripts/addon.py")
-    FILE.write_text(text(rendered))
+    wanted = sys.argv[1] if len(sys.argv) > 1 else ""
+    if wanted and wanted not in VERSIONS:
+        sys.exit(f"{wanted}: no version of OCM's API; there are {', '.join(VERSIONS)}")
+    if wanted:
+        sys.stdout.write(text(rendered, wanted))
+    else:
+        FILE.write_text(text(rendered))

@@ -42,6 +42,8 @@ def test_every_resource_is_served_in_every_plane(planes: Planes) -> None:
         ("apis/addon.open-cluster-management.io/v1alpha1", "AddOnTemplate"),
         ("apis/addon.open-cluster-management.io/v1alpha1", "ClusterManagementAddOn"),
         ("apis/addon.open-cluster-management.io/v1alpha1", "ManagedClusterAddOn"),
+        ("apis/addon.open-cluster-management.io/v1beta1", "AddOnTemplate"),
+        ("apis/addon.open-cluster-management.io/v1beta1", "ClusterManagementAddOn"),
         ("apis/jobset.x-k8s.io/v1alpha2", "JobSet"),
         ("apis/kueue.x-k8s.io/v1beta2", "Workload"),
         ("apis/kueue.x-k8s.io/v1beta2", "MultiKueueConfig"),

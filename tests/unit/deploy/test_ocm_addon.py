@@ -54,6 +54,19 @@ def test_addon_is_the_agent_of_the_chart() -> None:
     assert of_kind(carried(), "DaemonSet")
 
 
+def test_addon_in_v1beta1_has_the_template_as_its_default_config() -> None:
+    values = yaml.safe_load(addon.VALUES.read_text())
+    objects = render(values.pop("role"), values)
+    old, new = (list(yaml.safe_load_all(addon.text(objects, each))) for each in addon.VERSIONS)
+    assert {each["apiVersion"] for each in new} == {f"{addon.API}/v1beta1"}
+    assert of_kind(new, "AddOnTemplate")["spec"] == of_kind(old, "AddOnTemplate")["spec"]
+    before, after = (of_kind(each, "ClusterManagementAddOn") for each in (old, new))
+    [config] = after["spec"].pop("defaultConfigs")
+    del before["spec"]["supportedConfigs"]
+    assert config == {"group": addon.API, "resource": "addontemplates", "name": addon.NAME}
+    assert after == before | {"apiVersion": f"{addon.API}/v1beta1"}
+
+
 def test_the_addon_has_one_name_and_its_template_is_the_default() -> None:
     objects = documents(addon.FILE)
     template = of_kind(objects, "AddOnTemplate")
