@@ -260,7 +260,9 @@ class PatientClient(NatsClient):
     - No error reported by a server closes the client for good. A service reconnects and reports the
       error, while operators correct users and limits. The library closes on any error but a stale
       connection or a missing permission.
-    - Sockets of reconnection attempts that failed half-way are closed. The library forgets them.
+    - Sockets of connection attempts that failed half-way are closed, without a wait. The library
+      forgets some, and waits for others: asyncio never reports the end of a stream whose TLS
+      handshake failed.
     - A tls URL requires TLS. The library would continue in plain text if the server, or an
       impostor, offers nothing else.
     - A local server cannot redirect the client to plain-text servers, unless permitted.
@@ -339,8 +341,14 @@ class PatientClient(NatsClient):
         await super()._process_info(info, initial_connection)
 
     async def _process_connect_init(self) -> None:
-        async with _cancellable():
-            await super()._process_connect_init()
+        try:
+            async with _cancellable():
+                await super()._process_connect_init()
+        except BaseException:
+            if self._transport is not None:
+                self._transport.close()  # type: ignore[no-untyped-call]
+                self._transport = None
+            raise
         # asyncio would warn at each end of a TLS stream without this mark.
         writer = getattr(self._transport, "_io_writer", None)
         if writer is not None and writer.get_extra_info("sslcontext") is not None:

@@ -1,6 +1,7 @@
 import asyncio
+import ssl
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 import pytest
@@ -8,6 +9,7 @@ import pytest
 from berthmaster.lib.nats.connect_options import connect_options, exposed
 from berthmaster.lib.nats.errors import BusError
 from berthmaster.lib.nats.requests import PatientClient
+from tests.support.patience import until
 
 # isort: split
 from nats.aio.client import Srv
@@ -74,3 +76,29 @@ def test_a_server_of_this_machine_leads_nobody_to_others_in_plain_text(
     client._server_info = info
     asyncio.run(client._process_info(info, initial_connection=True))
     assert {server.uri.netloc for server in client._server_pool} == followed
+
+
+def test_connect_after_a_failed_handshake_tries_again() -> None:
+    """A busy or restarting server ends the connection before the handshake is over."""
+    tries: list[int] = []
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b'INFO {"max_payload": 1048576, "tls_required": true}\r\n')
+        await reader.read(10)  # the client's hello
+        writer.close()
+        tries.append(1)
+
+    async def story() -> None:
+        server = await asyncio.start_server(serve, "127.0.0.1", 0)
+        port = server.sockets[0].getsockname()[1]
+        options: dict[str, Any] = {"reconnect_time_wait": 0.01, "max_reconnect_attempts": -1}
+        client = PatientClient()
+        url = f"tls://127.0.0.1:{port}"
+        connecting = asyncio.ensure_future(client.connect([url], tls=context, **options))
+        await until(lambda: len(tries) > 2, "the client has tried three times")
+        connecting.cancel()
+        await asyncio.gather(connecting, return_exceptions=True)
+        server.close()
+
+    context = ssl.create_default_context()
+    asyncio.run(story())
