@@ -113,6 +113,8 @@ class Plugin(ExecProvider):
         finally:
             with suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
+            # An unread pipe never reports its end, and wait() would last for ever.
+            process._transport.close()  # type: ignore[attr-defined]
             await process.wait()
         if len(out) > MAX_OUTPUT_BYTES:
             raise PluginFailed("command", f"prints more than {MAX_OUTPUT_BYTES} bytes")

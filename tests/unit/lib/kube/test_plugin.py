@@ -159,6 +159,11 @@ def test_a_program_that_hangs_is_ended_with_all_that_it_started(tmp_path: Path) 
     asyncio.run(until(lambda: not is_alive(tmp_path / "child")))  # killed as well: soon over
 
 
+def test_program_that_prints_for_ever_is_ended(tmp_path: Path) -> None:
+    told = problem_of(script(tmp_path, "exec yes"), limit_s=0.5)
+    assert "no answer within 0.5 s" in told
+
+
 def is_alive(named: Path) -> bool:
     """Whether it runs; what has ended and waits for somebody to notice does not."""
     try:
