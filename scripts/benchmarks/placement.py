@@ -24,7 +24,7 @@ from berthmaster.hub.placement.core.objects import (
     CLUSTER_SET_LABEL,
     DISABLED,
     AddOnPlacementScore,
-    ManagedCluster,
+    CandidateCluster,
     ManagedClusterSet,
     ManagedClusterSetBinding,
     Placement,
@@ -112,7 +112,7 @@ def _looks_ms(expressions: list[str]) -> tuple[float, list[float]]:
     bound = {"metadata": {"name": "all", "namespace": KEY[0]}}
     core.on_object(msgspec.convert(bound, ManagedClusterSetBinding), gone=False)
     for found in _clusters():
-        core.on_object(msgspec.convert(found, ManagedCluster), gone=False)
+        core.on_object(msgspec.convert(found, CandidateCluster), gone=False)
     for n in range(CLUSTERS):
         core.on_object(_score(n, n % 200 - 100), gone=False)
     core.on_object(_placement(expressions), gone=False)
@@ -135,7 +135,7 @@ def _looks_ms(expressions: list[str]) -> tuple[float, list[float]]:
 
 async def _questions_ms() -> list[float]:
     """Of questions about one cluster, sorted, by the clock."""
-    document = msgspec.convert(_clusters()[0], ManagedCluster).document
+    document = msgspec.convert(_clusters()[0], CandidateCluster).document
     cluster = ClusterInput(document, {"gpus": [("free", 1)]}, [0])
     question = Question((EXPRESSION,), ((0,),), [cluster])
     worker = CelWorker()

@@ -24,6 +24,7 @@ SERVICE: Final = "berthmaster.hub.placement.service"
 GROUP: Final = "cluster.open-cluster-management.io"
 OURS: Final = {f"{GROUP}/experimental-scheduling-disable": "true"}
 CLUSTERS: Final = f"/apis/{GROUP}/v1/managedclusters"
+INVENTORY: Final = "/apis/multicluster.x-k8s.io/v1alpha1"
 SETS: Final = f"/apis/{GROUP}/v1beta2/managedclustersets"
 LEASE: Final = "/apis/coordination.k8s.io/v1/namespaces/{}/leases/berthmaster-placement"
 
@@ -164,6 +165,27 @@ class Rig:
         if scored:
             self.hub.make_namespace(name)
             self._cleanup.append(f"/api/v1/namespaces/{name}")
+
+    def profile(self, short: str) -> None:
+        """The cluster's ClusterProfile, as OCM makes it in a bound namespace."""
+        self.hub.api.create(
+            f"{INVENTORY}/namespaces/{self.namespace}/clusterprofiles",
+            {
+                "apiVersion": "multicluster.x-k8s.io/v1alpha1",
+                "kind": "ClusterProfile",
+                "metadata": {"name": self.named(short)},
+                "spec": {"clusterManager": {"name": "open-cluster-management"}},
+            },
+        )
+
+    def referred(self, name: str = "p") -> list[str] | None:
+        """The short names in its slice of sig-multicluster; None before there is one."""
+        path = f"{INVENTORY}/namespaces/{self.namespace}/placementdecisions/{name}-profiles-1"
+        if (found := self.hub.api.find(path)) is None:
+            return None
+        references = [one["clusterProfileRef"] for one in found["decisions"]]
+        assert {one["namespace"] for one in references} <= {self.namespace}
+        return [one["name"].removesuffix(f"-{self.namespace}") for one in references]
 
     def taint(self, short: str, *taints: Mapping[str, str]) -> None:
         path = f"{CLUSTERS}/{self.named(short)}"

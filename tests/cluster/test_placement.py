@@ -49,6 +49,7 @@ def three(hub: Rig, *, scored: bool = False) -> None:
 
 def test_a_placement_is_decided_edited_and_follows_its_clusters(hub: Rig) -> None:
     three(hub)
+    hub.profile("c2")
     hub.place(predicates=[T4], scoreRateLimit="1h")  # longer than this test on any machine
     hub.place("theirs", ours=False)
     hub.start()
@@ -80,6 +81,9 @@ def test_a_placement_is_decided_edited_and_follows_its_clusters(hub: Rig) -> Non
     [owner] = page["metadata"]["ownerReferences"]
     assert (owner["kind"], owner["name"], owner["controller"]) == ("Placement", "p", True)
 
+    # The same decision for readers of sig-multicluster's API: c1 has no ClusterProfile.
+    hub.until(lambda: hub.referred() == ["c2"], "the slice refers to the profile")
+
     # An edit; a cluster that comes, one that changes, one that goes.
     hub.edit(predicates=None)
     hub.until_decided("c1", "c2", "c3")
@@ -92,6 +96,7 @@ def test_a_placement_is_decided_edited_and_follows_its_clusters(hub: Rig) -> Non
     hub.until_decided("c0", "c2")
     hub.hub.api.delete(f"{CLUSTERS}/{hub.named('c2')}")
     hub.until_decided("c0")
+    hub.until(lambda: hub.referred() == [], "the slice follows")
     hub.edit(numberOfClusters=2)
     hub.until(
         lambda: hub.condition("PlacementSatisfied")[1] == "NotAllDecisionsScheduled", "one is short"

@@ -12,11 +12,13 @@ from functools import partial
 from typing import Any, Final
 
 from berthmaster.hub.members.core.membership import HubKind, HubMembership
-from berthmaster.hub.members.core.objects import ClusterProfile, ManagedCluster, MemberCluster
+from berthmaster.hub.members.core.objects import MemberCluster
 from berthmaster.lib.kube.client import Client
 from berthmaster.lib.kube.controller.fact_watch import FactWatch
 from berthmaster.lib.kube.controller.watch import Watched
+from berthmaster.lib.kube.managed_clusters import ManagedCluster
 from berthmaster.lib.kube.mirror import Change
+from berthmaster.lib.kube.multicluster import ClusterProfile
 from berthmaster.lib.kube.resources import CLUSTER_PROFILES, MANAGED_CLUSTERS, MEMBER_CLUSTERS
 from berthmaster.lib.kube.service_client import ProfileSettings, service_client
 from berthmaster.lib.nats import subjects

@@ -19,18 +19,15 @@ from typing import Final
 
 from berthmaster.hub.ocm.core.hub import Hub
 from berthmaster.hub.ocm.core.instructions import Write, WriteScore
-from berthmaster.hub.ocm.core.objects import (
-    ClusterProfile,
-    ManagedCluster,
-    PlacementScore,
-    SetBinding,
-)
+from berthmaster.hub.ocm.core.objects import PlacementScore, SetBinding
 from berthmaster.hub.ocm.settings import OcmSettings
 from berthmaster.hub.ocm.writer import OcmWriter
 from berthmaster.lib.kube.client import Client
 from berthmaster.lib.kube.controller.shell_contract import Answer
 from berthmaster.lib.kube.controller.watch import Watched
 from berthmaster.lib.kube.errors import KubernetesError
+from berthmaster.lib.kube.managed_clusters import ManagedCluster
+from berthmaster.lib.kube.multicluster import ClusterProfile
 from berthmaster.lib.kube.resources import (
     ADD_ON_PLACEMENT_SCORES,
     CLUSTER_PROFILES,

@@ -21,7 +21,7 @@ from berthmaster.hub.placement.core.instructions import WriteDecisions
 from berthmaster.hub.placement.core.scheduling.plugin import Pending
 from berthmaster.hub.placement.metrics import PlacementMetrics
 from berthmaster.hub.placement.settings import PlacementSettings
-from berthmaster.hub.placement.watch import WATCHED
+from berthmaster.hub.placement.watch import SLICES, WATCHED, PlacementWatch
 from berthmaster.hub.placement.writer import PlacementWriter
 from berthmaster.lib.kube.api_lease import ApiLease
 from berthmaster.lib.kube.client import Client
@@ -54,7 +54,7 @@ class PlacementController(Controller[WriteDecisions]):
     def __init__(self, ctx: Context[PlacementSettings], client: Client) -> None:
         self._evaluator = core = Evaluator()
         super().__init__(ctx, client, core, PlacementWriter(client, core), name=CONTROLLER)
-        self.watches(WATCHED, absent_s=ABSENT_S)
+        self.watches(WATCHED, absent_s=ABSENT_S, kind=PlacementWatch)
         self._figures = PlacementMetrics(ctx.metrics)
         self._expressions = CelWorker()
         self._spent_s: dict[Key, float] = {}  # CPU seconds of expressions since the last decision
@@ -93,6 +93,7 @@ class PlacementController(Controller[WriteDecisions]):
     def before_act(self) -> None:
         self._evaluator.complete = self.may_act()
         self._evaluator.behind = bool(self.watch.trouble)
+        self._evaluator.serve_slices(self.watch.has(SLICES))
 
     async def act(self) -> None:
         changed_at_s, self._changed_at_s = self._changed_at_s, 0.0

@@ -9,15 +9,23 @@ from collections.abc import Hashable, Mapping
 from typing import Any, Final
 
 from berthmaster.hub.placement.core.evaluator import Evaluator
-from berthmaster.hub.placement.core.instructions import DropPage, PutPage, PutStatus, WriteDecisions
-from berthmaster.hub.placement.core.objects import Placement, PlacementDecision
+from berthmaster.hub.placement.core.instructions import (
+    DropPage,
+    DropSlice,
+    PutPage,
+    PutSlice,
+    PutStatus,
+    WriteDecisions,
+)
+from berthmaster.hub.placement.core.objects import MANAGED_BY, OURS, Placement, PlacementDecision
 from berthmaster.lib.kube.client import Client
-from berthmaster.lib.kube.controller.shell_contract import Answer
+from berthmaster.lib.kube.controller.shell_contract import Answer, Declined
 from berthmaster.lib.kube.controller.writer import Writer
 from berthmaster.lib.kube.errors import AlreadyExists, NotFound
 from berthmaster.lib.kube.mirror import Key
-from berthmaster.lib.kube.objects import Metadata
-from berthmaster.lib.kube.resources import PLACEMENT_DECISIONS, PLACEMENTS
+from berthmaster.lib.kube.multicluster import DecisionSlice
+from berthmaster.lib.kube.objects import Metadata, Object
+from berthmaster.lib.kube.resources import DECISION_SLICES, PLACEMENT_DECISIONS, PLACEMENTS
 
 MANAGER: Final = "berthmaster-placement"
 
@@ -28,7 +36,8 @@ class PlacementWriter(Writer[WriteDecisions]):
         self._core = core
 
     def right(self, write: WriteDecisions) -> Hashable:
-        return write.placement[0]
+        is_of_slices = any(isinstance(one, PutSlice) for one in write.writes)
+        return write.placement[0], is_of_slices
 
     async def write(self, write: WriteDecisions) -> Answer:
         for one in write.writes:
@@ -39,6 +48,10 @@ class PlacementWriter(Writer[WriteDecisions]):
                     await self._drop(write.placement, one)
                 case PutStatus():
                     await self._status(write.placement, one)
+                case PutSlice():
+                    await self._put_slice(write.placement, one)
+                case DropSlice():
+                    await self._drop_slice(write.placement, one)
         return Answer()
 
     async def _put(self, key: Key, page: PutPage) -> None:
@@ -105,3 +118,40 @@ class PlacementWriter(Writer[WriteDecisions]):
             field_manager=MANAGER,
         )
         self._core.on_status(answer)
+
+    async def _put_slice(self, key: Key, one: PutSlice) -> None:
+        path = DECISION_SLICES.path(namespace=key[0], name=one.name)
+        if one.present is not None:
+            answer = await self.client.merge_patch(
+                path,
+                one.body,
+                DecisionSlice,
+                resource_version=one.present.resource_version,
+                field_manager=MANAGER,
+            )
+            self._core.on_slice(answer)
+            return
+        body = {
+            "apiVersion": DECISION_SLICES.group_version,
+            "kind": DECISION_SLICES.kind,
+            **one.body,
+            "metadata": {"name": one.name, "namespace": key[0], **one.body["metadata"]},
+        }
+        try:
+            collection = DECISION_SLICES.path(namespace=key[0])
+            made = await self.client.create(collection, body, DecisionSlice, field_manager=MANAGER)
+        except AlreadyExists:
+            found = await self.client.get(path, Object)
+            if found.metadata.labels.get(MANAGED_BY) == OURS:
+                raise  # the mirror lags behind
+            raise Declined(
+                f"PlacementDecision {key[0]}/{one.name} is there already and is not ours"
+            ) from None
+        self._core.on_slice(made)
+
+    async def _drop_slice(self, key: Key, one: DropSlice) -> None:
+        path = DECISION_SLICES.path(namespace=key[0], name=one.name)
+        await self.client.delete(
+            path, uid=one.present.uid, resource_version=one.present.resource_version
+        )
+        self._core.on_slice_deleted(key[0], one)

@@ -81,6 +81,21 @@ def holds(conditions: Iterable[Condition], type: str) -> bool:
     return found is not None and found.true
 
 
+class LabelRequirement(Struct, frozen=True):
+    """One expression of a selector."""
+
+    key: str = ""
+    operator: str = ""
+    values: tuple[str, ...] | None = None
+
+
+class LabelSelector(Struct, frozen=True):
+    """Required labels, and requirements. ``selector_of`` converts the fields."""
+
+    match_labels: dict[str, str] | None = None
+    match_expressions: tuple[LabelRequirement, ...] | None = None
+
+
 class Conditions(Struct, frozen=True):
     """A status with conditions only."""
 

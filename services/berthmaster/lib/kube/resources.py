@@ -127,6 +127,9 @@ MULTIKUEUE_CLUSTERS: Final = Resource(
 CLUSTER_PROFILES: Final = Resource(
     "multicluster.x-k8s.io", "v1alpha1", "clusterprofiles", "ClusterProfile"
 )
+DECISION_SLICES: Final = Resource(
+    "multicluster.x-k8s.io", "v1alpha1", "placementdecisions", "PlacementDecision"
+)
 MANAGED_CLUSTERS: Final = Resource(_OCM, "v1", "managedclusters", "ManagedCluster", False)
 MANAGED_CLUSTER_SETS: Final = Resource(
     _OCM, "v1beta2", "managedclustersets", "ManagedClusterSet", False

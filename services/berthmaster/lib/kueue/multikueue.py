@@ -13,6 +13,7 @@ from typing import Any, Final
 
 import msgspec
 
+from berthmaster.lib.kube.multicluster import ProfileReference
 from berthmaster.lib.kube.objects import Conditioned, Metadata, Object, Struct
 from berthmaster.lib.kueue.names import (
     ACTIVE,
@@ -102,9 +103,10 @@ class KubeConfig(Struct, frozen=True):
 
 
 class ClusterSource(Struct, frozen=True):
-    """How Kueue connects to a worker."""
+    """How Kueue connects to a worker: by a kubeconfig, or by a ClusterProfile's access provider."""
 
     kube_config: KubeConfig | None = None
+    cluster_profile_ref: ProfileReference | None = None
 
 
 class MultiKueueClusterSpec(Struct, frozen=True):
@@ -126,6 +128,13 @@ class MultiKueueCluster(Conditioned, frozen=True):
         """The kubeconfig of Kueue's connection, or None."""
         source = self.spec.cluster_source
         return source.kube_config if source is not None else None
+
+    @property
+    def profile(self) -> str:
+        """The ClusterProfile of Kueue's connection, in Kueue's namespace, or ""."""
+        source = self.spec.cluster_source
+        reference = source.cluster_profile_ref if source is not None else None
+        return reference.name if reference is not None else ""
 
     @property
     def connected(self) -> bool:

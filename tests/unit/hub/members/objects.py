@@ -4,7 +4,8 @@ from collections.abc import Sequence
 
 import msgspec
 
-from berthmaster.hub.members.core.objects import ClusterProfile, ManagedCluster
+from berthmaster.lib.kube.managed_clusters import ManagedCluster
+from berthmaster.lib.kube.multicluster import ClusterProfile
 from tests.unit.worker.inventory.objects import Json
 
 

@@ -6,8 +6,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from berthmaster.hub.members.core.membership import HubKind, HubMembership
-from berthmaster.hub.members.core.objects import ClusterProfile, ManagedCluster
+from berthmaster.lib.kube.managed_clusters import ManagedCluster
 from berthmaster.lib.kube.mirror import Change
+from berthmaster.lib.kube.multicluster import ClusterProfile
 from berthmaster.lib.messages.families import FLEET_FACTS, encode
 from tests.unit.worker.inventory.objects import NOW_S, STAMP
 from tests.unit.worker.inventory.test_laws import CONDITIONS, TAINT, TEXT, changes, named

@@ -4,6 +4,7 @@ import msgspec
 import pytest
 
 from berthmaster.hub.multikueue.core.known.requests import origin_of, read_asks, read_request
+from berthmaster.lib.kube.objects import LabelRequirement
 from berthmaster.lib.kueue.asks import asks_of
 from berthmaster.lib.kueue.podsets.reading import tenant_of, workload_id
 from berthmaster.lib.kueue.podsets.templates import (
@@ -13,7 +14,6 @@ from berthmaster.lib.kueue.podsets.templates import (
     NodeSelector,
     PodToleration,
     Quantity,
-    Requirement,
     Resources,
     TemplateSet,
     Term,
@@ -117,10 +117,10 @@ def test_products_are_models_and_other_labels_stay_labels() -> None:
             node_affinity=NodeAffinity(required_during_scheduling_ignored_during_execution=selector)
         )
 
-    def product(*values: str) -> Requirement:
-        return Requirement(key="nvidia.com/gpu.product", operator="In", values=values)
+    def product(*values: str) -> LabelRequirement:
+        return LabelRequirement(key="nvidia.com/gpu.product", operator="In", values=values)
 
-    zone = Requirement(key="zone", operator="In", values=("b",))
+    zone = LabelRequirement(key="zone", operator="In", values=("b",))
     two = asked(pods(affinity=needs(Term(match_expressions=(product("T4", "L4"), zone)))))
     assert (two.pod_sets[0].gpu_models, two.pod_sets[0].node_labels) == (
         ("=L4", "=T4"),

@@ -7,22 +7,23 @@ import msgspec
 
 from berthmaster.hub.ocm.core.objects import (
     FRESH,
-    ClusterProfile,
-    ClusterProfileSpec,
-    ClusterProfileStatus,
     DatedMetadata,
     Item,
-    ManagedCluster,
-    ManagedClusterSpec,
-    Manager,
     PlacementScore,
     PlacementScoreStatus,
-    Property,
     SetBinding,
-    Version,
     Written,
 )
 from berthmaster.hub.ocm.core.scores import OCM_NAMES
+from berthmaster.lib.kube.managed_clusters import ManagedCluster, ManagedClusterSpec
+from berthmaster.lib.kube.multicluster import (
+    ClusterManager,
+    ClusterProfile,
+    ClusterProfileSpec,
+    ClusterProfileStatus,
+    ClusterVersion,
+    Property,
+)
 from berthmaster.lib.kube.objects import Condition, Metadata, OwnerReference, timestamp
 from berthmaster.lib.messages.fleet import ClusterScore, Freshness, ResourceScore, Stamp
 from berthmaster.lib.ocm.core.ownership import CLUSTER_MANAGER, FIELD_MANAGER, MANAGED_BY, OURS
@@ -175,14 +176,14 @@ def profile(
             labels=({CLUSTER_MANAGER: label} if label else {})
             | ({MANAGED_BY: OURS} if made else {}),
         ),
-        spec=ClusterProfileSpec(cluster_manager=Manager(name=spec)),
+        spec=ClusterProfileSpec(cluster_manager=ClusterManager(name=spec)),
         status=ClusterProfileStatus(
             properties=tuple(
                 Property(name=name, value=value, last_observed_time=timestamp(at_s))
                 for name, value in (properties or {}).items()
             ),
             conditions=tuple(conditions),
-            version=Version(kubernetes=kubernetes),
+            version=ClusterVersion(kubernetes=kubernetes),
         ),
     )
 

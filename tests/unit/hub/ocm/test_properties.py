@@ -4,7 +4,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from berthmaster.hub.ocm.core.objects import Property
 from berthmaster.hub.ocm.core.properties import (
     MAX_BYTES,
     gap,
@@ -15,6 +14,7 @@ from berthmaster.hub.ocm.core.properties import (
     wanted,
 )
 from berthmaster.hub.ocm.core.scores import FIXED_NAMES
+from berthmaster.lib.kube.multicluster import Property
 from berthmaster.lib.kube.objects import timestamp
 from berthmaster.lib.ocm.core.pace import LARGE, SMALL
 from berthmaster.lib.ocm.core.view import view

@@ -8,7 +8,9 @@ import msgspec
 from berthmaster.hub.placement.core.evaluator import Evaluator, Thing
 from berthmaster.hub.placement.core.instructions import (
     DropPage,
+    DropSlice,
     PutPage,
+    PutSlice,
     PutStatus,
     Write,
     WriteDecisions,
@@ -16,6 +18,7 @@ from berthmaster.hub.placement.core.instructions import (
 from berthmaster.hub.placement.core.objects import Placement, PlacementDecision
 from berthmaster.lib.kube.controller.shell_contract import Answer, KubeEvent, Outcome
 from berthmaster.lib.kube.mirror import Key
+from berthmaster.lib.kube.multicluster import DecisionSlice
 from berthmaster.lib.kube.objects import key_of
 from tests.unit.hub.placement.objects import NAMESPACE, NOW_S, binding, cluster_set, language
 
@@ -28,6 +31,7 @@ class Hub:
         self.now_s = NOW_S
         self.decisions: dict[Key, PlacementDecision] = {}
         self.placements: dict[Key, Placement] = {}
+        self.slices: dict[Key, DecisionSlice] = {}
         self.writes: list[str] = []
         self.events: list[KubeEvent] = []
         self.refuse: Callable[[Write], str] = lambda write: ""
@@ -142,6 +146,29 @@ class Hub:
                 self.core.on_status(placement)
                 self.core.on_object(placement, gone=False)
                 return ""
+            case PutSlice():
+                return self._put_slice(key, write)
+            case DropSlice():
+                found_slice = self.slices.pop((key[0], write.name))
+                self.writes.append(f"delete {write.name}")
+                self.core.on_slice_deleted(key[0], write)
+                self.core.on_object(found_slice, gone=True)
+                return ""
+
+    def _put_slice(self, key: Key, write: PutSlice) -> str:
+        place = (key[0], write.name)
+        found = self.slices.get(place)
+        if (found is None) != (write.present is None):
+            return "conflict"
+        self.writes.append(f"{'create' if found is None else 'write'} {write.name}")
+        metadata = {"name": write.name, "namespace": key[0], **write.body["metadata"]}
+        written = self._stamped(
+            msgspec.convert({**write.body, "metadata": metadata}, DecisionSlice)
+        )
+        self.slices[place] = written
+        self.core.on_slice(written)
+        self.core.on_object(written, gone=False)
+        return ""
 
     def _put(self, key: Key, page: PutPage) -> str:
         place = (key[0], page.name)

@@ -13,9 +13,9 @@ from berthmaster.hub.placement.core.objects import (
     DISABLED,
     PLACEMENT_LABEL,
     AddOnPlacementScore,
+    CandidateCluster,
     ClusterDecision,
     DecisionStatus,
-    ManagedCluster,
     ManagedClusterSet,
     ManagedClusterSetBinding,
     Placement,
@@ -40,7 +40,7 @@ def cluster(
     cpu: str = "",
     memory: str = "",
     **status: Any,
-) -> ManagedCluster:
+) -> CandidateCluster:
     amounts = {key: value for key, value in (("cpu", cpu), ("memory", memory)) if value}
     return msgspec.convert(
         {
@@ -56,7 +56,7 @@ def cluster(
             }
             | status,
         },
-        ManagedCluster,
+        CandidateCluster,
     )
 
 
@@ -159,7 +159,7 @@ def request(**spec: Any) -> Request:
 
 
 def snapshot(
-    clusters: Iterable[ManagedCluster] = (),
+    clusters: Iterable[CandidateCluster] = (),
     *,
     sets: Iterable[ManagedClusterSet] = (cluster_set(),),
     bound: Iterable[str] = ("all",),
@@ -192,7 +192,7 @@ def answered(run: Callable[..., Any], now: Snapshot, *rest: Any) -> Any:
             unfinished.pending.settle(language().answer(unfinished.pending.question))
 
 
-def named(*names: str) -> list[ManagedCluster]:
+def named(*names: str) -> list[CandidateCluster]:
     return [cluster(name) for name in names]
 
 

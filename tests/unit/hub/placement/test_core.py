@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from berthmaster.hub.placement.core.evaluator import Thing
 from berthmaster.hub.placement.core.instructions import DropPage, PutPage, PutStatus, Write
-from berthmaster.hub.placement.core.objects import HYSTERESIS, RANKING, REQUEST, ManagedCluster
+from berthmaster.hub.placement.core.objects import HYSTERESIS, RANKING, REQUEST, CandidateCluster
 from berthmaster.hub.placement.core.scheduling.plugin import Snapshot
 from berthmaster.hub.placement.core.scheduling.request import Request
 from berthmaster.hub.placement.core.scheduling.scheduler import ScheduleResult, schedule
@@ -471,7 +471,7 @@ def test_a_name_that_no_label_can_carry_is_told_and_decides_nothing() -> None:
 # ---- pages
 
 
-def many(count: int) -> list[ManagedCluster]:
+def many(count: int) -> list[CandidateCluster]:
     return [cluster(f"c{n:04}") for n in range(count)]
 
 

@@ -14,14 +14,14 @@ import pytest
 
 from berthmaster.hub.placement.cel.question import ClusterInput, Question
 from berthmaster.hub.placement.core.document import canonical
-from berthmaster.hub.placement.core.objects import AddOnPlacementScore, ManagedCluster
+from berthmaster.hub.placement.core.objects import AddOnPlacementScore, CandidateCluster
 from berthmaster.hub.placement.core.scheduling.plugins import predicate
 from tests.unit.hub.placement.objects import answered, language, request, snapshot
 
 GOLDEN: dict[str, Any] = json.loads(
     (Path(__file__).parent / "vectors" / "expressions.json").read_text()
 )
-CLUSTERS = msgspec.convert(GOLDEN["clusters"], list[ManagedCluster])
+CLUSTERS = msgspec.convert(GOLDEN["clusters"], list[CandidateCluster])
 SCORES = msgspec.convert(GOLDEN["scores"], list[AddOnPlacementScore])
 ANSWERS = {text: answers for group in GOLDEN["answers"].values() for text, answers in group.items()}
 # What OCM offers and is refused here, by what the refusal says (docs/reference/cel.md).
@@ -128,7 +128,7 @@ def meaning(text: str) -> Any:
 
 
 @pytest.mark.parametrize("cluster", CLUSTERS, ids=lambda one: one.name)
-def test_a_cluster_looks_as_ocms_types_write_it(cluster: ManagedCluster) -> None:
+def test_a_cluster_looks_as_ocms_types_write_it(cluster: CandidateCluster) -> None:
     assert cluster.document == GOLDEN["documents"][cluster.name]
 
 
@@ -147,7 +147,7 @@ def test_what_ocms_types_do_not_name_is_kept_as_it_came() -> None:
         "spec": {"zone": {"a": [1, None]}},
         "status": {"health": 0.5, "conditions": [{"type": "A", "extra": {}}]},
     }
-    newer = msgspec.convert(told, ManagedCluster).document
+    newer = msgspec.convert(told, CandidateCluster).document
     assert newer["spec"] == {"hubAcceptsClient": False, "zone": {"a": [1, None]}}
     assert newer["status"]["health"] == 0.5
     assert newer["status"]["conditions"][0]["extra"] == {}

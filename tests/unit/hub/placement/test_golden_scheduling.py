@@ -14,8 +14,8 @@ import pytest
 from berthmaster.hub.placement.core.index import DecisionIndex
 from berthmaster.hub.placement.core.objects import (
     AddOnPlacementScore,
+    CandidateCluster,
     GroupStatus,
-    ManagedCluster,
     Placement,
     PlacementDecision,
 )
@@ -41,7 +41,7 @@ def test_clusters_are_chosen_as_ocms_scheduler_does(story: dict[str, Any]) -> No
     found = answered(
         schedule,
         snapshot(
-            msgspec.convert(story["clusters"], list[ManagedCluster]),
+            msgspec.convert(story["clusters"], list[CandidateCluster]),
             scores=msgspec.convert(story["scores"], list[AddOnPlacementScore]),
             decided=index.decided(("team", "p")),
             elsewhere=index.elsewhere(("team", "p")),

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from berthmaster.hub.placement.core.objects import PAGE_LIMIT, ManagedCluster
+from berthmaster.hub.placement.core.objects import PAGE_LIMIT, CandidateCluster
 from berthmaster.hub.placement.core.pages import (
     MAX_RANKING_CHARS,
     MAX_REASON_CHARS,
@@ -32,7 +32,7 @@ from tests.unit.hub.placement.objects import (
 Told = list[tuple[str, int, str]]
 
 
-def made(clusters: list[ManagedCluster], **spec: Any) -> tuple[tuple[Page, ...], Told]:
+def made(clusters: list[CandidateCluster], **spec: Any) -> tuple[tuple[Page, ...], Told]:
     wanted = request(**spec)
     found, groups = pages(wanted, answered(schedule, snapshot(clusters), wanted))
     told = [

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from berthmaster.hub.placement.core.objects import (
     AddOnPlacementScore,
-    ManagedCluster,
+    CandidateCluster,
     Misconfigured,
 )
 from berthmaster.hub.placement.core.scheduling.plugin import (
@@ -348,7 +348,7 @@ def test_keep_checks_expressions_where_no_cluster_is_asked() -> None:
 BY_CLAIM = where(cel=[f"{CLAIMS}.exists(c, c.name == 'nodes' && int(c.value) > 2)"])
 
 
-def claiming(name: str, nodes: int = 3) -> ManagedCluster:
+def claiming(name: str, nodes: int = 3) -> CandidateCluster:
     return cluster(name, claims={"nodes": str(nodes)})
 
 
@@ -432,7 +432,7 @@ def test_what_nobody_knows_is_zero_as_with_ocm_or_the_worst_where_the_placement_
     ]
 
 
-def only(clusters: Sequence[ManagedCluster], **spec: Any) -> list[str]:
+def only(clusters: Sequence[CandidateCluster], **spec: Any) -> list[str]:
     return [one.cluster for one in schedule(snapshot(clusters), request(**spec)).selected]
 
 

@@ -5,7 +5,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from berthmaster.hub.placement.core.objects import ManagedCluster, ManagedClusterSet, Misconfigured
+from berthmaster.hub.placement.core.objects import (
+    CandidateCluster,
+    ManagedClusterSet,
+    Misconfigured,
+)
 from berthmaster.hub.placement.core.scheduling.scheduler import schedule
 from berthmaster.hub.placement.core.status import satisfied
 from tests.unit.hub.placement.objects import (
@@ -91,7 +95,7 @@ def test_a_set_that_nobody_understands_is_no_empty_one(
     assert problem in str(caught.value)
 
 
-TAINTED: list[ManagedCluster] = [cluster("a", taints=[taint()])]
+TAINTED: list[CandidateCluster] = [cluster("a", taints=[taint()])]
 
 
 @pytest.mark.parametrize(

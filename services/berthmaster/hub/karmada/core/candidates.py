@@ -11,8 +11,9 @@ Rules of this file:
 from collections.abc import Iterable, Mapping
 
 from berthmaster.hub.karmada.core.objects import ClusterAffinity, KarmadaCluster, Placement, Taint
+from berthmaster.lib.kube.objects import LabelRequirement
 from berthmaster.lib.kube.selector import selector_of
-from berthmaster.lib.kueue.podsets.templates import PodToleration, Requirement
+from berthmaster.lib.kueue.podsets.templates import PodToleration
 
 
 def candidates(placement: Placement, members: Iterable[KarmadaCluster]) -> tuple[str, ...]:
@@ -67,7 +68,7 @@ def _matches(group: ClusterAffinity, member: KarmadaCluster) -> bool:
     return all(_holds(one, fields, zones) for one in expressions or ())
 
 
-def _holds(asked: Requirement, fields: Mapping[str, str], zones: tuple[str, ...]) -> bool:
+def _holds(asked: LabelRequirement, fields: Mapping[str, str], zones: tuple[str, ...]) -> bool:
     values = asked.values or ()
     has = zones if asked.key == "zone" else tuple(filter(None, (fields.get(asked.key, ""),)))
     match asked.operator:

@@ -8,13 +8,14 @@ from typing import Any, Final
 
 import msgspec
 
-from berthmaster.lib.kube.objects import Condition, Object, Struct
-from berthmaster.lib.kueue.podsets.templates import (
-    NodeSelector,
-    PodToleration,
-    Quantity,
-    Requirement,
+from berthmaster.lib.kube.objects import (
+    Condition,
+    LabelRequirement,
+    LabelSelector,
+    Object,
+    Struct,
 )
+from berthmaster.lib.kueue.podsets.templates import NodeSelector, PodToleration, Quantity
 
 # spec.schedulerName of policies whose bindings Berthmaster schedules
 SCHEDULER: Final = "berthmaster"
@@ -54,15 +55,10 @@ class Reference(Struct, frozen=True):
     uid: str = ""
 
 
-class LabelSelector(Struct, frozen=True):
-    match_labels: dict[str, str] | None = None
-    match_expressions: tuple[Requirement, ...] | None = None
-
-
 class FieldSelector(Struct, frozen=True):
     """Requirements of a cluster's provider, region and zones."""
 
-    match_expressions: tuple[Requirement, ...] | None = None
+    match_expressions: tuple[LabelRequirement, ...] | None = None
 
 
 class ClusterAffinity(Struct, frozen=True):

@@ -12,8 +12,9 @@ Rules of this file:
 from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
-from berthmaster.hub.members.core.objects import MemberCluster, Property, ResourceUsage
+from berthmaster.hub.members.core.objects import MemberCluster, ResourceUsage
 from berthmaster.lib.accelerators.table import AMD, NVIDIA, TPU
+from berthmaster.lib.kube.multicluster import Property
 from berthmaster.lib.kube.objects import seconds
 from berthmaster.lib.kube.quantity import QuantityError, milli, whole
 from berthmaster.lib.messages.fleet import Amounts, HubRoom

@@ -18,15 +18,12 @@ from enum import Enum
 from typing import Any, Final, Literal, NamedTuple
 
 from berthmaster.hub.members.core.measures import measures
-from berthmaster.hub.members.core.objects import (
-    ClusterProfile,
-    ManagedCluster,
-    MemberCluster,
-    Property,
-)
+from berthmaster.hub.members.core.objects import MemberCluster
 from berthmaster.lib.kube.bounds import MAX_TAINTS, bounded_labels
 from berthmaster.lib.kube.controller.problems import Problems, named
+from berthmaster.lib.kube.managed_clusters import ManagedCluster
 from berthmaster.lib.kube.mirror import Added, Change, Deleted, Listed, Unreadable, Updated
+from berthmaster.lib.kube.multicluster import ClusterProfile, Property
 from berthmaster.lib.kube.objects import Condition, condition
 from berthmaster.lib.messages.fleet import FleetFact, HubRoom, Membership, Stamp, Taint
 from berthmaster.lib.nats import subjects

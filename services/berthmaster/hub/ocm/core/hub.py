@@ -29,16 +29,12 @@ from berthmaster.hub.ocm.core.instructions import (
     Instruction,
     Write,
 )
-from berthmaster.hub.ocm.core.objects import (
-    ClusterProfile,
-    ManagedCluster,
-    PlacementScore,
-    SetBinding,
-    written_at_s,
-)
+from berthmaster.hub.ocm.core.objects import PlacementScore, SetBinding, written_at_s
 from berthmaster.hub.ocm.core.policy import OcmPolicy
 from berthmaster.lib.kube.controller.aside import SetAside
 from berthmaster.lib.kube.controller.shell_contract import Answer, Outcome
+from berthmaster.lib.kube.managed_clusters import ManagedCluster
+from berthmaster.lib.kube.multicluster import ClusterProfile
 from berthmaster.lib.kube.objects import Object
 from berthmaster.lib.kube.resources import MANAGED_CLUSTERS
 from berthmaster.lib.messages.fleet import ClusterScore

@@ -5,8 +5,9 @@ from typing import Final, Literal
 
 import msgspec
 
-from berthmaster.hub.ocm.core.objects import ClusterProfile, PlacementScore
+from berthmaster.hub.ocm.core.objects import PlacementScore
 from berthmaster.lib.kube.controller.shell_contract import KubeEvent
+from berthmaster.lib.kube.multicluster import ClusterProfile
 from berthmaster.lib.kube.resources import ADD_ON_PLACEMENT_SCORES, CLUSTER_PROFILES
 from berthmaster.lib.ocm.core.kept_objects import Create, Key, Kind
 

@@ -8,16 +8,6 @@ from berthmaster.lib.ocm.core.ownership import FIELD_MANAGER
 FRESH: Final = "Fresh"  # condition of Berthmaster's scores
 
 
-class ManagedClusterSpec(Struct, frozen=True):
-    hub_accepts_client: bool = False
-
-
-class ManagedCluster(Object, frozen=True):
-    """A cluster of Open Cluster Management. Its namespace on the hub has the same name."""
-
-    spec: ManagedClusterSpec = ManagedClusterSpec()
-
-
 class SetBinding(Object, frozen=True):
     """A binding of a set: OCM creates ClusterProfiles in a namespace with a binding."""
 
@@ -51,41 +41,6 @@ class DatedMetadata(Metadata, frozen=True):
 class PlacementScore(Object, frozen=True):
     metadata: DatedMetadata = DatedMetadata()
     status: PlacementScoreStatus = PlacementScoreStatus()
-
-
-class Manager(Struct, frozen=True):
-    """The manager of a ClusterProfile."""
-
-    name: str = ""
-
-
-class ClusterProfileSpec(Struct, frozen=True):
-    """The immutable spec with the manager."""
-
-    cluster_manager: Manager = Manager()
-
-
-class Property(Struct, frozen=True):
-    name: str = ""
-    value: str = ""
-    last_observed_time: str | None = None
-
-
-class Version(Struct, frozen=True):
-    kubernetes: str = ""
-
-
-class ClusterProfileStatus(Struct, frozen=True):
-    version: Version = Version()
-    properties: tuple[Property, ...] = ()
-    conditions: tuple[Condition, ...] = ()
-
-
-class ClusterProfile(Object, frozen=True):
-    """A cluster in the inventory of sig-multicluster."""
-
-    spec: ClusterProfileSpec = ClusterProfileSpec()
-    status: ClusterProfileStatus = ClusterProfileStatus()
 
 
 def written_at_s(thing: PlacementScore) -> float:

@@ -11,8 +11,8 @@ from berthmaster.hub.ocm.core.instructions import (
     Write,
     WriteProperties,
 )
-from berthmaster.hub.ocm.core.objects import ClusterProfile
 from berthmaster.lib.kube.controller.shell_contract import KubeEvent
+from berthmaster.lib.kube.multicluster import ClusterProfile
 from berthmaster.lib.kube.objects import Object, seconds, timestamp
 from berthmaster.lib.kube.resources import CLUSTER_PROFILES
 from berthmaster.lib.ocm.core.kept_objects import Key, Look

@@ -8,8 +8,8 @@ as one value, so the whole list is written, with other clients' entries unchange
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from berthmaster.hub.ocm.core.objects import Property
 from berthmaster.hub.ocm.core.scores import FIXED_NAMES, GPU_SCALE, WEIGHTS, values
+from berthmaster.lib.kube.multicluster import Property
 from berthmaster.lib.ocm.core.pace import LARGE, SMALL
 from berthmaster.lib.ocm.core.view import NOT_TOLD, View, short_name
 

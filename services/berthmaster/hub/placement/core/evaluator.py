@@ -20,8 +20,10 @@ from berthmaster.hub.placement.cel.question import CelAnswer
 from berthmaster.hub.placement.core import status
 from berthmaster.hub.placement.core.index import DecisionIndex
 from berthmaster.hub.placement.core.instructions import (
+    DropSlice,
     Instruction,
     PutPage,
+    PutSlice,
     PutStatus,
     Write,
     WriteDecisions,
@@ -35,8 +37,8 @@ from berthmaster.hub.placement.core.objects import (
     RANKING,
     REQUEST,
     AddOnPlacementScore,
+    CandidateCluster,
     GroupStatus,
-    ManagedCluster,
     ManagedClusterSet,
     ManagedClusterSetBinding,
     Misconfigured,
@@ -48,9 +50,11 @@ from berthmaster.hub.placement.core.scheduling import sets
 from berthmaster.hub.placement.core.scheduling.plugin import Pending, Snapshot, Unfinished, Verdicts
 from berthmaster.hub.placement.core.scheduling.request import Request, read
 from berthmaster.hub.placement.core.scheduling.scheduler import ScheduleResult, schedule
+from berthmaster.hub.placement.core.slices import Slices
 from berthmaster.lib.kube.controller.aside import Phase, SetAside
 from berthmaster.lib.kube.controller.shell_contract import Answer, KubeEvent
 from berthmaster.lib.kube.mirror import Key
+from berthmaster.lib.kube.multicluster import ClusterProfile, DecisionSlice
 from berthmaster.lib.kube.objects import key_of
 from berthmaster.lib.kube.resources import PLACEMENTS
 
@@ -61,10 +65,12 @@ NOTHING: Final = ScheduleResult(0, (), 0, {}, (), (), ())
 Thing = (
     Placement
     | PlacementDecision
-    | ManagedCluster
+    | CandidateCluster
     | ManagedClusterSet
     | ManagedClusterSetBinding
     | AddOnPlacementScore
+    | ClusterProfile
+    | DecisionSlice
 )
 
 
@@ -84,6 +90,8 @@ class OwnPlacement:
         "placement",
         "refreshed_at_s",
         "request",
+        "slice_failures",
+        "slices_after_s",
         "untold",
         "verdicts",
     )
@@ -104,6 +112,8 @@ class OwnPlacement:
         self.due_s = 0.0  # earliest time of the next evaluation
         self.again_at_s: float | None = None
         self.failures = 0
+        self.slice_failures = 0
+        self.slices_after_s = 0.0  # earliest time of the next write of slices
         self.refreshed_at_s = float("-inf")
         self.later: Mapping[str, Mapping[str, str | None]] = {}  # annotations of pages
         self.events = EventHistory()
@@ -156,8 +166,9 @@ class Evaluator:
         self.behind = False
         self.aside = SetAside()
         self.index = DecisionIndex()
+        self.slices = Slices()
         self._ours: dict[Key, OwnPlacement] = {}
-        self._clusters: dict[str, ManagedCluster] = {}
+        self._clusters: dict[str, CandidateCluster] = {}
         self._sets: dict[str, ManagedClusterSet] = {}
         self._bound: dict[str, set[str]] = {}  # names of sets, by namespace
         self._scores: dict[Key, AddOnPlacementScore] = {}
@@ -208,7 +219,7 @@ class Evaluator:
                 self._on_placement(thing, gone=gone)
             case PlacementDecision():
                 self._on_decision(thing, gone=gone)
-            case ManagedCluster():
+            case CandidateCluster():
                 self._on_cluster(thing, gone=gone)
             case ManagedClusterSet():
                 _keep(self._sets, thing.metadata.name, thing, gone=gone)
@@ -219,6 +230,21 @@ class Evaluator:
                 self._stir(key for key in self._ours if key[0] == thing.metadata.namespace)
             case AddOnPlacementScore():
                 self._on_score(thing, gone=gone)
+            case ClusterProfile():
+                if self.slices.on_profile(thing, gone=gone):
+                    name = thing.metadata.name
+                    self._stir(key for key in self._ours if name in self.index.decided(key))
+            case DecisionSlice():
+                key, is_news = self.slices.on_slice(thing, gone=gone)
+                if is_news:
+                    self._stir((key,))
+                    self._look_for_notes(key)
+
+    def serve_slices(self, served: bool) -> None:
+        """Note whether sig-multicluster's PlacementDecisions are served and all known."""
+        if served and not self.slices.served:
+            self._stir(self._ours)
+        self.slices.served = served
 
     def _on_placement(self, placement: Placement, *, gone: bool) -> None:
         key = key_of(placement.metadata)
@@ -260,7 +286,7 @@ class Evaluator:
             for owner in owners:
                 self._look_for_notes(owner)
 
-    def _on_cluster(self, cluster: ManagedCluster, *, gone: bool) -> None:
+    def _on_cluster(self, cluster: CandidateCluster, *, gone: bool) -> None:
         # parse now, so that an unreadable object is skipped with an error
         _ = cluster.spec, cluster.status, cluster.document
         before = self._clusters.get(cluster.name)
@@ -278,7 +304,7 @@ class Evaluator:
             and (standing.error is not None or self._concerns(key, standing, versions))
         )
 
-    def _concerns(self, key: Key, standing: OwnPlacement, versions: list[ManagedCluster]) -> bool:
+    def _concerns(self, key: Key, standing: OwnPlacement, versions: list[CandidateCluster]) -> bool:
         """Return whether the Placement may choose, or could choose, a cluster."""
         bound = frozenset(self._bound.get(key[0], ())) & self._sets.keys()
         try:
@@ -321,11 +347,13 @@ class Evaluator:
         ]
 
     def _look_for_notes(self, key: Key) -> None:
-        if key in self._theirs and any(_notes(page) for page in self.index.pages(key).values()):
+        if key not in self._theirs:
+            return
+        if self.slices.of(key) or any(_notes(page) for page in self.index.pages(key).values()):
             self._untidy.setdefault(key, _Tidying())
 
     def tidy(self, now_s: float) -> list[Instruction]:
-        """Remove our annotations from the pages of Placements that no longer belong to
+        """Remove our annotations and slices of Placements that no longer belong to
         Berthmaster."""
         out: list[Instruction] = []
         if not self.complete or self.behind:
@@ -334,11 +362,13 @@ class Evaluator:
             if one.busy or one.due_s > now_s:
                 continue
             pages = self.index.pages(key) if key in self._theirs else {}
-            writes = tuple(
+            notes_off = tuple(
                 PutPage(name, page.metadata, {"annotations": dict.fromkeys(notes)}, None)
                 for name, page in sorted(pages.items())
                 if (notes := _notes(page))
             )
+            drops = self.slices.drops(key) if key in self._theirs else ()
+            writes: tuple[Write, ...] = (*notes_off, *drops)
             if writes:
                 one.busy = True
                 out.append(WriteDecisions(key, writes))
@@ -459,7 +489,7 @@ class Evaluator:
         body = status.patch(placement, verdicts, groups, len(left), now_s)
         writes = (*puts, *((PutStatus(placement.metadata, body),) if body else ()))
         told = standing.events.warning(placement.metadata, "Misconfigured", verdicts[0].message)
-        return self._work(key, standing, writes, told)
+        return self._work(key, standing, writes, told, now_s)
 
     def _right(
         self,
@@ -509,7 +539,7 @@ class Evaluator:
             self.index.intend(key, chosen)
             # New choices score as decided from now on, and that may change the order.
             standing.dirty |= request.by_score and set(chosen) != set(before)
-        return self._work(key, standing, writes, told)
+        return self._work(key, standing, writes, told, now_s)
 
     def _work(
         self,
@@ -517,16 +547,28 @@ class Evaluator:
         standing: OwnPlacement,
         writes: tuple[Write, ...],
         told: tuple[KubeEvent, ...],
+        now_s: float,
     ) -> list[Instruction]:
-        writes = writes or self._annotations(key, standing)
+        writes = writes or self._afterwards(key, standing, now_s)
         standing.busy = bool(writes)
         if not writes:
             return [*told]
         standing.untold = told
         return [WriteDecisions(key, writes)]
 
-    def _annotations(self, key: Key, standing: OwnPlacement) -> tuple[Write, ...]:
+    def _afterwards(self, key: Key, standing: OwnPlacement, now_s: float) -> tuple[Write, ...]:
         """Return the writes that remain after all decisions are written."""
+        if annotations := self._annotations(key, standing):
+            return annotations
+        writes = self.slices.writes(standing.placement, self.index.pages(key))
+        if writes and now_s < standing.slices_after_s:
+            standing.again_at_s = min(
+                standing.slices_after_s, standing.again_at_s or standing.slices_after_s
+            )
+            return ()
+        return writes
+
+    def _annotations(self, key: Key, standing: OwnPlacement) -> tuple[Write, ...]:
         later, standing.later = standing.later, {}
         pages_there = self.index.pages(key)
         return tuple(
@@ -544,6 +586,14 @@ class Evaluator:
     def on_deleted(self, key: Key) -> None:
         """Drop a page that the writer deleted."""
         self.index.drop(key)
+
+    def on_slice(self, found: DecisionSlice) -> None:
+        """Apply a slice from the API server's response to a write."""
+        self.slices.on_slice(found, gone=False)
+
+    def on_slice_deleted(self, namespace: str, dropped: DropSlice) -> None:
+        """Drop a slice that the writer deleted."""
+        self.slices.on_slice(DecisionSlice(metadata=dropped.present), gone=True)
 
     def on_status(self, placement: Placement) -> None:
         """Apply a Placement from the API server's response to a status write."""
@@ -566,10 +616,16 @@ class Evaluator:
         if answer.done:
             self.index.intend(key, None)
             standing.failures = 0
+            if _is_of_slices(write):
+                standing.slice_failures = 0
+                standing.busy = False
+                return told
             # If an input changed meanwhile, decisions come first.
-            writes = self._annotations(key, standing) if not standing.dirty else ()
+            writes = self._afterwards(key, standing, now_s) if not standing.dirty else ()
             standing.busy = bool(writes)
             return (*([WriteDecisions(key, writes)] if writes else ()), *told)
+        if _is_of_slices(write):
+            return (*told, *self._slices_failed(standing, answer, now_s))
         self._failed(key, standing, now_s)
         if all(isinstance(one, PutPage) and one.status is None for one in write.writes):
             # evaluate again, because only annotations failed
@@ -580,6 +636,22 @@ class Evaluator:
             return told
         meta, note = standing.placement.metadata, f"decisions cannot be written: {answer.why}"
         return (*told, KubeEvent(PLACEMENTS, meta, True, "DecisionsNotWritten", note))
+
+    def _slices_failed(
+        self, standing: OwnPlacement, answer: Answer, now_s: float
+    ) -> tuple[KubeEvent, ...]:
+        """Write slices again after a growing pause, without delaying decisions."""
+        standing.busy = False
+        standing.slice_failures += 1
+        standing.slices_after_s = now_s + _pause_s(standing.slice_failures)
+        standing.again_at_s = min(
+            standing.slices_after_s, standing.again_at_s or standing.slices_after_s
+        )
+        if standing.slice_failures != LOUD_AFTER:
+            return ()
+        note = f"PlacementDecisions of sig-multicluster cannot be written: {answer.why}"
+        meta = standing.placement.metadata
+        return (KubeEvent(PLACEMENTS, meta, True, "DecisionSlicesNotWritten", note),)
 
     def _failed(self, key: Key, standing: OwnPlacement, now_s: float) -> None:
         """Discard the decision and decide again after a growing pause."""
@@ -592,6 +664,10 @@ class Evaluator:
 
 def _pause_s(failures: int) -> float:
     return min(FIRST_RETRY_S * 2.0 ** min(failures - 1, 16), LONGEST_RETRY_S)
+
+
+def _is_of_slices(write: WriteDecisions) -> bool:
+    return all(isinstance(one, PutSlice | DropSlice) for one in write.writes)
 
 
 def _notes(page: PlacementDecision) -> list[str]:
@@ -609,14 +685,14 @@ def _version(decision: PlacementDecision) -> str:
     return decision.metadata.resource_version
 
 
-def _told(cluster: ManagedCluster) -> tuple[Any, ...]:
+def _told(cluster: CandidateCluster) -> tuple[Any, ...]:
     """Return every field of a cluster that an evaluation can depend on."""
     meta = cluster.metadata
     labels = (meta.labels, meta.annotations, meta.finalizers, meta.deletion_timestamp)
     return *labels, cluster.as_told, cluster.as_seen
 
 
-def _without_words(cluster: ManagedCluster) -> tuple[Any, ...]:
+def _without_words(cluster: CandidateCluster) -> tuple[Any, ...]:
     """Return the same without the messages of conditions, which only expressions can read."""
     *others, seen = _told(cluster)
     conditions = (seen or {}).get("conditions") or ()

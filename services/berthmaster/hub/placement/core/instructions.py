@@ -27,7 +27,20 @@ class PutStatus(NamedTuple):
     status: Mapping[str, Any]
 
 
-Write = PutPage | DropPage | PutStatus
+class PutSlice(NamedTuple):
+    """Create a PlacementDecision of sig-multicluster, or correct the existing one."""
+
+    name: str
+    present: Metadata | None  # metadata of the existing slice; None = create
+    body: Mapping[str, Any]
+
+
+class DropSlice(NamedTuple):
+    name: str
+    present: Metadata
+
+
+Write = PutPage | DropPage | PutStatus | PutSlice | DropSlice
 
 
 class WriteDecisions(NamedTuple):

@@ -12,7 +12,15 @@ from typing import Any, Final
 import msgspec
 
 from berthmaster.hub.placement.core.document import document
-from berthmaster.lib.kube.objects import Condition, Object, Struct, condition
+from berthmaster.lib.kube.managed_clusters import ManagedClusterSpec, ManagedClusterStatus
+from berthmaster.lib.kube.objects import (
+    Condition,
+    LabelRequirement,
+    LabelSelector,
+    Object,
+    Struct,
+    condition,
+)
 
 OCM: Final = "cluster.open-cluster-management.io"
 DISABLED: Final = f"{OCM}/experimental-scheduling-disable"
@@ -61,34 +69,8 @@ Amount = str | int
 # ---- ManagedCluster
 
 
-class Taint(Struct, frozen=True):
-    """Excludes Placements without a toleration from a cluster."""
-
-    key: str = ""
-    value: str = ""
-    effect: str = ""
-    time_added: str | None = None
-
-
-class ManagedClusterSpec(Struct, frozen=True):
-    taints: tuple[Taint, ...] = ()
-
-
-class Claim(Struct, frozen=True):
-    """A ClusterClaim: a property that a cluster reports."""
-
-    name: str = ""
-    value: str = ""
-
-
-class ManagedClusterStatus(Struct, frozen=True):
-    capacity: dict[str, Amount] = msgspec.field(default_factory=dict)
-    allocatable: dict[str, Amount] = msgspec.field(default_factory=dict)
-    cluster_claims: tuple[Claim, ...] = ()
-
-
-class ManagedCluster(Object, frozen=True, dict=True, gc=True):
-    """A cluster of the hub.
+class CandidateCluster(Object, frozen=True, dict=True, gc=True):
+    """A ManagedCluster with every field that the API sent, because expressions may read any.
 
     ``spec`` and ``status`` have the fields that the evaluator reads. ``document`` has all fields as
     expressions see them. Each is computed on first use.
@@ -131,21 +113,6 @@ def _present(fields: dict[str, Any] | None) -> dict[str, Any]:
 
 
 # ---- sets
-
-
-class Expression(Struct, frozen=True):
-    """One requirement of a selector."""
-
-    key: str = ""
-    operator: str = ""
-    values: tuple[str, ...] | None = ()
-
-
-class LabelSelector(Struct, frozen=True):
-    """Required labels, and requirements."""
-
-    match_labels: dict[str, str] | None = None
-    match_expressions: tuple[Expression, ...] | None = ()
 
 
 class SetSelector(Struct, frozen=True):
@@ -210,7 +177,7 @@ class AddOnPlacementScore(Object, frozen=True):
 class ClaimSelector(Struct, frozen=True):
     """Requirements of a cluster's claims."""
 
-    match_expressions: tuple[Expression, ...] | None = ()
+    match_expressions: tuple[LabelRequirement, ...] | None = ()
 
 
 class CelSelector(Struct, frozen=True):
@@ -328,6 +295,18 @@ class PlacementStatus(Struct, frozen=True):
 class Placement(Object, frozen=True):
     spec: PlacementSpec = PlacementSpec()
     status: PlacementStatus = PlacementStatus()
+
+
+def owner_of(placement: Placement) -> dict[str, Any]:
+    """Return the owner reference of an object that the garbage collector deletes with its
+    Placement."""
+    return {
+        "apiVersion": f"{OCM}/v1beta1",
+        "kind": "Placement",
+        "name": placement.metadata.name,
+        "uid": placement.metadata.uid,
+        "controller": True,
+    }
 
 
 # ---- PlacementDecision

@@ -26,12 +26,12 @@ from berthmaster.hub.placement.core.objects import (
     GROUP_INDEX_LABEL,
     GROUP_NAME_LABEL,
     NOTES,
-    OCM,
     PAGE_LIMIT,
     PLACEMENT_LABEL,
     GroupStatus,
     Placement,
     PlacementDecision,
+    owner_of,
 )
 from berthmaster.hub.placement.core.scheduling.request import Request, claims
 from berthmaster.hub.placement.core.scheduling.scheduler import Ranked, ScheduleResult
@@ -273,13 +273,7 @@ def _metadata(
     notes: Mapping[str, str],
     there: PlacementDecision | None,
 ) -> dict[str, Any] | None:
-    owner = {
-        "apiVersion": f"{OCM}/v1beta1",
-        "kind": "Placement",
-        "name": placement.metadata.name,
-        "uid": placement.metadata.uid,
-        "controller": True,
-    }
+    owner = owner_of(placement)
     if there is None:
         return {"labels": page.labels, "annotations": {**notes}, "ownerReferences": [owner]}
     changed: dict[str, Any] = {}

@@ -38,13 +38,13 @@ from berthmaster.lib.accelerators.table import (
 from berthmaster.lib.accelerators.tpu import TOPOLOGY_LABEL, chips_of
 from berthmaster.lib.engine.fleet.gpus import EXACTLY, resources_of
 from berthmaster.lib.engine.fleet.shares import profile_milli
+from berthmaster.lib.kube.objects import LabelRequirement
 from berthmaster.lib.kube.quantity import QuantityError, milli, whole
 from berthmaster.lib.kueue.podsets.templates import (
     PodSpec,
     PodTemplate,
     PodToleration,
     Quantity,
-    Requirement,
     Resources,
     TemplateSet,
 )
@@ -383,7 +383,7 @@ def _placement(spec: PodSpec) -> tuple[tuple[str, ...], dict[str, str]]:
     return tuple(sorted(f"{EXACTLY}{model}" for model in models)), labels
 
 
-def _named(expressions: tuple[Requirement, ...]) -> dict[str, tuple[str, ...]]:
+def _named(expressions: tuple[LabelRequirement, ...]) -> dict[str, tuple[str, ...]]:
     """Return the labels that must have one of several values."""
     return {e.key: e.values for e in expressions if e.operator == "In" and e.values}
 

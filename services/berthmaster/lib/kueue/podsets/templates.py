@@ -3,7 +3,7 @@
 Every field may be missing or null.
 """
 
-from berthmaster.lib.kube.objects import Struct
+from berthmaster.lib.kube.objects import LabelRequirement, Struct
 
 Quantity = str | int | float | None
 
@@ -20,18 +20,10 @@ class Container(Struct, frozen=True):
     restart_policy: str | None = None  # Always, on an init container: a sidecar
 
 
-class Requirement(Struct, frozen=True):
-    """One expression of a node selector term."""
-
-    key: str = ""
-    operator: str = ""
-    values: tuple[str, ...] | None = None
-
-
 class Term(Struct, frozen=True):
     """Expressions that must all hold."""
 
-    match_expressions: tuple[Requirement, ...] | None = None
+    match_expressions: tuple[LabelRequirement, ...] | None = None
 
 
 class NodeSelector(Struct, frozen=True):

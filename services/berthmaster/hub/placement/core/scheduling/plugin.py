@@ -23,7 +23,7 @@ from typing import Final, NamedTuple
 from berthmaster.hub.placement.cel.question import CelAnswer, Question
 from berthmaster.hub.placement.core.objects import (
     AddOnPlacementScore,
-    ManagedCluster,
+    CandidateCluster,
     ManagedClusterSet,
 )
 from berthmaster.hub.placement.core.scheduling.request import Predicate, Request
@@ -35,7 +35,7 @@ Scores = Mapping[str, AddOnPlacementScore]  # scores of a cluster, by resource
 class Verdict(NamedTuple):
     """The result for one cluster."""
 
-    cluster: ManagedCluster
+    cluster: CandidateCluster
     selected: bool
     meant: int = 0  # bit i: expression i was true or false …
     wrong: int = 0  # … or uses a value of the wrong type
@@ -71,7 +71,7 @@ class Pending(NamedTuple):
     verdicts: Verdicts
     predicates: tuple[Predicate, ...]
     question: Question
-    clusters: tuple[tuple[ManagedCluster, Scores], ...]
+    clusters: tuple[tuple[CandidateCluster, Scores], ...]
 
     def settle(self, answer: CelAnswer) -> None:
         """Store the answer, unless the predicates have changed meanwhile."""
@@ -106,20 +106,20 @@ class Snapshot(NamedTuple):
     now_s: float
     bound: frozenset[str] = frozenset()  # names of sets bound to the namespace
     sets: Mapping[str, ManagedClusterSet] = {}
-    clusters: Mapping[str, ManagedCluster] = {}
+    clusters: Mapping[str, CandidateCluster] = {}
     scores: Mapping[tuple[str, str], AddOnPlacementScore] = {}  # by (cluster, resource)
     decided: frozenset[str] = frozenset()  # clusters that this Placement has chosen
     elsewhere: Mapping[str, int] = {}  # cluster -> number of other Placements that chose it
     verdicts: Verdicts | None = None  # cached results of expressions, which change no outcome
 
 
-Clusters = Sequence[ManagedCluster]
+Clusters = Sequence[CandidateCluster]
 
 
 class Filtered(NamedTuple):
     """The result of a filter."""
 
-    passed: tuple[ManagedCluster, ...]
+    passed: tuple[CandidateCluster, ...]
     again_at_s: float | None = None  # time at which the result may change without an event
     notes: tuple[str, ...] = ()
 

@@ -15,16 +15,15 @@ from berthmaster.hub.placement.core.objects import (
     HYSTERESIS,
     MAX_LABEL_CHARS,
     UNKNOWN_SCORES,
+    CandidateCluster,
     ClaimSelector,
     ClusterSelector,
-    Expression,
-    LabelSelector,
-    ManagedCluster,
     Misconfigured,
     Placement,
     PrioritizerConfig,
     Toleration,
 )
+from berthmaster.lib.kube.objects import LabelRequirement, LabelSelector
 from berthmaster.lib.kube.selector import EVERYTHING, Selector, SelectorError, selector_of
 
 
@@ -42,13 +41,13 @@ def claims_of(selector: ClaimSelector | None, plugin: str, where: str) -> Select
     return _made({}, selector.match_expressions or (), plugin, where)
 
 
-def claims(cluster: ManagedCluster) -> dict[str, str]:
+def claims(cluster: CandidateCluster) -> dict[str, str]:
     """Return the ClusterClaims of a cluster."""
     return {claim.name: claim.value for claim in cluster.status.cluster_claims}
 
 
 def _made(
-    labels: Mapping[str, str], expressions: tuple[Expression, ...], plugin: str, where: str
+    labels: Mapping[str, str], expressions: tuple[LabelRequirement, ...], plugin: str, where: str
 ) -> Selector:
     requirements = [(one.key, one.operator, one.values or ()) for one in expressions]
     try:

@@ -14,7 +14,7 @@ The same snapshot gives the same outcome. The outcome includes every verdict.
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 
-from berthmaster.hub.placement.core.objects import ManagedCluster
+from berthmaster.hub.placement.core.objects import CandidateCluster
 from berthmaster.hub.placement.core.scheduling import sets
 from berthmaster.hub.placement.core.scheduling.plugin import (
     LEAST,
@@ -76,7 +76,7 @@ class ScheduleResult(NamedTuple):
     ranked: tuple[Ranked, ...]  # all clusters that passed, best first
     selected: tuple[Ranked, ...]  # best first
     unscheduled: int = 0
-    clusters: Mapping[str, ManagedCluster] = {}  # the selected clusters
+    clusters: Mapping[str, CandidateCluster] = {}  # the selected clusters
     again_at_s: float | None = None
     notes: tuple[str, ...] = ()
 

@@ -9,7 +9,7 @@ from typing import Final
 
 from berthmaster.hub.placement.core.objects import (
     CLUSTER_SET_LABEL,
-    ManagedCluster,
+    CandidateCluster,
     ManagedClusterSet,
     Misconfigured,
 )
@@ -19,7 +19,7 @@ from berthmaster.hub.placement.core.scheduling.request import labels_of
 NAME: Final = "ClusterSets"
 EXCLUSIVE: Final = "ExclusiveClusterSetLabel"
 SELECTOR: Final = "LabelSelector"
-Member = Callable[[ManagedCluster], bool]
+Member = Callable[[CandidateCluster], bool]
 
 
 def valid_bindings(snapshot: Snapshot) -> frozenset[str]:
@@ -51,8 +51,8 @@ def member_of(one: ManagedClusterSet) -> Member:
 def available(
     names: Iterable[str],
     sets: Mapping[str, ManagedClusterSet],
-    clusters: Mapping[str, ManagedCluster],
-) -> tuple[ManagedCluster, ...]:
+    clusters: Mapping[str, CandidateCluster],
+) -> tuple[CandidateCluster, ...]:
     """Return the clusters of these sets, sorted by name. Raises Misconfigured."""
     tests = [member_of(sets[name]) for name in names]
     return tuple(
@@ -65,7 +65,7 @@ def available(
 def rightful(
     bound: frozenset[str],
     found: Mapping[str, ManagedClusterSet],
-    clusters: Mapping[str, ManagedCluster],
+    clusters: Mapping[str, CandidateCluster],
 ) -> frozenset[str]:
     """Return the clusters that a namespace may use.
 

@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from berthmaster.hub.placement.core.objects import ManagedCluster
+from berthmaster.hub.placement.core.objects import CandidateCluster
 from berthmaster.hub.placement.core.scheduling.plugin import MOST, Clusters, Scored, Snapshot
 from berthmaster.hub.placement.core.scheduling.request import Request
 from berthmaster.lib.kube.quantity import QuantityError, parse_quantity
@@ -39,7 +39,7 @@ def _score(resource: str, clusters: Clusters) -> Scored:
     return Scored(scores, unknown)
 
 
-def _allocatable(cluster: ManagedCluster, resource: str) -> float | None:
+def _allocatable(cluster: CandidateCluster, resource: str) -> float | None:
     allocatable = cluster.status.allocatable.get(resource)
     if allocatable is None or resource not in cluster.status.capacity:
         return None

@@ -13,7 +13,7 @@ from typing import Final
 from berthmaster.hub.placement.cel.question import SLICE, ClusterInput, Question
 from berthmaster.hub.placement.core.objects import (
     AddOnPlacementScore,
-    ManagedCluster,
+    CandidateCluster,
     Misconfigured,
 )
 from berthmaster.hub.placement.core.scheduling.plugin import (
@@ -39,7 +39,7 @@ def keep(snapshot: Snapshot, request: Request, clusters: Clusters) -> Filtered:
     known.about(request.predicates)
     _refuse(known)
     found: dict[str, Verdict] = {}
-    asked: list[tuple[ManagedCluster, list[int]]] = []
+    asked: list[tuple[CandidateCluster, list[int]]] = []
     for cluster in clusters:
         verdict = known.by_cluster.get(cluster.name)
         if verdict is None or verdict.cluster is not cluster or not _same(snapshot, verdict):
@@ -60,7 +60,7 @@ def _same(snapshot: Snapshot, verdict: Verdict) -> bool:
     return all(snapshot.scores.get(key) is found for key, found in verdict.scores)
 
 
-def _matching(predicates: tuple[Predicate, ...], cluster: ManagedCluster) -> Iterator[int]:
+def _matching(predicates: tuple[Predicate, ...], cluster: CandidateCluster) -> Iterator[int]:
     """Yield the predicates whose labels and claims match."""
     for number, one in enumerate(predicates):
         if one.labels.matches(cluster.metadata.labels) and (
@@ -73,7 +73,7 @@ def _pending(
     snapshot: Snapshot,
     known: Verdicts,
     predicates: tuple[Predicate, ...],
-    asked: list[tuple[ManagedCluster, list[int]]],
+    asked: list[tuple[CandidateCluster, list[int]]],
 ) -> Pending:
     scores: dict[str, dict[str, AddOnPlacementScore]] = {one.name: {} for one, _ in asked}
     if any("scores" in text for text in known.numbers):

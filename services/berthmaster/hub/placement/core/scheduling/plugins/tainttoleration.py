@@ -6,9 +6,10 @@ toleration with a number of seconds starts when the taint was added, then ends w
 
 from typing import Final
 
-from berthmaster.hub.placement.core.objects import ManagedCluster, Taint, Toleration
+from berthmaster.hub.placement.core.objects import CandidateCluster, Toleration
 from berthmaster.hub.placement.core.scheduling.plugin import Clusters, Filtered, Snapshot, earlier
 from berthmaster.hub.placement.core.scheduling.request import Request
+from berthmaster.lib.kube.managed_clusters import ClusterTaint
 from berthmaster.lib.kube.objects import seconds
 
 NAME: Final = "TaintToleration"
@@ -18,7 +19,7 @@ FOR_EVER: Final = float("inf")
 
 def keep(snapshot: Snapshot, request: Request, clusters: Clusters) -> Filtered:
     """Return the tolerated clusters, and the time when the first toleration ends."""
-    passed: list[ManagedCluster] = []
+    passed: list[CandidateCluster] = []
     again_at_s: float | None = None
     for cluster in clusters:
         decided = cluster.name in snapshot.decided
@@ -34,11 +35,12 @@ def keep(snapshot: Snapshot, request: Request, clusters: Clusters) -> Filtered:
     return Filtered(tuple(passed), again_at_s)
 
 
-_NONE: Final = Taint(effect="PreferNoSelect")  # a taint that every Placement tolerates for ever
+# a taint that every Placement tolerates for ever
+_NONE: Final = ClusterTaint(effect="PreferNoSelect")
 
 
 def tolerated_until_s(
-    taint: Taint, tolerations: tuple[Toleration, ...], decided: bool, now_s: float
+    taint: ClusterTaint, tolerations: tuple[Toleration, ...], decided: bool, now_s: float
 ) -> float:
     """Return the time until which a taint is tolerated; a past time = not tolerated.
 
@@ -54,7 +56,7 @@ def tolerated_until_s(
     return 0.0
 
 
-def _fits(taint: Taint, toleration: Toleration) -> bool:
+def _fits(taint: ClusterTaint, toleration: Toleration) -> bool:
     if toleration.effect and toleration.effect != taint.effect:
         return False
     if toleration.key and toleration.key != taint.key:
@@ -62,7 +64,7 @@ def _fits(taint: Taint, toleration: Toleration) -> bool:
     return toleration.operator == "Exists" or toleration.value == taint.value
 
 
-def _until_s(taint: Taint, toleration: Toleration) -> float:
+def _until_s(taint: ClusterTaint, toleration: Toleration) -> float:
     if toleration.toleration_seconds is None:
         return FOR_EVER
     try:
