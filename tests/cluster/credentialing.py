@@ -23,7 +23,7 @@ from typing import Any, Final
 import yaml
 
 from berthmaster.hub.credentials.core import names
-from berthmaster.hub.credentials.core.rights import DEFAULT_FRAMEWORKS
+from berthmaster.hub.credentials.core.rights import DEFAULT_FRAMEWORKS, rules
 from berthmaster.hub.credentials.core.way_in import documents
 from berthmaster.lab.controlplane.api import Api, ApiError, Object, kubeconfig
 from berthmaster.lab.controlplane.plane import Plane
@@ -157,9 +157,9 @@ class Rig:
         self._clusters.add(name)
         return name
 
-    def profile(self, cluster: str, **status: Any) -> None:
+    def profile(self, cluster: str, *, namespace: str = "", **status: Any) -> None:
         """A ClusterProfile that the selector takes."""
-        path = f"{PROFILES}/namespaces/{self.namespace}/clusterprofiles"
+        path = f"{PROFILES}/namespaces/{namespace or self.namespace}/clusterprofiles"
         meta = {"name": cluster, "labels": {"berth.test/of": self.namespace}}
         spec = {"clusterManager": {"name": "tests"}, "displayName": "x"}
         self.hub.api.create(
@@ -171,17 +171,32 @@ class Rig:
             },
         )
         if status:
-            self.told(cluster, **status)
+            self.told(cluster, namespace=namespace, **status)
 
-    def told(self, cluster: str, **status: Any) -> None:
+    def told(self, cluster: str, *, namespace: str = "", **status: Any) -> None:
         """What its manager says of it."""
-        path = f"{PROFILES}/namespaces/{self.namespace}/clusterprofiles/{cluster}/status"
+        where = namespace or self.namespace
+        path = f"{PROFILES}/namespaces/{where}/clusterprofiles/{cluster}/status"
         self.hub.api.merge(path, {"status": status})
 
-    def forget(self, cluster: str) -> None:
+    def forget(self, cluster: str, *, namespace: str = "") -> None:
         """The ClusterProfile goes."""
-        path = f"{PROFILES}/namespaces/{self.namespace}/clusterprofiles/{cluster}"
+        path = f"{PROFILES}/namespaces/{namespace or self.namespace}/clusterprofiles/{cluster}"
         self.hub.api.delete(path)
+
+    def account(self, worker: Plane, name: str) -> str:
+        """The token of an account with MultiKueue's rights, by somebody else than us."""
+        unique = f"{name}-{self.namespace}"
+        rbac = "rbac.authorization.k8s.io"
+        role = {"apiGroup": rbac, "kind": "ClusterRole", "name": unique}
+        subject = {"kind": "ServiceAccount", "name": name, "namespace": self.namespace}
+        account = {"metadata": {"name": name, "namespace": self.namespace}}
+        worker.api.apply({**_kind("v1", "ServiceAccount"), **account})
+        granted = {"metadata": {"name": unique}, "rules": rules(DEFAULT_FRAMEWORKS)}
+        worker.api.apply({**_kind(f"{rbac}/v1", "ClusterRole"), **granted})
+        binding = {"metadata": {"name": unique}, "roleRef": role, "subjects": [subject]}
+        worker.api.apply({**_kind(f"{rbac}/v1", "ClusterRoleBinding"), **binding})
+        return worker.token_for(self.namespace, name)
 
     def way_in(self, worker: Plane, cluster: str) -> str:
         """A token of the bootstrap account, with the rights that people give it and no others."""

@@ -4,6 +4,8 @@ A job is dispatched, runs and ends in a worker while the token that its hub came
 and another after it.
 """
 
+import base64
+import json
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,7 +14,7 @@ import pytest
 from berthmaster.lab.controlplane.kueue.setup import SYSTEM, Kueue
 from berthmaster.lab.controlplane.nodes import gpu_node, make_nodes
 from berthmaster.lab.controlplane.planes import Planes
-from tests.cluster.credentialing import MULTIKUEUE_CLUSTERS, Rig
+from tests.cluster.credentialing import MULTIKUEUE_CLUSTERS, Rig, calling, works
 
 ONE = "worker-1"
 
@@ -46,3 +48,57 @@ def test_jobs_run_through_renewals_by_the_access_that_was_made(k: Kueue, tmp_pat
         rig.until(lambda: len(rig.bound(k.planes.workers[0])) <= 2, "what was replaced goes")
     finally:
         rig.clean()
+
+
+def test_job_runs_by_a_profile_alone_while_its_token_turns(k: Kueue, tmp_path: Path) -> None:
+    rig = Rig(k.planes, k.namespace, tmp_path, kueue=SYSTEM)
+    worker = k.planes.workers[0]
+    tokens = {name: rig.account(worker, name) for name in ("first", "second")}
+    # Stands for the plugin secretreader: prints the token that its issuer keeps.
+    kept, plugin = tmp_path / "token", tmp_path / "plugin"
+    kept.write_text(tokens["first"])
+    version = "client.authentication.k8s.io/v1"
+    answer = json.dumps(
+        {"apiVersion": version, "kind": "ExecCredential", "status": {"token": "@"}}
+    ).replace("@", f"'$(cat {kept})'")
+    plugin.write_text(f"#!/bin/sh\necho '{answer}'\n")
+    plugin.chmod(0o755)
+    exec_config = {"apiVersion": version, "command": str(plugin), "provideClusterInfo": True}
+    listed = tmp_path / "providers.json"
+    listed.write_text(
+        json.dumps({"providers": [{"name": "secretreader", "execConfig": exec_config}]})
+    )
+    try:
+        rig.hub.api.delete(f"{MULTIKUEUE_CLUSTERS}/{ONE}")
+        rig.named(ONE)
+        cluster = {
+            "server": worker.url,
+            "certificate-authority-data": base64.b64encode(worker.ca_pem).decode(),
+            "extensions": [
+                {
+                    "name": "client.authentication.k8s.io/exec",
+                    "extension": {"clusterName": ONE},
+                }
+            ],
+        }
+        providers = [{"name": "secretreader", "cluster": cluster}]
+        rig.profile(ONE, namespace=SYSTEM, accessProviders=providers)
+        rig.start("--access-providers", str(listed), "--renew-after-s", "3")
+        rig.until(lambda: rig.held(ONE), "access is there")
+        assert rig.token(ONE) == tokens["first"]
+        k.wait_active()
+        k.submit("train", run_s="8")
+        k.until(lambda: k.cluster_of("train") == ONE, "it is dispatched")
+
+        # The issuer makes another token, and revokes the first once the other is used.
+        with calling(rig, ONE, worker) as caller:
+            kept.write_text(tokens["second"])
+            rig.until(lambda: rig.token(ONE) == tokens["second"], "the token has turned")
+            worker.api.delete(f"/api/v1/namespaces/{rig.namespace}/serviceaccounts/first")
+            rig.until(lambda: not works(worker, tokens["first"]), "the first is no more")
+            k.until(lambda: k.has("train", "Finished"), "it ends, and the hub hears of it")
+        assert caller.failures == []
+        assert rig.status(ONE)["by"] == "provider"
+    finally:
+        rig.clean()
+        rig.forget(ONE, namespace=SYSTEM)

@@ -15,6 +15,7 @@ from berthmaster.cli.cluster import secret
 from berthmaster.cli.cluster.commands import NAMESPACE
 from berthmaster.cli.doctor.rights import AGENT_ACCOUNT, HUB_ACCOUNT
 from berthmaster.control.usage.settings import UsageSettings
+from berthmaster.hub.credentials.plugins import read_providers
 from berthmaster.lib.access.permissions import inbox_prefix
 from berthmaster.services import SERVICES
 from berthmaster.worker.shares.settings import SharesSettings
@@ -463,6 +464,45 @@ def test_rule_that_a_policy_narrows_ships_with_the_policy() -> None:
         assert policy["spec"]["failurePolicy"] == "Fail"
         assert binding["spec"]["policyName"] == policy["metadata"]["name"]
         assert binding["spec"]["validationActions"] == ["Deny"]
+
+
+def test_providers_of_credentials_are_the_only_plugins_in_the_pod(tmp_path: Path) -> None:
+    command = "/plugins/secretreader/bin/secretreader-plugin"
+    wanted = {"apiVersion": "client.authentication.k8s.io/v1", "command": command}
+    image = "registry.example.com/secretreader:v1"
+    listed = [
+        {"name": "secretreader", "image": image, "execConfig": wanted},
+        {"name": "by-kueue"},
+    ]
+    values = {
+        "credentials": {"enabled": True, "providers": listed},
+        "hub": {"profileNamespaces": ["fleet"]},
+    }
+    documents = render("hub", values)
+    text = one(documents, "ConfigMap", "berth-credentials-providers")["data"]["providers.yaml"]
+    path = tmp_path / "providers.yaml"
+    path.write_text(text)
+    found = read_providers(path)
+    assert {name: run and run.command for name, run in found.items()} == {
+        "secretreader": command,
+        "by-kueue": None,
+    }
+    pod = pod_of(documents, "berth-credentials")["spec"]
+    [container] = pod["containers"]
+    told = {"name": "BERTH_CREDENTIALS_ACCESS_PROVIDERS"}
+    told["value"] = "/etc/berth-providers/providers.yaml"
+    assert told in container["env"]
+    mounts = {each["name"]: each["mountPath"] for each in container["volumeMounts"]}
+    assert (mounts["providers"], mounts["plugin-secretreader"]) == (
+        "/etc/berth-providers",
+        "/plugins/secretreader",
+    )
+    images = [each["image"] for each in pod["volumes"] if "image" in each]
+    assert images == [{"reference": image, "pullPolicy": "IfNotPresent"}]
+    bound = one(documents, "RoleBinding", "berthmaster-credentials-profiles")
+    assert bound["metadata"]["namespace"] == "fleet"
+    plain = render("hub", {"credentials": {"enabled": True}})
+    assert not any("providers" in str(each) for each in plain if each["kind"] == "Deployment")
 
 
 def test_changed_settings_restart_the_pods_that_read_them() -> None:

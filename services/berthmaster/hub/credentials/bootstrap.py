@@ -13,7 +13,7 @@ from typing import Final
 import msgspec
 
 from berthmaster.hub.credentials.core import names
-from berthmaster.hub.credentials.core.index import KUBECONFIG
+from berthmaster.hub.credentials.core.described import KUBECONFIG
 from berthmaster.hub.credentials.core.objects import Secret
 from berthmaster.hub.credentials.core.observed import Bootstrap, Endpoint, Life, Refused
 from berthmaster.lib.kube.config import Access, from_kubeconfig_bytes
@@ -38,7 +38,8 @@ class Bootstraps:
     def read(self, secret: Secret) -> tuple[str, Bootstrap | Refused]:
         """Return the cluster of the Secret, and the parsed bootstrap or the refusal."""
         meta = secret.metadata
-        where = f"{meta.namespace}/{meta.name}"
+        name = f"{meta.namespace}/{meta.name}"
+        where = f"Secret {name}"
         cluster = meta.annotations.get(names.CLUSTER, "") or meta.name
         text = (secret.data or {}).get(KUBECONFIG)
         if text is None:
@@ -48,18 +49,18 @@ class Bootstraps:
         except (binascii.Error, ValueError):
             return cluster, Refused(where, f"data.{KUBECONFIG}", "is not base64")
         try:
-            access = from_kubeconfig_bytes(data, source=f"Secret {where}")
+            access = from_kubeconfig_bytes(data, source=where)
         except BadConfig as error:
             return cluster, Refused(where, error.field or KUBECONFIG, error.problem)
         if not access.ca and access.server.startswith("https://"):
             why = "missing: whoever holds any public certificate could pose as the worker"
             return cluster, Refused(where, "certificate-authority-data", why)
-        versions = self._known.setdefault(where, {})
+        versions = self._known.setdefault(name, {})
         versions[meta.resource_version] = access
         while len(versions) > KEPT:
             del versions[next(iter(versions))]
         endpoint = Endpoint(access.server, access.ca, access.server_name, access.proxy)
-        return cluster, Bootstrap(endpoint, where, meta.resource_version)
+        return cluster, Bootstrap(endpoint, name, meta.resource_version)
 
     def access(self, source: Bootstrap) -> Access | None:
         """Return the access of a bootstrap that this process has read."""

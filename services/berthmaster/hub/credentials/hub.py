@@ -10,9 +10,11 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final, TypeVar
 
 from berthmaster.hub.credentials.core import manifests, names
+from berthmaster.hub.credentials.core.described import merged
 from berthmaster.hub.credentials.core.errors import NotOurs, StillListed
 from berthmaster.hub.credentials.core.index import ACCOUNT, is_ours
 from berthmaster.hub.credentials.core.instructions import (
+    Describe,
     Empty,
     Forget,
     Publish,
@@ -26,9 +28,11 @@ from berthmaster.hub.credentials.core.objects import (
 )
 from berthmaster.lib.kube.client import Client
 from berthmaster.lib.kube.errors import AlreadyExists, Conflict, NotFound
-from berthmaster.lib.kube.objects import Object
+from berthmaster.lib.kube.multicluster import ClusterProfile
+from berthmaster.lib.kube.objects import Object, Struct
 from berthmaster.lib.kube.resources import (
     CLUSTER_PERMISSIONS,
+    CLUSTER_PROFILES,
     MANAGED_SERVICE_ACCOUNTS,
     MULTIKUEUE_CLUSTERS,
     MULTIKUEUE_CONFIGS,
@@ -39,6 +43,16 @@ from berthmaster.lib.kueue.multikueue import MultiKueueCluster, MultiKueueConfig
 
 FIELD_MANAGER: Final = names.MANAGER
 T = TypeVar("T", bound=Object)
+
+
+class _DescribedStatus(Struct, frozen=True):
+    access_providers: tuple[dict[str, Any], ...] | None = None
+
+
+class _Described(Object, frozen=True):
+    """A ClusterProfile with every field of its access providers."""
+
+    status: _DescribedStatus = _DescribedStatus()
 
 
 class HubSteps:
@@ -114,12 +128,13 @@ class HubSteps:
             self._seen(last, True)
 
     async def register(self, step: Register) -> None:
-        """Create the MultiKueueCluster, or point the existing one to Berthmaster's Secret."""
-        body = manifests.multikueue_cluster(step.cluster)
+        """Create the MultiKueueCluster, or point the existing one to Secret or profile."""
+        body = manifests.multikueue_cluster(step.cluster, step.profile)
         path = MULTIKUEUE_CLUSTERS.path(name=step.cluster)
         if step.registered is not None:
             meta = {key: body["metadata"][key] for key in ("labels", "annotations")}
-            source = {**body["spec"]["clusterSource"], "clusterProfileRef": None}
+            neither = {"kubeConfig": None, "clusterProfileRef": None}
+            source = {**neither, **body["spec"]["clusterSource"]}
             written = await self._client.merge_patch(
                 path,
                 {"metadata": meta, "spec": {"clusterSource": source}},
@@ -135,6 +150,22 @@ class HubSteps:
             except AlreadyExists:
                 written = await self._client.get(path, MultiKueueCluster)
         self._seen(written, False)  # the index checks the owner
+
+    async def describe(self, step: Describe) -> None:
+        """Write the access provider of a ClusterProfile by Berthmaster."""
+        wanted = step.wanted
+        path = CLUSTER_PROFILES.path(namespace=wanted.namespace, name=step.cluster)
+        # Entries of others are written back with every field that the API has.
+        standing = await self._client.get(path, _Described)
+        providers = merged(standing.status.access_providers or (), wanted.provider)
+        written = await self._client.merge_patch(
+            f"{path}/status",
+            {"status": {"accessProviders": providers}},
+            ClusterProfile,
+            resource_version=standing.metadata.resource_version,
+            field_manager=FIELD_MANAGER,
+        )
+        self._seen(written, False)
 
     async def unregister(self, step: Unregister) -> None:
         """Delete the MultiKueueCluster. Raises StillListed if a configuration was changed to

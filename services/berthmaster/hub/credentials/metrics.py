@@ -33,6 +33,9 @@ class CredentialsMetrics:
         self._ways_in_failing = metrics.gauge(
             "failing_bootstraps", "Clusters with a failing renewal of the bootstrap token"
         )
+        self._plugins_failing = metrics.gauge(
+            "failing_plugins", "Clusters whose credential plugin fails"
+        )
         self._failures = metrics.counter("failures", "Failed steps", ["stage"])
         self._shown: dict[str, float] = {}
 
@@ -41,6 +44,10 @@ class CredentialsMetrics:
         self._ways_in.inc(renewal.renewed - self._shown.get("ways in", 0))
         self._shown["ways in"] = renewal.renewed
         self._ways_in_failing.set(len(renewal.failing))
+
+    def show_plugins(self, failing: int) -> None:
+        """Show the number of clusters whose plugin fails."""
+        self._plugins_failing.set(failing)
 
     def show(self, statuses: Sequence[Status], counts: Counts, now_s: float) -> None:
         stages = Counter(one.stage for one in statuses)

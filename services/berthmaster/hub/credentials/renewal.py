@@ -13,7 +13,7 @@ from typing import Final
 
 from berthmaster.hub.credentials.bootstrap import Bootstraps, life_of
 from berthmaster.hub.credentials.core import manifests
-from berthmaster.hub.credentials.core.index import KUBECONFIG
+from berthmaster.hub.credentials.core.described import KUBECONFIG
 from berthmaster.hub.credentials.core.objects import Secret
 from berthmaster.hub.credentials.core.observed import Bootstrap, Life
 from berthmaster.hub.credentials.worker import WorkerSteps

@@ -11,6 +11,7 @@ because none of its data may travel over one. Replicas stand by on a Lease. Righ
 deploy/chart/templates/pods-rights.yaml.
 """
 
+import asyncio
 from collections.abc import Iterable
 from typing import Any, Final
 
@@ -18,11 +19,13 @@ from berthmaster.hub.credentials.bootstrap import Bootstraps
 from berthmaster.hub.credentials.core import manifests, names
 from berthmaster.hub.credentials.core.credentials import Credentials
 from berthmaster.hub.credentials.core.index import ClusterIndex
-from berthmaster.hub.credentials.core.instructions import Check, Step
+from berthmaster.hub.credentials.core.instructions import Adopt, Check, Step
 from berthmaster.hub.credentials.core.objects import Secret
+from berthmaster.hub.credentials.core.observed import Source
 from berthmaster.hub.credentials.core.rights import rules
 from berthmaster.hub.credentials.hub import HubSteps
 from berthmaster.hub.credentials.metrics import CredentialsMetrics
+from berthmaster.hub.credentials.plugins import REFRESH_S, Plugins, Providers, read_providers
 from berthmaster.hub.credentials.renewal import Renewal
 from berthmaster.hub.credentials.settings import CredentialsSettings
 from berthmaster.hub.credentials.status_writer import StatusWriter
@@ -35,7 +38,8 @@ from berthmaster.lib.kube.controller.kube_events import instance_of
 from berthmaster.lib.kube.controller.loop import Controller
 from berthmaster.lib.kube.controller.shell_contract import Answer
 from berthmaster.lib.kube.controller.watch import Watched
-from berthmaster.lib.kube.errors import KubernetesError
+from berthmaster.lib.kube.errors import KubernetesError, Unauthorized
+from berthmaster.lib.kube.multicluster import ClusterProfile
 from berthmaster.lib.kube.objects import Object
 from berthmaster.lib.kube.selector import parse_selector
 from berthmaster.lib.kube.service_client import ANSWER_LIMIT_S, service_client
@@ -49,20 +53,25 @@ IDENTITY_PAUSE_S: Final = 1.0
 LEASE_S: Final = 10.0  # seconds until a replica takes over from a silent leader
 ABSENT_S: Final = 5.0  # seconds between two checks for kinds that the hub does not serve
 WAYS_IN_S: Final = 5.0  # seconds between two checks of bootstrap tokens
+PLUGINS_S: Final = 1.0  # seconds between two checks for due plugins
 HUB: Final = "identity of the hub"  # a component of health
 
 
 class CredentialsController(Controller[Step]):
     """One replica. Each step is a separate task, at most one per cluster."""
 
-    def __init__(self, ctx: Context[CredentialsSettings], client: Client) -> None:
+    def __init__(
+        self, ctx: Context[CredentialsSettings], client: Client, providers: Providers
+    ) -> None:
         settings = ctx.settings
         self._namespace = settings.namespace or client.access.namespace or "default"
         granted = rules(settings.frameworks)
         permission = manifests.permission_spec(granted)
         validity = manifests.duration(settings.lifetime_s)
         self._bootstraps = Bootstraps()
-        self._index = ClusterIndex(parse_selector(settings.selector), permission, validity)
+        self._index = ClusterIndex(
+            parse_selector(settings.selector), permission, validity, settings.kueue_namespace
+        )
         self._credentials = Credentials(self._index, settings.times)
         self._hub_id = ""
         hub = HubSteps(
@@ -102,6 +111,14 @@ class CredentialsController(Controller[Step]):
             now=ctx.now,
             log=ctx.log,
         )
+        self._plugins = Plugins(
+            providers,
+            refresh_s=settings.renew_after_s or REFRESH_S,
+            spawn=lambda coro, name: ctx.spawn(coro, name=name),
+            on_source=self._on_source,
+            now=ctx.now,
+            log=ctx.log,
+        )
         self._status = StatusWriter(ctx, client, self._namespace)
         self._figures = CredentialsMetrics(ctx.metrics)
 
@@ -113,6 +130,7 @@ class CredentialsController(Controller[Step]):
         ctx.spawn(self._identify(), name=HUB)
         ctx.spawn(self._status.run(), name="status of all clusters")
         ctx.spawn(self._renew_ways_in(), name="bootstrap tokens")
+        ctx.spawn(self._run_plugins(), name="credential plugins")
         self.lead_by(
             ApiLease(
                 self.client,
@@ -148,6 +166,10 @@ class CredentialsController(Controller[Step]):
             touched = index.secret(found, gone=gone)
         else:
             touched = index.put(found, gone=gone)
+            home = self.ctx.settings.kueue_namespace
+            if isinstance(found, ClusterProfile) and found.metadata.namespace == home:
+                provided = self._plugins.read(found, gone=gone)
+                touched |= index.provide(found.metadata.name, provided)
         self._credentials.touched(touched)
 
     def _on_answered(self, found: Object, gone: bool) -> None:
@@ -172,6 +194,16 @@ class CredentialsController(Controller[Step]):
             if self.acting:
                 await self._renewal.look(self._index.ways_in())
 
+    def _on_source(self, cluster: str, source: Source) -> None:
+        """Apply the result of a plugin."""
+        self._credentials.touched(self._index.provide(cluster, source))
+        self.wake()
+
+    async def _run_plugins(self) -> None:
+        async for _ in beats(PLUGINS_S, self.ctx.stopping):
+            if self.acting:
+                self._plugins.look(self._index.uses_plugin)
+
     # Acting
 
     def may_act(self) -> bool:
@@ -189,20 +221,27 @@ class CredentialsController(Controller[Step]):
 
     def wrote(self, write: Step, answer: Answer) -> None:
         super().wrote(write, answer)
+        if isinstance(write, Check | Adopt) and answer.reason == Unauthorized.__name__:
+            self._plugins.expire(write.cluster)
         if answer.done and not isinstance(write, Check):
             self.ctx.log.info("step done", step=type(write).__name__, cluster=write.cluster)
 
     def _ways_in_failing(self) -> Iterable[tuple[str, str]]:
         return self._renewal.failing.items() if self.acting else ()
 
+    def _plugins_failing(self) -> Iterable[tuple[str, str]]:
+        return self._plugins.failing.items() if self.acting else ()
+
     def show(self) -> None:
         now_s = self.now()
         statuses = self._credentials.statuses(now_s) if self.acting else []
         failing = [f"{one.cluster}: {one.message}" for one in statuses if one.failing]
         failing += [f"{name}: its bootstrap: {why}" for name, why in self._ways_in_failing()]
+        failing += [f"{name}: its plugin: {why}" for name, why in self._plugins_failing()]
         self.ctx.health.ready("renewals", not failing, "; ".join(failing)[:1000])
         self._figures.show(statuses, self._credentials.counts, now_s)
         self._figures.show_ways_in(self._renewal)
+        self._figures.show_plugins(len(self._plugins.failing))
         if self.acting:
             self._status.show(statuses)
 
@@ -215,8 +254,9 @@ async def main(ctx: Context[CredentialsSettings]) -> None:
             f"--renew-after-s {settings.renew_after_s:g} must be more than --grace-s "
             f"{settings.grace_s:g}: else tokens that were replaced are never revoked"
         )
+    providers = await asyncio.to_thread(read_providers, settings.access_providers)
     async with service_client(ctx, NAME) as client:
-        await CredentialsController(ctx, client).run()
+        await CredentialsController(ctx, client, providers).run()
 
 
 SERVICE = Service(NAME, CredentialsSettings, main)

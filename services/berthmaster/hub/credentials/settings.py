@@ -1,6 +1,7 @@
 """Settings of the credentials service."""
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal
 
 from berthmaster.hub.credentials.core.observed import LEAST_LIFE_S
@@ -50,6 +51,13 @@ class CredentialsSettings(NamespaceSettings, KueueSettings):
             "ManagedClusters where its kinds are served, else bootstrap"
         ),
     )
+    access_providers: Path | None = setting(
+        None,
+        help=(
+            "file with the credential plugins that ClusterProfiles in Kueue's namespace may use, "
+            "for clusters without OCM and bootstrap Secret; none = no plugin runs"
+        ),
+    )
     lifetime_s: float = setting(
         86_400.0,
         least=LEAST_LIFE_S,
@@ -63,8 +71,8 @@ class CredentialsSettings(NamespaceSettings, KueueSettings):
         0.0,
         least=0,
         help=(
-            "seconds after which the tokens of Kueue and of bootstrap Secrets are renewed "
-            "early; 0 = at two thirds of their lifetime"
+            "seconds after which tokens are renewed early, and plugins run again; 0 = at two "
+            "thirds of their lifetime, plugins that state none each minute"
         ),
     )
     grace_s: float = setting(

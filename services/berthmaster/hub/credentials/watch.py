@@ -11,13 +11,13 @@ from berthmaster.hub.credentials.core import names
 from berthmaster.hub.credentials.core.index import ACCOUNT
 from berthmaster.hub.credentials.core.objects import (
     ClusterPermission,
-    ClusterProfile,
-    ManagedCluster,
     ManagedServiceAccount,
     Secret,
 )
 from berthmaster.hub.credentials.settings import CredentialsSettings
 from berthmaster.lib.kube.controller.watch import Watch, Watched
+from berthmaster.lib.kube.managed_clusters import ManagedCluster
+from berthmaster.lib.kube.multicluster import ClusterProfile
 from berthmaster.lib.kube.resources import (
     CLUSTER_PERMISSIONS,
     CLUSTER_PROFILES,

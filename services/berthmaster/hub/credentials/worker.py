@@ -222,7 +222,9 @@ class WorkerSteps:
 
     # ---- real calls
 
-    async def prove(self, endpoint: Endpoint, token: str) -> None:
+    async def prove(
+        self, endpoint: Endpoint, token: str, pair: tuple[bytes, bytes] = (b"", b"")
+    ) -> None:
         """Make a real call with the token. Raises KubernetesError if the token is not sufficient
         for Kueue."""
         access = Access(
@@ -231,6 +233,7 @@ class WorkerSteps:
             server_name=endpoint.server_name,
             proxy=endpoint.proxy,
             user=User(token=token),
+            pair=pair,
         )
         await self.prove_access(access, settle_s=SETTLE_S)
 

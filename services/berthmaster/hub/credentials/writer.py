@@ -10,6 +10,7 @@ from berthmaster.hub.credentials.core.index import ClusterIndex
 from berthmaster.hub.credentials.core.instructions import (
     Adopt,
     Check,
+    Describe,
     Empty,
     Forget,
     Look,
@@ -87,6 +88,8 @@ class StepWriter(Writer[Step]):
                 await workers.prove_access(access)
             case Request():
                 await hub.request(step.cluster)
+            case Describe():
+                await hub.describe(step)
             case Unregister():
                 await hub.unregister(step)
             case Release():
@@ -102,7 +105,7 @@ class StepWriter(Writer[Step]):
 
     async def _adopt(self, step: Adopt) -> Minted:
         await self._hub.free(step.cluster)
-        await self._workers.prove(step.endpoint, step.token.text)
+        await self._workers.prove(step.endpoint, step.token.text, step.token.pair)
         return Minted(
             step.endpoint.fingerprint,
             step.token.serial,
@@ -110,4 +113,5 @@ class StepWriter(Writer[Step]):
             step.token.expires_at_s,
             step.token.text,
             managed=True,
+            pair=step.token.pair,
         )

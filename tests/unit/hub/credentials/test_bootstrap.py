@@ -10,7 +10,7 @@ import pytest
 from berthmaster.hub.credentials.bootstrap import KEPT, Bootstraps
 from berthmaster.hub.credentials.core import names, status
 from berthmaster.hub.credentials.core.credentials import Status
-from berthmaster.hub.credentials.core.index import KUBECONFIG
+from berthmaster.hub.credentials.core.described import KUBECONFIG
 from berthmaster.hub.credentials.core.manifests import duration, hub_secret, kubeconfig
 from berthmaster.hub.credentials.core.objects import Secret
 from berthmaster.hub.credentials.core.observed import Bootstrap, Endpoint, Minted, Refused
@@ -91,7 +91,7 @@ def test_what_is_refused_names_its_field_and_no_secret(spoiled: object, field: s
     found = Bootstraps()
     _, source = found.read(secret(spoiled))
     assert isinstance(source, Refused)
-    assert (source.secret, source.field) == ("berth-system/east", field)
+    assert (source.where, source.field) == ("Secret berth-system/east", field)
     assert source.why
     assert "very-secret" not in repr(source)
 
@@ -99,9 +99,9 @@ def test_what_is_refused_names_its_field_and_no_secret(spoiled: object, field: s
 def test_a_secret_without_the_key_or_in_no_base64_is_refused() -> None:
     found = Bootstraps()
     bare = make(Secret, {"metadata": {"name": "east", "namespace": "n"}})
-    assert found.read(bare) == ("east", Refused("n/east", "data.kubeconfig", "missing"))
+    assert found.read(bare) == ("east", Refused("Secret n/east", "data.kubeconfig", "missing"))
     odd = make(Secret, {"metadata": {"name": "east", "namespace": "n"}, "data": {KUBECONFIG: "%"}})
-    assert found.read(odd) == ("east", Refused("n/east", "data.kubeconfig", "is not base64"))
+    assert found.read(odd) == ("east", Refused("Secret n/east", "data.kubeconfig", "is not base64"))
 
 
 # ---- what we write

@@ -19,7 +19,6 @@ from berthmaster.hub.credentials.core.instructions import (
 )
 from berthmaster.hub.credentials.core.objects import (
     ClusterPermission,
-    ManagedCluster,
     ManagedServiceAccount,
     Secret,
 )
@@ -28,6 +27,7 @@ from berthmaster.hub.credentials.core.rights import DEFAULT_FRAMEWORKS, rules
 from berthmaster.hub.credentials.core.stages import Stage
 from berthmaster.lib.kube.controller.shell_contract import KubeEvent
 from berthmaster.lib.kube.errors import Forbidden, Unauthorized
+from berthmaster.lib.kube.managed_clusters import ManagedCluster
 from berthmaster.lib.kube.resources import CLUSTER_PROFILES
 from tests.unit.hub.credentials.world import (
     CLUSTER,
@@ -344,7 +344,7 @@ def test_a_token_that_waited_too_long_to_be_published_is_not_published() -> None
 
 def test_a_refused_bootstrap_secret_is_told_by_its_field_and_what_is_there_stays() -> None:
     world = held()
-    refused = Refused("berth-system/boot", "exec", "would run a program here")
+    refused = Refused("Secret berth-system/boot", "exec", "would run a program here")
     touched = world.core.index.bootstrap(("berth-system", "boot"), CLUSTER, refused)
     world.core.touched(touched)
     assert world.settle() == []

@@ -7,7 +7,6 @@ from berthmaster.hub.credentials.core import manifests, names
 from berthmaster.hub.credentials.core.index import ACCOUNT, ClusterIndex
 from berthmaster.hub.credentials.core.objects import (
     ClusterPermission,
-    ManagedCluster,
     ManagedServiceAccount,
     Secret,
 )
@@ -19,6 +18,7 @@ from berthmaster.hub.credentials.core.observed import (
     Registration,
 )
 from berthmaster.hub.credentials.core.rights import DEFAULT_FRAMEWORKS, rules
+from berthmaster.lib.kube.managed_clusters import ManagedCluster
 from berthmaster.lib.kueue.multikueue import MultiKueueCluster, MultiKueueConfig
 from tests.unit.hub.credentials.world import CLUSTER, book, bootstrap, make, profile, secret_body
 
@@ -107,7 +107,7 @@ def test_two_bootstrap_secrets_for_one_cluster_are_one_too_many() -> None:
     found.bootstrap(("ns", "a"), CLUSTER, bootstrap())
     source = found.observe(CLUSTER).source
     why = "1 more for the same cluster: ns/b; keep one"
-    assert source == Refused("ns/a", "metadata.labels", why)
+    assert source == Refused("Secret ns/a", "metadata.labels", why)
     # One that is now for another cluster touches both.
     assert found.bootstrap(("ns", "a"), "west", bootstrap()) == {CLUSTER, "west"}
     assert found.observe(CLUSTER).source == bootstrap()

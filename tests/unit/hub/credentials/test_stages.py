@@ -5,10 +5,12 @@ from typing import Any, Final
 import pytest
 
 from berthmaster.hub.credentials.core.observed import (
+    Description,
     Held,
     Managed,
     Minted,
     Observed,
+    Referenced,
     Refused,
     Registration,
     Survey,
@@ -31,6 +33,9 @@ NOW: Final = 1000.0
 SOURCE: Final = bootstrap()
 TARGET: Final = SOURCE.target
 OCM: Final = Managed(HERE, Token("ocm-1", "t", 0.0))
+PLUGIN: Final = Managed(HERE, Token("provider-1", "t", 0.0), provider="secretreader")
+BY_KUEUE: Final = Referenced("east", "secretreader")
+OTHER_ENTRY: Final = Description("fleet", {"name": "kubeconfig-secretreader"})
 
 
 def held(**more: Any) -> Held:
@@ -145,6 +150,37 @@ KEPT_CASES: Final[dict[str, tuple[View, Stage]]] = {
         ),
         Stage.PUBLISH,
     ),
+    "a plugin has given nothing": (
+        view(source=PLUGIN._replace(token=None), secret=None),
+        Stage.AWAIT,
+    ),
+    "a plugin has given a credential": (view(source=PLUGIN, secret=None), Stage.ADOPT),
+    "a plugin's credential is there": (
+        view(source=PLUGIN, secret=held(serial="provider-1", managed=True)),
+        Stage.HELD,
+    ),
+    "a plugin gave a new one": (
+        view(source=PLUGIN, secret=held(serial="provider-0", managed=True)),
+        Stage.ADOPT,
+    ),
+    "a plugin fails, and the last one is there": (
+        view(
+            source=PLUGIN._replace(token=None, trouble="no answer"),
+            secret=held(serial="provider-0", managed=True),
+        ),
+        Stage.HELD,
+    ),
+    "Kueue shall use the profile": (
+        view(source=BY_KUEUE, secret=None, registered=None),
+        Stage.REGISTER,
+    ),
+    "Kueue used a Secret before": (view(source=BY_KUEUE), Stage.EMPTY),
+    "Kueue uses the profile": (view(source=BY_KUEUE, secret=None), Stage.HELD),
+    "our profile names another way": (view(undescribed=OTHER_ENTRY), Stage.DESCRIBE),
+    "time to try it comes before the profile": (
+        view(undescribed=OTHER_ENTRY, checked_at_s=NOW - 60),
+        Stage.CHECK,
+    ),
 }
 LEFT_CASES: Final[dict[str, tuple[View, Stage]]] = {
     "still registered": (view(), Stage.UNREGISTER),
@@ -164,6 +200,10 @@ LEFT_CASES: Final[dict[str, tuple[View, Stage]]] = {
     "expired": (view(registered=None, way_in=None, now_s=NOW + 900), Stage.FORGET),
     "OCM's token": (view(registered=None, secret=held(managed=True)), Stage.FORGET),
     "another cluster's token": (view(registered=None, way_in=bootstrap(THERE)), Stage.EMPTY),
+    "our profile still names it": (
+        view(registered=None, secret=None, way_in=None, undescribed=Description("fleet", None)),
+        Stage.DESCRIBE,
+    ),
     "never looked at": (view(registered=None, secret=None, survey=None), Stage.LOOK),
     "something is left there": (view(registered=None, secret=None), Stage.REVOKE),
     "nothing is left": (

@@ -29,12 +29,13 @@ from berthmaster.hub.credentials.core.instructions import (
     Sweep,
     Unregister,
 )
-from berthmaster.hub.credentials.core.objects import ClusterProfile, Secret
+from berthmaster.hub.credentials.core.objects import Secret
 from berthmaster.hub.credentials.core.observed import Bootstrap, Endpoint, Minted, Survey
 from berthmaster.hub.credentials.core.rights import DEFAULT_FRAMEWORKS, rules
 from berthmaster.hub.credentials.core.stages import Times
 from berthmaster.lib.kube.controller.shell_contract import Answer, KubeEvent, Outcome
 from berthmaster.lib.kube.errors import Unauthorized, Unreachable
+from berthmaster.lib.kube.multicluster import ClusterProfile
 from berthmaster.lib.kube.objects import Object
 from berthmaster.lib.kube.selector import parse_selector
 from berthmaster.lib.kueue.multikueue import MultiKueueCluster, MultiKueueConfig

@@ -27,8 +27,14 @@ from berthmaster.hub.credentials.core.instructions import (
     Sweep,
 )
 from berthmaster.hub.credentials.core.kube_events import Notice
-from berthmaster.hub.credentials.core.objects import ClusterProfile, ManagedCluster
-from berthmaster.hub.credentials.core.observed import Bootstrap, Managed, Minted, Observed, Survey
+from berthmaster.hub.credentials.core.observed import (
+    Bootstrap,
+    Managed,
+    Minted,
+    Observed,
+    Referenced,
+    Survey,
+)
 from berthmaster.hub.credentials.core.stages import (
     Stage,
     Times,
@@ -44,6 +50,8 @@ from berthmaster.hub.credentials.core.steps import STEPS
 from berthmaster.lib.kube.controller.aside import Phase, SetAside
 from berthmaster.lib.kube.controller.shell_contract import Answer, KubeEvent
 from berthmaster.lib.kube.errors import Forbidden, Unauthorized
+from berthmaster.lib.kube.managed_clusters import ManagedCluster
+from berthmaster.lib.kube.multicluster import ClusterProfile
 from berthmaster.lib.kube.objects import Metadata
 from berthmaster.lib.kube.resources import (
     CLUSTER_PROFILES,
@@ -100,7 +108,7 @@ class Status(NamedTuple):
     usable: bool  # Kueue has a token that should work
     draining: bool
     failing: bool  # renewal is due and impossible
-    by: str  # bootstrap, ocm or ""
+    by: str  # bootstrap, ocm, provider, kueue or ""
     expires_at_s: float
     renew_at_s: float
     since_s: float
@@ -319,7 +327,7 @@ class Credentials:
     def _status(self, cluster: str, record: ClusterRecord, now_s: float) -> Status:
         view = self._view(cluster, record, now_s)
         held = view.seen.secret
-        by = {Bootstrap: "bootstrap", Managed: "ocm"}.get(type(view.seen.source), "")
+        by = _by(view.seen.source)
         told = kube_events.standing(record.stage, view, now_s - record.since_s)
         draining = not view.seen.known and bool(view.seen.listed_by)
         return Status(
@@ -334,6 +342,18 @@ class Credentials:
             renew_at_s=renew_at_s(view) if held is not None else 0.0,
             since_s=record.since_s,
         )
+
+
+def _by(source: object) -> str:
+    match source:
+        case Bootstrap():
+            return "bootstrap"
+        case Managed():
+            return "provider" if source.provider else "ocm"
+        case Referenced():
+            return "kueue"
+        case _:
+            return ""
 
 
 def _basis(seen: Observed) -> object:

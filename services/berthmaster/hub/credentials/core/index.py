@@ -13,31 +13,43 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from berthmaster.hub.credentials.core import names
+from berthmaster.hub.credentials.core.described import (
+    KUBECONFIG,
+    access_provider,
+    made_by_us,
+    names_secret,
+    standing_provider,
+)
 from berthmaster.hub.credentials.core.objects import (
     ClusterPermission,
-    ClusterProfile,
-    ManagedCluster,
     ManagedServiceAccount,
     Secret,
 )
 from berthmaster.hub.credentials.core.observed import (
     Bootstrap,
+    Description,
     Endpoint,
     Held,
     Managed,
     Observed,
+    Referenced,
     Refused,
     Registration,
     Source,
     Token,
 )
+from berthmaster.lib.kube.managed_clusters import ClientConfig, ManagedCluster
+from berthmaster.lib.kube.multicluster import ClusterProfile
 from berthmaster.lib.kube.objects import Metadata, Object, older, seconds
 from berthmaster.lib.kube.selector import Selector
 from berthmaster.lib.kueue.multikueue import MultiKueueCluster, MultiKueueConfig
+from berthmaster.lib.kueue.names import ACTIVE
 
-KUBECONFIG: Final = "kubeconfig"
 ACCOUNT: Final = "berthmaster-multikueue"  # name of OCM's two objects and the token's Secret
 MANAGED_SERIAL: Final = "ocm-"
+PROVIDER_SERIAL: Final = "provider-"  # of credentials that plugins printed
+# Reasons of Kueue's condition Active: it does not use the ClusterProfile.
+REFUSALS: Final = ("BadClusterProfile", "MultiKueueClusterProfileFeatureDisabled")
 MAX_PROVIDERS: Final = 32
 MAX_URL_CHARS: Final = 2048
 _REPORTED: Final = "TokenReported"
@@ -47,14 +59,22 @@ Key = tuple[str, str]
 class ClusterIndex:
     """The last observed state of the hub."""
 
-    def __init__(self, selector: Selector, permission: Mapping[str, Any], validity: str) -> None:
+    def __init__(
+        self,
+        selector: Selector,
+        permission: Mapping[str, Any],
+        validity: str,
+        kueue_namespace: str = "kueue-system",
+    ) -> None:
         """``permission`` is the wanted spec of ClusterPermissions."""
         self._selector = selector
+        self._kueue_namespace = kueue_namespace
         self._permission = dict(permission)
         self._validity = validity
         self._profiles: dict[str, dict[str, ClusterProfile]] = {}  # by cluster, then by namespace
         self._managed: dict[str, ManagedCluster] = {}
         self._bootstraps: dict[str, dict[Key, Source]] = {}
+        self._provided: dict[str, Source] = {}  # by access providers of ClusterProfiles
         self._secrets: dict[str, Secret] = {}  # by cluster
         self._registered: dict[str, MultiKueueCluster] = {}
         self._listed: dict[str, set[str]] = {}  # clusters by config
@@ -141,6 +161,23 @@ class ClusterIndex:
             touched.add(cluster)
         return touched
 
+    def provide(self, cluster: str, source: Source | None) -> set[str]:
+        """Apply the access by a ClusterProfile's provider; None = none."""
+        if source is None:
+            self._provided.pop(cluster, None)
+        else:
+            self._provided[cluster] = source
+        return {cluster}
+
+    def uses_plugin(self, cluster: str) -> bool:
+        """Return whether the cluster's access is by a plugin that this service runs."""
+        source = self._provided.get(cluster)
+        return (
+            isinstance(source, Managed)
+            and self._is_known(cluster)
+            and self._source(cluster) is source
+        )
+
     def ways_in(self) -> list[tuple[str, Bootstrap]]:
         """Return the clusters with exactly one bootstrap Secret, and that Secret."""
         found = ((name, of_name) for name, of_name in self._bootstraps.items() if len(of_name) == 1)
@@ -175,19 +212,37 @@ class ClusterIndex:
         ours = registered is not None and (
             _is_ours(registered.metadata) or (known and _is_siblings(registered.metadata))
         )
-        return Observed(
+        seen = Observed(
             known=known,
             told=self._told(cluster),
             source=self._source(cluster),
             secret=_held(secret) if secret is not None else None,
-            registered=_registration(cluster, registered)
-            if registered is not None and ours
-            else None,
             listed_by=tuple(sorted(self._listed_by.get(cluster, ()))),
             requested=self._is_requested(*asked),
             asked=any(one is not None and _is_ours(one.metadata) for one in asked),
             foreign=self._foreign(cluster, registered, *asked),
         )
+        if registered is not None and ours:
+            seen = seen._replace(registered=_registration(cluster, registered, seen.source))
+        return seen._replace(undescribed=self._undescribed(cluster, seen))
+
+    def _undescribed(self, cluster: str, seen: Observed) -> Description | None:
+        """Return a profile of Berthmaster's whose access provider is not as wanted."""
+        held, source, wanted = seen.secret, seen.source, None
+        secret = names.hub_secret(cluster)
+        if seen.known or seen.listed_by:
+            if held is None or not held.usable or not isinstance(source, Bootstrap | Managed):
+                return None
+            if source.endpoint is None or source.target != held.target:
+                return None
+            wanted = access_provider(source.endpoint, self._kueue_namespace, secret)
+        for namespace, profile in sorted(self._profiles.get(cluster, {}).items()):
+            if not made_by_us(profile):
+                continue
+            standing = standing_provider(profile)
+            if standing != wanted if wanted is not None else names_secret(standing, secret):
+                return Description(namespace, wanted)
+        return None
 
     def _is_known(self, cluster: str) -> bool:
         managed, profiles = self._managed.get(cluster), self._profiles.get(cluster, {})
@@ -207,14 +262,14 @@ class ClusterIndex:
     def _told(self, cluster: str) -> str:
         pairs = {(one.url, one.ca_bundle or "") for one in self._configs(cluster)}
         profiles = self._profiles.get(cluster)
-        if profiles:
+        if profiles and not made_by_us(profiles[min(profiles)]):
             status = profiles[min(profiles)].status
             given = (*(status.access_providers or ()), *(status.credential_providers or ()))
             known = (one.cluster for one in given[:MAX_PROVIDERS] if one.cluster is not None)
             pairs |= {(one.server, one.ca) for one in known if one.server}
         return names.digest(*(part for pair in sorted(pairs) for part in pair)) if pairs else ""
 
-    def _configs(self, cluster: str) -> Sequence[Any]:
+    def _configs(self, cluster: str) -> Sequence[ClientConfig]:
         managed = self._managed.get(cluster)
         found = managed.spec.managed_cluster_client_configs if managed is not None else ()
         return [one for one in (found or ())[:MAX_PROVIDERS] if one.url]
@@ -226,11 +281,11 @@ class ClusterIndex:
         if len(found) > 1:
             first, *rest = sorted(f"{namespace}/{name}" for namespace, name in found)
             return Refused(
-                first,
+                f"Secret {first}",
                 "metadata.labels",
                 f"{len(rest)} more for the same cluster: {', '.join(rest)[:200]}; keep one",
             )
-        return next(iter(found.values()), None)
+        return next(iter(found.values()), None) or self._provided.get(cluster)
 
     def _managed_source(self, cluster: str) -> Managed:
         secret = self._tokens.get(cluster)
@@ -334,21 +389,26 @@ def _held(secret: Secret) -> Held:
         issued_at_s=_when(notes.get(names.ISSUED)),
         expires_at_s=_when(notes.get(names.EXPIRES)),
         usable=bool((secret.data or {}).get(KUBECONFIG)),
-        managed=serial.startswith(MANAGED_SERIAL),
+        managed=serial.startswith((MANAGED_SERIAL, PROVIDER_SERIAL)),
         version=secret.metadata.resource_version,
         uid=secret.metadata.uid,
     )
 
 
-def _registration(cluster: str, found: MultiKueueCluster) -> Registration:
-    config = found.kube_config
-    right = (
-        _is_ours(found.metadata)
-        and config is not None
-        and config.location == names.hub_secret(cluster)
-        and config.location_type in ("Secret", "")
-    )
-    return Registration(right, found.metadata.resource_version, found.metadata.uid)
+def _registration(cluster: str, found: MultiKueueCluster, source: Source | None) -> Registration:
+    config, meta, refusal = found.kube_config, found.metadata, ""
+    if isinstance(source, Referenced):
+        right = found.profile == source.profile and config is None
+        active = found.condition(ACTIVE)
+        if right and active is not None and not active.true and active.reason in REFUSALS:
+            refusal = f"{active.reason}: {active.message}"
+    else:
+        right = (
+            config is not None
+            and config.location == names.hub_secret(cluster)
+            and config.location_type in ("Secret", "")
+        )
+    return Registration(_is_ours(meta) and right, meta.resource_version, meta.uid, refusal)
 
 
 def _when(text: str | None) -> float:

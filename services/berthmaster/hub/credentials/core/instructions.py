@@ -4,6 +4,7 @@ from typing import NamedTuple
 
 from berthmaster.hub.credentials.core.observed import (
     Bootstrap,
+    Description,
     Endpoint,
     Held,
     Minted,
@@ -44,10 +45,11 @@ class Publish(NamedTuple):
 
 
 class Register(NamedTuple):
-    """Create the MultiKueueCluster, or point it to Berthmaster's Secret."""
+    """Create the MultiKueueCluster, or point it to Berthmaster's Secret or to the profile."""
 
     cluster: str
     registered: Registration | None
+    profile: str = ""  # ClusterProfile for Kueue's own plugin; "" = Berthmaster's Secret
 
 
 class Sweep(NamedTuple):
@@ -72,11 +74,18 @@ class Request(NamedTuple):
 
 
 class Adopt(NamedTuple):
-    """Make a real call with the token from OCM."""
+    """Make a real call with the token from OCM or from a plugin."""
 
     cluster: str
     endpoint: Endpoint
     token: Token
+
+
+class Describe(NamedTuple):
+    """Write the access provider of a ClusterProfile by Berthmaster."""
+
+    cluster: str
+    wanted: Description
 
 
 class Unregister(NamedTuple):
@@ -121,6 +130,7 @@ Step = (
     | Check
     | Request
     | Adopt
+    | Describe
     | Unregister
     | Revoke
     | Release

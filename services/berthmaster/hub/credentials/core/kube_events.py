@@ -9,8 +9,9 @@ from typing import Final, NamedTuple
 
 from berthmaster.hub.credentials.core import names
 from berthmaster.hub.credentials.core.errors import HasAnotherName, NotOurs, StillListed
+from berthmaster.hub.credentials.core.index import PROVIDER_SERIAL
 from berthmaster.hub.credentials.core.instructions import Forget, Publish, Step
-from berthmaster.hub.credentials.core.observed import Managed, Refused
+from berthmaster.hub.credentials.core.observed import Managed, Referenced, Refused
 from berthmaster.hub.credentials.core.stages import Stage, View, usable
 from berthmaster.lib.kube.controller.shell_contract import Answer
 
@@ -24,7 +25,8 @@ _WHAT: Final[Mapping[str, str]] = {
     "Sweep": "tokens that were replaced cannot be revoked",
     "Check": "the token that Kueue has does not work",
     "Request": "OCM cannot be asked for an account",
-    "Adopt": "the token that OCM brought does not work",
+    "Adopt": "the token that was brought for it does not work",
+    "Describe": "the access provider of its ClusterProfile cannot be written",
     "Unregister": "the MultiKueueCluster cannot be deleted",
     "Revoke": "what is in the worker cannot be revoked",
     "Release": "OCM's objects cannot be deleted",
@@ -51,7 +53,10 @@ class Notice(NamedTuple):
 def published(asked: Publish, first: bool) -> Notice:
     """Return the event of a published token."""
     reason = "CredentialsIssued" if first else "CredentialsRotated"
-    how = "by OCM" if asked.minted.managed else "verified"
+    how = "verified"
+    if asked.minted.managed:
+        by_plugin = asked.minted.serial.startswith(PROVIDER_SERIAL)
+        how = "by an access provider" if by_plugin else "by OCM"
     return Notice(False, reason, f"token {asked.minted.serial}, {how}")
 
 
@@ -92,12 +97,29 @@ def standing(stage: Stage, view: View, since_s: float) -> Notice | None:
                 f"{way}: no Secret with the label {names.BOOTSTRAP} is for this cluster",
             )
         case Stage.REFUSED if isinstance(source, Refused):
-            return told("BootstrapRefused", f"Secret {source.secret}: {source.field}: {source.why}")
+            return told(source.reason, f"{source.where}: {source.field}: {source.why}")
         case Stage.AWAIT if isinstance(source, Managed) and (
             source.trouble or since_s >= PATIENCE_S
         ):
+            if source.provider:
+                why = source.trouble or "its plugin has not answered"
+                note = f"access provider {source.provider} has given no credential: {why}"
+                return told("AwaitingToken", note)
             why = source.trouble or "is the addon managed-serviceaccount enabled in this cluster?"
             return told("AwaitingToken", f"OCM has not brought a token: {why}")
+        case Stage.HELD if isinstance(source, Managed) and source.provider and source.trouble:
+            return told(
+                "CredentialsRotationFailed",
+                f"access provider {source.provider} gives no credential: {source.trouble}; Kueue "
+                "keeps the one that it has",
+            )
+        case Stage.HELD if (
+            isinstance(source, Referenced) and (held_by := view.seen.registered) and held_by.refusal
+        ):
+            return told(
+                "ProfileRefused",
+                f"Kueue does not use ClusterProfile {source.profile}: {held_by.refusal}",
+            )
         case Stage.LINGER:
             return told(
                 "CredentialsLinger",

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from berthmaster.hub.credentials.core import names
-from berthmaster.hub.credentials.core.index import ACCOUNT, KUBECONFIG
+from berthmaster.hub.credentials.core.described import KUBECONFIG, address
+from berthmaster.hub.credentials.core.index import ACCOUNT
 from berthmaster.hub.credentials.core.observed import Endpoint, Minted
 from berthmaster.hub.credentials.core.rights import Rule
 from berthmaster.lib.kube.objects import timestamp
@@ -89,20 +90,19 @@ def own_token_request(lifetime_s: float) -> Body:
 # ------------------------------------------------------------ on the hub
 
 
-def kubeconfig(cluster: str, endpoint: Endpoint, token: str) -> bytes:
+def kubeconfig(
+    cluster: str, endpoint: Endpoint, token: str, pair: tuple[bytes, bytes] = (b"", b"")
+) -> bytes:
     """Return the kubeconfig for Kueue, without references to files or programs."""
-    where: Body = {"server": endpoint.server}
-    if endpoint.ca:
-        where["certificate-authority-data"] = base64.b64encode(endpoint.ca).decode()
-    if endpoint.server_name:
-        where["tls-server-name"] = endpoint.server_name
-    if endpoint.proxy:
-        where["proxy-url"] = endpoint.proxy
+    user: Body = {"token": token} if token else {}
+    if pair[0]:
+        user["client-certificate-data"] = base64.b64encode(pair[0]).decode()
+        user["client-key-data"] = base64.b64encode(pair[1]).decode()
     config = {
         "apiVersion": "v1",
         "kind": "Config",
-        "clusters": [{"name": cluster, "cluster": where}],
-        "users": [{"name": names.MANAGER, "user": {"token": token}}],
+        "clusters": [{"name": cluster, "cluster": address(endpoint)}],
+        "users": [{"name": names.MANAGER, "user": user}],
         "contexts": [{"name": cluster, "context": {"cluster": cluster, "user": names.MANAGER}}],
         "current-context": cluster,
     }
@@ -118,7 +118,7 @@ def hub_secret(cluster: str, endpoint: Endpoint, minted: Minted, told: str) -> B
         names.ISSUED: timestamp(minted.issued_at_s),
         names.EXPIRES: timestamp(minted.expires_at_s) if minted.expires_at_s else "",
     }
-    text = base64.b64encode(kubeconfig(cluster, endpoint, minted.token)).decode()
+    text = base64.b64encode(kubeconfig(cluster, endpoint, minted.token, minted.pair)).decode()
     return {
         "metadata": _meta(names.hub_secret(cluster), labels(cluster), cluster, notes),
         "type": "Opaque",
@@ -126,9 +126,11 @@ def hub_secret(cluster: str, endpoint: Endpoint, minted: Minted, told: str) -> B
     }
 
 
-def multikueue_cluster(cluster: str) -> Body:
-    """Return the worker's MultiKueueCluster."""
-    source = {"kubeConfig": {"location": names.hub_secret(cluster), "locationType": "Secret"}}
+def multikueue_cluster(cluster: str, profile: str = "") -> Body:
+    """Return the worker's MultiKueueCluster. ``profile`` "" = by Berthmaster's Secret."""
+    source: Body = {"clusterProfileRef": {"name": profile}}
+    if not profile:
+        source = {"kubeConfig": {"location": names.hub_secret(cluster), "locationType": "Secret"}}
     return {
         **_kind(MULTIKUEUE_CLUSTERS),
         "metadata": _meta(cluster, labels(cluster), cluster),

@@ -22,47 +22,6 @@ class Secret(Object, frozen=True):
         yield f"{self.metadata.namespace}/{self.metadata.name}"
 
 
-class Endpoint(Struct, frozen=True):
-    """The address and the CA of a cluster's API server."""
-
-    server: str = ""
-    ca: str = msgspec.field(default="", name="certificate-authority-data")
-
-
-class Provider(Struct, frozen=True):
-    """An access provider of a cluster, from its profile."""
-
-    name: str = ""
-    cluster: Endpoint | None = None
-
-
-class ProfileStatus(Struct, frozen=True):
-    access_providers: tuple[Provider, ...] | None = ()
-    credential_providers: tuple[Provider, ...] | None = ()
-
-
-class ClusterProfile(Object, frozen=True):
-    """A cluster in the inventory of sig-multicluster."""
-
-    status: ProfileStatus = ProfileStatus()
-
-
-class ClientConfig(Struct, frozen=True):
-    """The address of a managed cluster's API server."""
-
-    url: str = ""
-    ca_bundle: str | None = None
-
-
-class ManagedClusterSpec(Struct, frozen=True):
-    hub_accepts_client: bool = False
-    managed_cluster_client_configs: tuple[ClientConfig, ...] | None = ()
-
-
-class ManagedCluster(Object, frozen=True):
-    spec: ManagedClusterSpec = ManagedClusterSpec()
-
-
 class Rotation(Struct, frozen=True):
     """The lifetime of a managed account's token."""
 

@@ -5,7 +5,7 @@ No class shows a token when printed.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from berthmaster.hub.credentials.core.names import digest
 
@@ -42,11 +42,13 @@ class Bootstrap(NamedTuple):
 
 @dataclass(frozen=True)
 class Token:
-    """A token from OCM's addon."""
+    """A token from OCM's addon, or the credential that a plugin printed."""
 
     serial: str
-    text: str = field(repr=False)
+    text: str = field(repr=False)  # "" = client certificate only
     expires_at_s: float = 0.0  # 0 = unknown
+    # client certificate and key in PEM form; empty = none
+    pair: tuple[bytes, bytes] = field(default=(b"", b""), repr=False)
 
 
 class Life(NamedTuple):
@@ -69,11 +71,13 @@ class Life(NamedTuple):
 
 
 class Managed(NamedTuple):
-    """Access by an account of Open Cluster Management; None = not known yet."""
+    """Access by an account of Open Cluster Management, or by an access provider of the cluster's
+    ClusterProfile; None = not known yet."""
 
     endpoint: Endpoint | None
     token: Token | None
-    trouble: str = ""  # message of the account's conditions
+    trouble: str = ""  # message of the account's conditions, or of the plugin's failure
+    provider: str = ""  # "" = Open Cluster Management
 
     @property
     def target(self) -> str:
@@ -82,14 +86,22 @@ class Managed(NamedTuple):
 
 
 class Refused(NamedTuple):
-    """A refused bootstrap Secret, with the field and the error."""
+    """A refused bootstrap Secret or access provider, with the field and the error."""
 
-    secret: str
+    where: str  # kind and name of the object
     field: str
     why: str
+    reason: str = "BootstrapRefused"  # of the event
 
 
-Source = Bootstrap | Managed | Refused
+class Referenced(NamedTuple):
+    """Kueue runs the plugin of an access provider: MultiKueueCluster refers to the profile."""
+
+    profile: str
+    provider: str
+
+
+Source = Bootstrap | Managed | Refused | Referenced
 
 
 class Held(NamedTuple):
@@ -101,7 +113,7 @@ class Held(NamedTuple):
     issued_at_s: float
     expires_at_s: float
     usable: bool  # True with a kubeconfig inside
-    managed: bool  # True for OCM's token
+    managed: bool  # True for a token of OCM or of an access provider
     version: str
     uid: str
 
@@ -109,9 +121,17 @@ class Held(NamedTuple):
 class Registration(NamedTuple):
     """Berthmaster's MultiKueueCluster."""
 
-    right: bool  # True if it names Berthmaster's Secret
+    right: bool  # True if it names Berthmaster's Secret, or the profile that Kueue shall use
     version: str
     uid: str
+    refusal: str = ""  # why Kueue does not use the profile
+
+
+class Description(NamedTuple):
+    """The access provider that a ClusterProfile by Berthmaster shall name."""
+
+    namespace: str
+    provider: Mapping[str, Any] | None  # None = no entry
 
 
 class Observed(NamedTuple):
@@ -126,6 +146,7 @@ class Observed(NamedTuple):
     requested: bool = False  # OCM's objects exist and are correct
     asked: bool = False  # one of OCM's objects by Berthmaster exists
     foreign: str = ""  # another client's object under Berthmaster's name
+    undescribed: Description | None = None  # a profile of Berthmaster's with another entry
 
 
 @dataclass(frozen=True)
@@ -138,6 +159,7 @@ class Minted:
     expires_at_s: float
     token: str = field(repr=False)
     managed: bool = False
+    pair: tuple[bytes, bytes] = field(default=(b"", b""), repr=False)
 
 
 class Survey(NamedTuple):

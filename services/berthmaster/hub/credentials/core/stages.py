@@ -24,6 +24,7 @@ from berthmaster.hub.credentials.core.observed import (
     Managed,
     Minted,
     Observed,
+    Referenced,
     Refused,
     Survey,
 )
@@ -44,10 +45,11 @@ class Stage(Enum):
     PREPARE = "Preparing"
     MINT = "Minting"
     REQUEST = "Requesting"  # from OCM
-    AWAIT = "AwaitingToken"  # from OCM
-    ADOPT = "Adopting"  # OCM's token
+    AWAIT = "AwaitingToken"  # from OCM or from a plugin
+    ADOPT = "Adopting"  # the token of OCM or of a plugin
     SWEEP = "Sweeping"
     CHECK = "Checking"
+    DESCRIBE = "Describing"  # the access provider in Berthmaster's own profile
     HELD = "Held"
     # Stages without access.
     UNREGISTER = "Unregistering"
@@ -68,7 +70,7 @@ class Due(Enum):
     REVOKED = "what it was bound to is gone"
     REJECTED = "the worker does not know it any more"
     EXPIRING = "it is to be renewed"
-    ROTATED = "OCM brought a new one"
+    ROTATED = "OCM or a plugin brought a new one"
 
 
 CHECK_S: Final = 60.0
@@ -139,7 +141,10 @@ def due(view: View) -> Due | None:
 
 
 def usable(view: View) -> bool:
-    """Return whether Kueue has a token that should work."""
+    """Return whether Kueue has a token that should work, or a profile to get one by itself."""
+    if _by_kueue(view):
+        registered = view.seen.registered
+        return registered is not None and registered.right and not registered.refusal
     held = view.seen.secret
     if held is None or not held.usable or view.rejected == held.serial:
         return False
@@ -195,7 +200,16 @@ def _by_bootstrap(view: View) -> bool:
 
 
 def _by_ocm(view: View) -> bool:
-    return isinstance(view.seen.source, Managed)
+    source = view.seen.source
+    return isinstance(source, Managed) and not source.provider
+
+
+def _by_kueue(view: View) -> bool:
+    return isinstance(view.seen.source, Referenced)
+
+
+def _undescribed(view: View) -> bool:
+    return view.seen.undescribed is not None
 
 
 def _awaits(view: View) -> bool:
@@ -245,6 +259,12 @@ KEPT: Final[tuple[Row, ...]] = (
     (Stage.IN_THE_WAY, lambda view: bool(view.seen.foreign)),
     (Stage.NO_SOURCE, lambda view: view.seen.source is None),
     (Stage.REFUSED, lambda view: isinstance(view.seen.source, Refused)),
+    (Stage.REGISTER, lambda view: _by_kueue(view) and _unregistered(view)),
+    (
+        Stage.EMPTY,
+        lambda view: _by_kueue(view) and view.seen.secret is not None and view.seen.secret.usable,
+    ),
+    (Stage.HELD, _by_kueue),
     (Stage.REQUEST, lambda view: _by_ocm(view) and not view.seen.requested),
     (Stage.PUBLISH, lambda view: due(view) is not None and ready(view) is not None),
     (Stage.PREPARE, lambda view: _by_bootstrap(view) and not _prepared(view)),
@@ -255,6 +275,7 @@ KEPT: Final[tuple[Row, ...]] = (
     (Stage.REGISTER, lambda view: _unregistered(view) and usable(view)),
     (Stage.SWEEP, lambda view: bool(orphans(view))),
     (Stage.CHECK, lambda view: view.now_s >= view.checked_at_s + view.times.check_s),
+    (Stage.DESCRIBE, _undescribed),
     (Stage.HELD, lambda view: True),
 )
 
@@ -271,8 +292,9 @@ LEFT: Final[tuple[Row, ...]] = (
         ),
     ),
     (Stage.REVOKE, _revocable),
+    (Stage.LOOK, lambda view: view.seen.secret is None and _unseen(view)),
+    (Stage.DESCRIBE, _undescribed),
     (Stage.LINGER, lambda view: view.seen.secret is not None),
-    (Stage.LOOK, _unseen),
     (Stage.NOTHING, lambda view: True),
 )
 

@@ -6,6 +6,7 @@ from berthmaster.hub.credentials.core import names
 from berthmaster.hub.credentials.core.instructions import (
     Adopt,
     Check,
+    Describe,
     Empty,
     Forget,
     Look,
@@ -20,7 +21,7 @@ from berthmaster.hub.credentials.core.instructions import (
     Sweep,
     Unregister,
 )
-from berthmaster.hub.credentials.core.observed import Bootstrap, Managed
+from berthmaster.hub.credentials.core.observed import Bootstrap, Managed, Referenced
 from berthmaster.hub.credentials.core.stages import Stage, View, orphans, ready
 
 
@@ -60,6 +61,17 @@ def _check(cluster: str, view: View) -> Step:
     return Check(cluster, view.seen.secret.serial)
 
 
+def _register(cluster: str, view: View) -> Step:
+    source = view.seen.source
+    profile = source.profile if isinstance(source, Referenced) else ""
+    return Register(cluster, view.seen.registered, profile)
+
+
+def _describe(cluster: str, view: View) -> Step:
+    assert view.seen.undescribed is not None
+    return Describe(cluster, view.seen.undescribed)
+
+
 def _unregister(cluster: str, view: View) -> Step:
     assert view.seen.registered is not None
     return Unregister(cluster, view.seen.registered)
@@ -91,7 +103,7 @@ def _wait(cluster: str, view: View) -> None:
 
 STEPS: Final = {
     Stage.IN_THE_WAY: _wait,
-    Stage.REGISTER: lambda cluster, view: Register(cluster, view.seen.registered),
+    Stage.REGISTER: _register,
     Stage.NO_SOURCE: _wait,
     Stage.REFUSED: _wait,
     Stage.REQUEST: lambda cluster, view: Request(cluster),
@@ -102,6 +114,7 @@ STEPS: Final = {
     Stage.ADOPT: _adopt,
     Stage.SWEEP: _sweep,
     Stage.CHECK: _check,
+    Stage.DESCRIBE: _describe,
     Stage.HELD: _wait,
     Stage.UNREGISTER: _unregister,
     Stage.RELEASE: lambda cluster, view: Release(cluster),
