@@ -13,7 +13,7 @@ from tests.support.patience import hang_s
 
 # Libraries that are large, and the modules that they bring.
 LARGE = {"grpcio": "grpc", "numpy": "numpy", "nvidia-ml-py": "pynvml", "pip": "pip", "rich": "rich"}
-pytestmark = pytest.mark.timeout(1800)  # the first test builds all images
+pytestmark = pytest.mark.timeout(3600)  # the first test builds all images
 
 
 def inside(image: str, code: str) -> object:

@@ -20,7 +20,7 @@ from berthmaster.lib.nats.streams import ARCHIVE, DEAD, SNAPSHOTS, stream_info
 from tests.containers.compose import Stack
 from tests.support.patience import Patience
 
-pytestmark = pytest.mark.timeout(1800)  # the first test builds all images
+pytestmark = pytest.mark.timeout(3600)  # the first test builds all images
 
 SERVICES = (
     "gateway-1",

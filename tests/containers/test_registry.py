@@ -23,7 +23,7 @@ from tests.containers.conftest import BUILD_LIMIT_S, ROOT, TAG
 from tests.support.chart import pod_of, render
 from tests.support.patience import hang_s, wait_until
 
-pytestmark = pytest.mark.timeout(1800)  # the first test builds all images
+pytestmark = pytest.mark.timeout(3600)  # the first test builds all images
 PUSHED: Final = ("gateway", "scorer")
 
 
