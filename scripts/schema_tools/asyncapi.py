@@ -79,6 +79,7 @@ from berthmaster.lib.messages.quality import QualityReport
 from berthmaster.lib.messages.records import ArchivedStory, DeadLetter, Lease, LogEnd, LogMark
 from berthmaster.lib.messages.runtimes import RuntimeSetting
 from berthmaster.lib.messages.telemetry import JobFigures, NodeTelemetry
+from berthmaster.lib.messages.suggest import Suggestions
 from berthmaster.lib.messages.usage import Trends, UsageReport
 from berthmaster.lib.nats import subjects
 from berthmaster.lib.supervisor.embedded import MAX_PAYLOAD_BYTES
@@ -143,6 +144,7 @@ REPLIES: Final[dict[str, type[msgspec.Struct]]] = {
     "report": UsageReport,
     "trends": Trends,
     "profile": Profile,
+    "suggest": Suggestions,
     **dict.fromkeys((*JOB_VERBS, *JOB_ORDERS, "checkpointed", "progressed"), ChangeReply),
     "cordons": CordonsReply,
 }

@@ -394,6 +394,7 @@ CASES: Mapping[str, Case] = {
             "sub berth.api.*.report",
             "sub berth.api.*.trends",
             "sub berth.api.*.profile",
+            "sub berth.api.*.suggest",
             "sub berth.operator.report",
             f"{API}STREAM.MSG.GET.LOG_ENDS",
             "sub berth.quality.*",

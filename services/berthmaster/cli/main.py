@@ -24,6 +24,10 @@ SECTIONS: Final[Mapping[str, Mapping[str, Command]]] = {
             "berthmaster.cli.job.profile:profile",
             "Show what a job uses and is bound by.",
         ),
+        "suggest": (
+            "berthmaster.cli.job.suggest:suggest",
+            "Suggest other GPUs for a job, from ended jobs.",
+        ),
         "watch": ("berthmaster.cli.job.commands:watch", "Follow events of jobs live."),
         "wait": ("berthmaster.cli.job.wait:wait", "Wait until jobs run or have ended."),
         "logs": ("berthmaster.cli.job.logs:logs", "Show the output of a job, wherever it runs."),

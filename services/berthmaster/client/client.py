@@ -73,6 +73,7 @@ from berthmaster.lib.messages.profile import Profile, ProfileRequest
 from berthmaster.lib.messages.quality import QualityReport
 from berthmaster.lib.messages.runtimes import RuntimeSetting
 from berthmaster.lib.messages.telemetry import JobFigures, NodeTelemetry
+from berthmaster.lib.messages.suggest import Suggestions, SuggestRequest
 from berthmaster.lib.messages.usage import Trends, TrendsRequest, UsageReport, UsageReportRequest
 from berthmaster.lib.messages.workload import JobRequest
 from berthmaster.lib.nats import subjects
@@ -489,6 +490,14 @@ class Client:
         """
         subject = subjects.operator("profile") if of_all else subjects.api(self.tenant, "profile")
         return await self._ask(subject, encode(request), Profile)
+
+    async def suggest(self, request: SuggestRequest, *, of_all: bool = False) -> Suggestions:
+        """Return other configurations of a job, with run time, wait and cost of each.
+
+        ``of_all`` allows any tenant's job, if permitted. Otherwise the job must be this tenant's.
+        """
+        subject = subjects.operator("suggest") if of_all else subjects.api(self.tenant, "suggest")
+        return await self._ask(subject, encode(request), Suggestions)
 
     # Operators
 

@@ -1,4 +1,5 @@
-"""Answer the verbs ``report``, ``trends`` and ``profile``, each from one read of the store.
+"""Answer the verbs ``report``, ``trends``, ``profile`` and ``suggest``, each from one read of the
+store.
 
 A separate thread reads reports, one after another. Reports thus cost the writes little, and no more
 requests wait than can be answered in time.
@@ -24,6 +25,7 @@ from berthmaster.control.usage.core.report import (
     window_of,
 )
 from berthmaster.control.usage.core.similar import Likeness, jobs_report
+from berthmaster.control.usage.core.suggest import Own, Ran, measured, not_known, suggestions
 from berthmaster.control.usage.core.usage import OpenJobs, Usage
 from berthmaster.control.usage.metrics import UsageMetrics
 from berthmaster.control.usage.store import reading
@@ -34,11 +36,13 @@ from berthmaster.lib.messages.api import Refusal
 from berthmaster.lib.messages.explain import decoded
 from berthmaster.lib.messages.families import (
     PROFILE_REQUESTS,
+    SUGGEST_REQUESTS,
     TRENDS_REQUESTS,
     USAGE_REPORT_REQUESTS,
     encode,
 )
 from berthmaster.lib.messages.profile import Profile, ProfileRequest
+from berthmaster.lib.messages.suggest import SuggestRequest, Suggestions
 from berthmaster.lib.messages.usage import Trends, TrendsRequest, UsageReport, UsageReportRequest
 from berthmaster.lib.nats import subjects
 from berthmaster.lib.nats.connection import Connection
@@ -54,7 +58,7 @@ SHARE: Final = Share(in_hand=6, bytes_in_hand=1024 * 1024, per_s=50.0)
 ANSWER_LIMIT_S: Final = 12.0  # a tenant's request lives for 15
 READ_LIMIT_S: Final = 10.0
 MARGIN_BYTES: Final = 4096
-_TO_ASK_LESS_OF: Final = {UsageReport: "limit", Trends: "names", Profile: ""}
+_TO_ASK_LESS_OF: Final[dict[type, str]] = {UsageReport: "limit", Trends: "names"}
 
 
 class Answers:
@@ -94,10 +98,12 @@ class Answers:
                 "report_of_all": Endpoint(subjects.operator("report"), self._report),
                 "profile": Endpoint(subjects.api_of_all_tenants("profile"), self._profile),
                 "profile_of_all": Endpoint(subjects.operator("profile"), self._profile),
+                "suggest": Endpoint(subjects.api_of_all_tenants("suggest"), self._suggest),
+                "suggest_of_all": Endpoint(subjects.operator("suggest"), self._suggest),
                 "trends_of_all": Endpoint(subjects.operator("trends"), self._trends),
             },
             version=version,
-            description="What ended jobs used, how figures went, profiles of jobs",
+            description="What ended jobs used, how figures went, profiles of jobs, suggestions",
             overloaded=_overloaded,
             failed=lambda _, __: encode(_unavailable("the report failed; asking again is safe")),
             max_concurrent=AT_ONCE,
@@ -171,13 +177,46 @@ class Answers:
             return encode(no_profile(tenant, request.id))
         return self._fitted(profile_reply(tenant, request, stored, present, by, likes))
 
+    async def _suggest(self, subject: str, data: bytes) -> bytes:
+        request = decoded(SuggestRequest, SUGGEST_REQUESTS, data or b"{}")
+        if isinstance(request, Refusal):
+            return encode(request)
+        tenant = whose(_tenant(subject), request)
+        if isinstance(tenant, Refusal):
+            return encode(tenant)
+        core = self._core
+        present = core.profiles.of(tenant, request.id)
+        open_own, open_like = core.own(tenant, request.id), core.likeness(tenant, request.id)
+
+        def read(database: Database) -> tuple[Own, str, list[Ran], Likes] | None:
+            own = open_own or reading.own(database, tenant, request.id)
+            like = open_like or reading.likeness(database, tenant, request.id)
+            if own is None or like is None:
+                return None
+            by, rans = reading.rans(database, tenant, like, own.form.tags)
+            stored = [] if present else reading.profiles(database, tenant, request.id)
+            return own, by, rans, stored or reading.likes(database, tenant, like)[1]
+
+        try:
+            found = await self._read(subject, read)
+        except StoreError as error:
+            return encode(_no_store(subject, error))
+        if found is None:
+            return encode(not_known(tenant, request.id))
+        own, by, rans, records = found
+        use = measured((one.measured_s, one.sketches) for one in present or records)
+        slices = core.catalogue.slices()
+        return self._fitted(
+            suggestions(tenant, request.id, own, by, rans, use, slices, self._prices())
+        )
+
     async def _read(self, subject: str, work: Callable[[Database], T]) -> T:
         if not self._opened():
             raise StoreError("it has not been opened yet")
         async with self._reading.turn(subjects.asker(subject)):
             return await self._store.call(work, limit_s=READ_LIMIT_S)
 
-    def _fitted(self, reply: UsageReport | Trends | Profile) -> bytes:
+    def _fitted(self, reply: UsageReport | Trends | Profile | Suggestions) -> bytes:
         data = encode(reply)
         most = self._conn.nc.max_payload - MARGIN_BYTES
         if len(data) <= most:
@@ -185,7 +224,7 @@ class Answers:
         return encode(
             Refusal(
                 code="too_large",
-                field=_TO_ASK_LESS_OF[type(reply)],
+                field=_TO_ASK_LESS_OF.get(type(reply), ""),
                 value=f"a reply of {len(data)} bytes",
                 expected=f"to ask for less: a reply holds at most {most} bytes",
             )

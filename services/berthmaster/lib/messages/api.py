@@ -22,6 +22,7 @@ from berthmaster.lib.messages.placement import Choice, Decision, RankedCluster, 
 from berthmaster.lib.messages.profile import Profile
 from berthmaster.lib.messages.runtimes import Runtime, RuntimeSetting
 from berthmaster.lib.messages.telemetry import JobFigures
+from berthmaster.lib.messages.suggest import Suggestions
 from berthmaster.lib.messages.usage import Trends, UsageReport
 from berthmaster.lib.messages.workload import (
     MAX_DEPENDENCIES,
@@ -833,6 +834,7 @@ ApiReply = (
     | UsageReport
     | Trends
     | Profile
+    | Suggestions
     | OperatorReply
     | CordonsReply
 )
@@ -853,5 +855,6 @@ GATEWAY_VERBS = (
 RESOLVER_VERBS = ("why", "dry_run", "whatif", "gpus")
 HUB_VERBS = ("why",)  # what a hub's own decider answers, too
 RESOLVER_OPERATOR_VERBS = ("whatif", "cordons")  # of all tenants' workloads
-USAGE_VERBS = ("report", "trends", "profile")  # of a tenant's jobs, and for operators of all jobs
+USAGE_VERBS = ("report", "trends", "profile", "suggest")
+# USAGE_VERBS: of a tenant's jobs, and for operators of all jobs
 __all__ = ["ApiReply", "Decision", "QueueSetting", "RuntimeSetting"]

@@ -70,6 +70,7 @@ from berthmaster.lib.messages.quality import QualityReport
 from berthmaster.lib.messages.records import ArchivedStory, DeadLetter, Lease, LogEnd, LogMark
 from berthmaster.lib.messages.runtimes import RuntimeSetting
 from berthmaster.lib.messages.telemetry import JobFigures, NodeTelemetry
+from berthmaster.lib.messages.suggest import SuggestRequest
 from berthmaster.lib.messages.usage import TrendsRequest, UsageReportRequest
 from berthmaster.lib.messages.workload import JobRequest, WorkloadEvent
 
@@ -145,6 +146,7 @@ WHY_REQUESTS: Final = msgspec.json.Decoder(WhyRequest)
 WHATIF_REQUESTS: Final = msgspec.json.Decoder(WhatifRequest)
 USAGE_REPORT_REQUESTS: Final = msgspec.json.Decoder(UsageReportRequest)
 PROFILE_REQUESTS: Final = msgspec.json.Decoder(ProfileRequest)
+SUGGEST_REQUESTS: Final = msgspec.json.Decoder(SuggestRequest)
 TRENDS_REQUESTS: Final = msgspec.json.Decoder(TrendsRequest)
 CORDON_REQUESTS: Final = msgspec.json.Decoder(CordonRequest)
 DRAIN_REQUESTS: Final = msgspec.json.Decoder(DrainRequest)
@@ -206,6 +208,7 @@ REQUEST_TYPES: Final[Mapping[str, type[msgspec.Struct]]] = MappingProxyType(
         "report": UsageReportRequest,
         "trends": TrendsRequest,
         "profile": ProfileRequest,
+        "suggest": SuggestRequest,
         "cordon": CordonRequest,
         "uncordon": CordonRequest,
         "drain": DrainRequest,

@@ -70,6 +70,7 @@ READERS: Final[dict[type[msgspec.Struct], Reader[msgspec.Struct]]] = {
     REQUEST_TYPES["report"]: families.USAGE_REPORT_REQUESTS,
     REQUEST_TYPES["trends"]: families.TRENDS_REQUESTS,
     REQUEST_TYPES["profile"]: families.PROFILE_REQUESTS,
+    REQUEST_TYPES["suggest"]: families.SUGGEST_REQUESTS,
     REQUEST_TYPES["cordon"]: families.CORDON_REQUESTS,
     REQUEST_TYPES["lost"]: families.LOST_REQUESTS,
     REQUEST_TYPES["hold"]: families.HOLD_REQUESTS,
@@ -166,7 +167,7 @@ def test_every_tagged_struct_is_part_of_the_contract() -> None:
         f"api.{verb}_request"
         for verb in (
             *("hello", "submit", "cancel", "reprioritize", "get", "list", "why", "whatif"),
-            *("cordon", "lost", "login", "usage_report", "trends", "profile"),
+            *("cordon", "lost", "login", "usage_report", "trends", "profile", "suggest"),
             *("hold", "release", "evict", "move", "checkpointed", "drain", "cordons", "job_order"),
             "progressed",
             "logs",

@@ -9,7 +9,13 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-from berthmaster.lib.engine.fleet.shares import charged_milli, part_of
+from berthmaster.lib.accelerators.mig import one_spelling
+from berthmaster.lib.engine.fleet.shares import (
+    charged_milli,
+    part_of,
+    profile_memory_mib,
+    profile_of,
+)
 from berthmaster.lib.lifecycle.pods import pod_gpu_milli
 from berthmaster.lib.messages.fleet import ClusterProfile, FleetFact, NodeGone, NodeReport, Share
 from berthmaster.lib.messages.placement import PodBinding
@@ -32,6 +38,16 @@ class NodeGpus(NamedTuple):
     models: tuple[tuple[int, str, int], ...]  # index, model, memory in MiB
     fractions: bool
     shares: tuple[Share, ...]
+
+
+class Slice(NamedTuple):
+    """A MIG slice that some node offers."""
+
+    model: str
+    profile: str
+    milli: int  # of the GPU's compute
+    memory_mib: int
+    gpu_memory_mib: int  # of the whole GPU, 0 = unknown
 
 
 class Catalogue:
@@ -68,6 +84,20 @@ class Catalogue:
     def only_model(self, cluster: str) -> str:
         """Return the model of a cluster with only one. "" means several, or never reported."""
         return self._only.get(cluster, UNKNOWN)
+
+    def slices(self) -> set[Slice]:
+        """Return the MIG slices that nodes offer or offered."""
+        found = set()
+        for kind in self._kinds:
+            for share in kind.shares:
+                profile = one_spelling(profile_of(share))
+                memory_mib = share.memory_mib or profile_memory_mib(profile)
+                found |= {
+                    Slice(model, profile, share.milli, memory_mib, gpu_memory_mib)
+                    for index, model, gpu_memory_mib in kind.models
+                    if profile and (not share.gpus or index in share.gpus)
+                }
+        return found
 
 
 def asked_milli(request: JobRequest) -> int:

@@ -14,6 +14,7 @@ import msgspec
 
 from berthmaster.control.usage.core.gpus import Catalogue, Held, asked_milli, held
 from berthmaster.control.usage.core.similar import Likeness, likeness_of
+from berthmaster.control.usage.core.suggest import Form, Own, form_of
 from berthmaster.lib.lifecycle.fold import Verdict, fold_history
 from berthmaster.lib.lifecycle.pods import together, with_bound
 from berthmaster.lib.messages.api import RecordedEvent
@@ -120,6 +121,7 @@ class EndedJob(msgspec.Struct, frozen=True, kw_only=True):
     holdings: tuple[Holding, ...]
     is_part: bool = False  # of a divided job, which counts once. The part's holdings count here
     likeness: Likeness = Likeness("", "", "")
+    form: Form = Form("", "")
 
     @property
     def last(self) -> tuple[Holding, ...]:
@@ -173,6 +175,7 @@ class Life:
         self.by_hub = event.cell == HUB_CELL
         self.asked_milli = asked_milli(request)
         self.likeness = likeness_of(event.tenant, request)
+        self.form = form_of(event.tenant, request)
         self.is_part = request.part is not None
         self._starts_whole = request.divide is not None and request.divide.gang
         self.placed_ms: int | None = None
@@ -294,7 +297,16 @@ class Life:
             holdings=tuple(self._holdings),
             is_part=self.is_part,
             likeness=self.likeness,
+            form=self.form,
         )
+
+    def own(self, catalogue: Catalogue) -> Own:
+        """Return the job's configuration, with the model of the open attempt."""
+        model, one = "", self._open
+        if one is not None:
+            found = held(with_bound(one.request, one.pods), one.cluster, one.pods, catalogue)
+            model = max(found, key=lambda each: each.held_milli, default=Held("", 0, 0)).model
+        return Own(self.form, self.asked_milli, model)
 
 
 def ms(seconds: float) -> int:

@@ -24,6 +24,7 @@ from berthmaster.control.usage.store.reading import Found, JobQuery, JobRow, Que
 from berthmaster.lib.messages.api import Refusal
 from berthmaster.lib.messages.explain import invalid
 from berthmaster.lib.messages.profile import ProfileRequest
+from berthmaster.lib.messages.suggest import SuggestRequest
 from berthmaster.lib.messages.usage import (
     AttemptUsage,
     JobsReport,
@@ -91,7 +92,7 @@ def asked(tenant: str | None, request: UsageReportRequest, now_s: float) -> Aske
     return Asked(request, query, jobs)
 
 
-def whose(tenant: str | None, request: ProfileRequest) -> str | Refusal:
+def whose(tenant: str | None, request: ProfileRequest | SuggestRequest) -> str | Refusal:
     """Return the tenant of the requested job, for a tenant or an operator (None)."""
     if (forbidden := _of_another_tenant(tenant, request.tenant)) is not None:
         return forbidden

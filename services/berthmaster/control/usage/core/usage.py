@@ -27,6 +27,7 @@ from berthmaster.control.usage.core.jobs import (
 from berthmaster.control.usage.core.load import HOUR_S, HourRow
 from berthmaster.control.usage.core.profiles import Profiles
 from berthmaster.control.usage.core.similar import Likeness
+from berthmaster.control.usage.core.suggest import Own
 from berthmaster.control.usage.core.traces import Traces
 from berthmaster.control.usage.core.trends import Collector
 from berthmaster.lib.lifecycle.fold import Verdict, offer
@@ -298,6 +299,11 @@ class Usage:
         """Return the features of an open job, or None."""
         known = self._open.get(key(tenant, workload_id))
         return known.life.likeness if known is not None else None
+
+    def own(self, tenant: str, workload_id: str) -> Own | None:
+        """Return the configuration of an open job, or None."""
+        known = self._open.get(key(tenant, workload_id))
+        return known.life.own(self.catalogue) if known is not None else None
 
     def queue_of(self, tenant: str, workload_id: str) -> str | None:
         """Return the queue of an open job, or None."""

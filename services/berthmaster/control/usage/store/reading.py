@@ -16,6 +16,7 @@ from berthmaster.control.usage.core import waits
 from berthmaster.control.usage.core.load import HOUR_S, HourRow
 from berthmaster.control.usage.core.profiles import ProfileRecord
 from berthmaster.control.usage.core.similar import ENOUGH, Likeness, Outcome
+from berthmaster.control.usage.core.suggest import Form, Own, Ran
 from berthmaster.control.usage.core.spans import (
     DAY_MS,
     NUMBER_OF_SIZE,
@@ -501,6 +502,78 @@ def likes(database: Database, tenant: str, likeness: Likeness) -> tuple[str, lis
         if rows:
             return by, [profile_of(row[0]) for row in rows]
     return "shape", []
+
+
+# Suggestions
+
+MOST_RANS: Final = 2_000  # newest jobs behind the suggestions for one
+
+
+def own(database: Database, tenant: str, workload_id: str) -> Own | None:
+    """Return the configuration of the newest ended job with this id. Raises StoreError."""
+    found = database.fetch(
+        "SELECT f.tags, f.layout, j.asked_milli, j.submitted_ms FROM forms f JOIN jobs j "
+        "ON j.tenant = f.tenant AND j.id = f.id AND j.submitted_ms = f.submitted_ms "
+        "WHERE f.tenant = ? AND f.id = ? ORDER BY f.submitted_ms DESC LIMIT 1",
+        (tenant, workload_id),
+    )
+    if not found:
+        return None
+    tags, layout, asked_milli, submitted_ms = found[0]
+    models = database.fetch(
+        "SELECT model FROM holdings WHERE tenant = ? AND id = ? AND submitted_ms = ? "
+        "ORDER BY attempt DESC, held_milli DESC LIMIT 1",
+        (tenant, workload_id, submitted_ms),
+    )
+    return Own(Form(tags, layout), int(asked_milli), models[0][0] if models else "")
+
+
+def rans(
+    database: Database, tenant: str, likeness: Likeness, tags: str
+) -> tuple[SimilarBy, list[Ran]]:
+    """Return the newest ended jobs with the same program, or else with the same labels. Jobs that
+    held several models or none are left out. Raises StoreError.
+    """
+    best: tuple[SimilarBy, list[Ran]] = ("program", [])
+    degrees: tuple[tuple[SimilarBy, str, str, str], ...] = (
+        ("program", "likes", "program", likeness.program),
+        ("labels", "forms", "tags", tags),
+    )
+    for by, table, column, value in degrees:
+        found = _rans(database, tenant, table, column, value) if value else []
+        if len(found) > len(best[1]):
+            best = by, found
+        if len(found) >= ENOUGH:
+            break
+    return best
+
+
+def _rans(database: Database, tenant: str, table: str, column: str, value: str) -> list[Ran]:
+    same = "{0}.tenant = n.tenant AND {0}.id = n.id AND {0}.submitted_ms = n.submitted_ms"
+    rows = database.fetch(
+        "SELECT n.id, f.layout, MIN(h.model), j.asked_milli, j.state, j.submitted_ms, j.placed_ms, "
+        "j.running_ms, j.ended_ms, CAST(SUM(h.held_milli * (h.to_ms - h.from_ms)) AS BIGINT) "
+        f"FROM (SELECT tenant, id, submitted_ms FROM {table} WHERE tenant = ? AND {column} = ? "
+        f"ORDER BY submitted_ms DESC LIMIT ?) n JOIN forms f ON {same.format('f')} "
+        f"JOIN jobs j ON {same.format('j')} JOIN holdings h ON {same.format('h')} "
+        f"WHERE j.wait_bucket IS NULL OR j.wait_bucket <> {OF_A_PART} "
+        "GROUP BY n.id, f.layout, j.asked_milli, j.state, j.submitted_ms, j.placed_ms, "
+        "j.running_ms, j.ended_ms HAVING MIN(h.model) = MAX(h.model)",
+        (tenant, value, MOST_RANS),
+    )
+    return [
+        Ran(
+            id=row[0],
+            layout=row[1],
+            model=row[2],
+            asked_milli=int(row[3]),
+            state=row[4],
+            wait_ms=None if row[6] is None else max(0, row[6] - row[5]),
+            ran_ms=None if row[7] is None else max(0, row[8] - row[7]),
+            held_milli_ms=int(row[9]),
+        )
+        for row in rows
+    ]
 
 
 # Trends

@@ -8,6 +8,7 @@
   attempts that held their GPUs for the whole cell. Half an hour is thus computed from the few
   attempts that began or ended in the hour.
 - ``likes``: features that each ended job shares with others (core/similar.py).
+- ``forms``: the layout of each ended job, and its labels without the layout (core/suggest.py).
 - ``trends``: samples by step.
 - ``uses``: measured use of attempts that have not ended.
 - ``profiles``: the profile of each attempt, by its job's features (core/profiles.py).
@@ -73,6 +74,10 @@ def _statements(database: Database) -> Iterator[str]:
         PRIMARY KEY (tenant, id, submitted_ms))"""
     for by in ("labels", "program", "shape"):
         yield f"CREATE INDEX IF NOT EXISTS likes_{by} ON likes (tenant, {by}, submitted_ms)"
+    yield """CREATE TABLE IF NOT EXISTS forms (
+        tenant TEXT NOT NULL, id TEXT NOT NULL, submitted_ms BIGINT NOT NULL,
+        tags TEXT NOT NULL, layout TEXT NOT NULL, PRIMARY KEY (tenant, id, submitted_ms))"""
+    yield "CREATE INDEX IF NOT EXISTS forms_tags ON forms (tenant, tags, submitted_ms)"
     yield f"""CREATE TABLE IF NOT EXISTS profiles (
         tenant TEXT NOT NULL, id TEXT NOT NULL, attempt BIGINT NOT NULL,
         submitted_ms BIGINT NOT NULL, at_ms BIGINT NOT NULL, ended SMALLINT NOT NULL,

@@ -178,6 +178,11 @@ class Writer:
             "VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING",
             [(job.tenant, job.id, job.submitted_ms, *job.likeness) for job in jobs],
         )
+        self._db.change_each(
+            "INSERT INTO forms (tenant, id, submitted_ms, tags, layout) "
+            "VALUES (?, ?, ?, ?, ?) ON CONFLICT DO NOTHING",
+            [(job.tenant, job.id, job.submitted_ms, *job.form) for job in jobs],
+        )
 
     def _group(
         self, tenant: str, queue: str, model: str, cluster: str, owner: str | None = None
@@ -419,7 +424,7 @@ def forget(database: Database, before_ms: int, steps: dict[int, int], uses_befor
         "SELECT tenant, id, submitted_ms FROM jobs WHERE ended_ms < ? ORDER BY ended_ms LIMIT ?",
         (before_ms, FORGET_AT_ONCE),
     )
-    for table in ("holdings", "likes", "jobs"):
+    for table in ("holdings", "likes", "forms", "jobs"):
         database.change_each(
             f"DELETE FROM {table} WHERE tenant = ? AND id = ? AND submitted_ms = ?", found
         )
