@@ -91,6 +91,7 @@ TRIALS: Final[Mapping[str, Mapping[str, Any]]] = {
     "tpus, tpu_topology": {"pod_sets": [{"tpus": 4, "tpu_topology": "2x2"}]},
     "resources": {"pod_sets": [{"gpus": 1, "resources": {"rdma/hca": 1}}]},
     "claims": {"pod_sets": [{"claims": ["nic"]}]},
+    "choose": {"pod_sets": [{"gpus": 1, "choose": {"gpus": [1, 2]}}]},
     "topology": {"pod_sets": [{"count": 2, "gpus": 1, "topology": {"same": "node"}}]},
     "min_count, max_count": {"pod_sets": [{"count": 4, "min_count": 2, "gpus": 1}]},
     "runtime of one pod": {"runtime": {"name": "torch"}},
@@ -121,6 +122,7 @@ def _structs(schema: Schema) -> Iterator[tuple[str, Schema]]:
     yield "Fields of a job", schema
     titles = {
         "StrictPodSet": "Fields of `pod_sets`",
+        "StrictChoose": "Fields of `choose`",
         "StrictTopology": "Fields of `topology`",
         "StrictToleration": "Fields of `tolerations`",
         "StrictRunSpec": "Fields of `run`",

@@ -101,6 +101,7 @@ OPTIONS: Final = FieldOptions(
         "pod_sets.tpu_topology": Flag(metavar="AxB"),
         "pod_sets.resources": Flag(metavar="NAME=N", read=parse_resources),
         "pod_sets.claims": Flag(metavar="NAME"),
+        "pod_sets.choose": Flag("--choose"),
         "pod_sets.topology.same": Flag(metavar="LABEL"),
         "pod_sets.topology.nodes": Flag(
             "--fewest-nodes", switch="fewest", help="Run all pods on as few nodes as possible."

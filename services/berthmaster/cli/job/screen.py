@@ -19,7 +19,7 @@ from berthmaster.lib.messages.api import (
     WhyReply,
     WorkloadView,
 )
-from berthmaster.lib.messages.placement import Choice, RankedCluster
+from berthmaster.lib.messages.placement import Choice, Option, RankedCluster
 from berthmaster.lib.messages.telemetry import GpuUse, JobFigures
 from berthmaster.lib.runtime.visible_text import visible
 
@@ -340,9 +340,27 @@ def chosen(choice: Choice) -> list[RenderableType]:
         lines.append(safe(f"Ranked by {ranks_by(choice.profile, choice.weights)}."))
     if choice.ranking:
         lines.append(ranking(choice.ranking))
+    if choice.options:
+        lines += [safe(), compared(choice.options)]
     if choice.filtered:
         lines += [safe(), *left_out(choice.filtered)]
     return lines
+
+
+def compared(options: Sequence[Option]) -> RenderableType:
+    """Return the configurations that the job could have had, in the requested order."""
+    numbers = ("GPUS", "TIME", "JOBS", "COST")
+    table = plain_table("MODEL", *numbers, "WHY NOT", right=numbers)
+    for one in options:
+        table.add_row(
+            safe(", ".join(one.gpu_models) or "any"),
+            str(one.gpus),
+            "-" if one.expected_s is None else amounts.duration(one.expected_s),
+            str(one.jobs) if one.jobs else "-",
+            "-" if one.cost is None else f"{one.cost:.2f}",
+            safe(one.why or "taken", style="" if one.why else "cyan"),
+        )
+    return table
 
 
 def ranks_by(profile: str, weights: Mapping[str, float]) -> str:

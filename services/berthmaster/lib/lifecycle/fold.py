@@ -45,6 +45,7 @@ from enum import Enum
 from typing import Final, NamedTuple
 
 from berthmaster.lib.lifecycle.attempts import OWN, backoff_s, repeats_after
+from berthmaster.lib.lifecycle.choices import choice_of
 from berthmaster.lib.lifecycle.pods import as_reported, set_pods, together, with_known_gpus, without
 from berthmaster.lib.lifecycle.states import STATE_OF, Ending, NoSuchTransition, State, after
 from berthmaster.lib.lifecycle.workload import Key, Workload, counted_s, key
@@ -338,6 +339,12 @@ def _begin(workload: Workload, event: Placed | Divided, stored_at_s: float) -> N
     workload.after_eviction = ""
     workload.exceeded = ()
     workload.wish = workload.idle = None
+    if (
+        isinstance(event, Placed)
+        and workload.request is not None
+        and choice_of(workload.request) is not None
+    ):
+        workload.request, workload.wished = event.request, workload.request
     set_pods(workload, event.pods if isinstance(event, Placed) else ())
 
 
@@ -358,7 +365,7 @@ def _take_up(workload: Workload, event: Submitted, sequence: int, stored_at_s: f
 
 
 def _wait_again(workload: Workload) -> None:
-    """Requeue the workload in its requested size."""
+    """Requeue the workload in its requested size, with all of its configurations."""
     workload.resizing = workload.parts = ()
     workload.coming = 0
     workload.wish = workload.idle = None

@@ -15,6 +15,7 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
+from berthmaster.lib.lifecycle.choices import smallest
 from berthmaster.lib.lifecycle.workload import Workload
 from berthmaster.lib.messages.placement import PodBinding
 from berthmaster.lib.messages.workload import JobRequest, PodSet
@@ -103,8 +104,14 @@ def together(held: Sequence[PodBinding], more: Sequence[PodBinding]) -> tuple[Po
 
 
 def least_request(request: JobRequest) -> JobRequest:
-    """Return the request in its minimum size."""
-    return sized(request, _up_to_wished(request)[0])
+    """Return the request in its minimum size, and in its smallest configuration."""
+    return sized(smallest(request), _up_to_wished(request)[0])
+
+
+def as_placed(workload: Workload) -> JobRequest | None:
+    """Return the request of the open attempt in its requested size."""
+    wished = workload.wished
+    return wished if wished is not None and is_elastic(wished) else workload.request
 
 
 def steps(request: JobRequest, low: Mapping[str, int], high: Mapping[str, int]) -> int:

@@ -29,6 +29,7 @@ from berthmaster.lib.messages.workload import (
     MAX_POD_SETS,
     MAX_TOLERATIONS,
     Checkpoint,
+    Choose,
     Dependency,
     Divide,
     JobRequest,
@@ -84,6 +85,10 @@ class StrictTopology(Topology, frozen=True, kw_only=True, forbid_unknown_fields=
     """A topology in a request."""
 
 
+class StrictChoose(Choose, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Configurations to choose from, in a request."""
+
+
 class StrictPodSet(PodSet, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A pod set in a request."""
 
@@ -91,6 +96,8 @@ class StrictPodSet(PodSet, frozen=True, kw_only=True, forbid_unknown_fields=True
     # tolerations: taints of nodes and clusters to tolerate
     topology: StrictTopology | None = None
     # topology: where the pods stand relative to each other; null = anywhere
+    choose: StrictChoose | None = None
+    # choose: configurations of which the resolver takes one; null = as the other fields say
 
 
 class StrictSecretKey(SecretKey, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -56,6 +56,29 @@ class RankedCluster(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_de
     input_age_s: float  # age of the cluster's newest heartbeat at the decision, in seconds
 
 
+class Option(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
+    """One configuration that a job may have (``choose``), as a decision compared it."""
+
+    gpus: int  # GPUs of each pod
+    gpu_models: tuple[str, ...] = ()  # accepted GPU models; empty = any
+    expected_s: float | None = None
+    # expected_s: median run time of similar jobs in this configuration; null = unknown, or unused
+    jobs: int = 0  # number of those jobs
+    cost: float | None = None
+    # cost: GPU hours by the lowest price of a cluster; GPU hours alone where prices are unknown;
+    # null = unknown, or unused
+    why: str = ""  # why another one was taken; "" = the job has this one
+
+
+class Weighed(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
+    """Learned run times by which a decision chose the configuration of a job."""
+
+    tenant: str
+    id: str
+    expected_s: tuple[float | None, ...]  # median run time of each configuration; null = unknown
+    jobs: tuple[int, ...]  # number of similar jobs of each
+
+
 class Choice(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
     """One placement of a decision, and the reasons for its cluster."""
 
@@ -70,6 +93,8 @@ class Choice(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=
     weights: PartWeights = {}  # weights changed by the request or its queue
     follows: str = ""
     # follows: party that chose the cluster in place of this decision, in words; "" = the decision
+    options: tuple[Option, ...] = ()
+    # options: configurations compared for the job, in the requested order; empty = no choice
 
 
 class Retraction(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
@@ -363,6 +388,7 @@ class Decision(
     pressed_by: int = 0  # number of the decision with the scarcity of this one
     outlook: ToldOutlook | None = None  # inputs of the order; null = first come, first served
     expected: tuple[Expected, ...] = ()  # learned durations not in an earlier decision
+    weighed: tuple[Weighed, ...] = ()  # run times of configurations that jobs choose from
     lives: Lives | None = None  # survival counts for later decisions; null = unchanged
     lives_by: int = 0  # number of the decision with the survival counts of this one
     unclaimed: dict[str, float] = {}

@@ -37,6 +37,7 @@ MAX_CLAIMS = 16
 MAX_PODS = 4096
 MAX_POD_SETS = 16
 MAX_PARTS = 16  # of a divided job
+MAX_CHOICES = 16  # configurations of one pod set
 MAX_TOLERATIONS = 32
 ONE_NODE = "node"  # topology level of a single node
 MAX_PREFERRED_MODELS = 8
@@ -81,6 +82,34 @@ class Topology(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_default
             'NUMA node where nodes report no links; "" = preferred.'
         ),
     ] = ""
+
+
+class Choose(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
+    """Configurations of the pods, of which the resolver takes one for each attempt."""
+
+    gpus: Annotated[
+        tuple[Annotated[int, Meta(ge=1, le=MAX_GPUS_A_POD)], ...],
+        Meta(
+            max_length=MAX_CHOICES,
+            description="Numbers of GPUs of each pod to choose from, the preferred first; empty = "
+            "gpus.",
+        ),
+    ] = ()
+    gpu_models: Annotated[
+        tuple[LabelText, ...],
+        Meta(
+            max_length=MAX_CHOICES,
+            description="GPU models to choose from, one for all pods, the preferred first; empty = "
+            "gpu_models.",
+        ),
+    ] = ()
+    by: Annotated[
+        Literal["start", "time", "cost"],
+        Meta(
+            description="What to take: start = the first in the list with free capacity; time = "
+            "the shortest, cost = the cheapest run by similar jobs, also if the job waits for it."
+        ),
+    ] = "start"
 
 
 class PodSet(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
@@ -168,6 +197,8 @@ class PodSet(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=
         ),
     ] = ()
     topology: Topology | None = None  # where the pods stand relative to each other; null = anywhere
+    choose: Choose | None = None
+    # choose: configurations of which the resolver takes one; null = as the other fields say
     node_labels: Annotated[Labels, Meta(description="Labels that nodes must have.")] = {}
     tolerations: Annotated[tuple[Toleration, ...], Meta(max_length=MAX_TOLERATIONS)] = ()
     # tolerations: taints of nodes and clusters to tolerate
@@ -738,7 +769,8 @@ class CarriedWorkload(msgspec.Struct, gc=False, kw_only=True, omit_defaults=True
     request: JobRequest | None = None
     # request: job to run, in the size of the open attempt; null = only the tombstone is known
     wished: JobRequest | None = None
-    # wished: request in the requested size, if the open attempt has another; null = no difference
+    # wished: request as submitted, if the open attempt has another size or a chosen configuration;
+    # null = no difference
     digest: str = ""  # hash of the request
     cell: str = MAIN_CELL  # cell whose resolver places the workload
     origin: HubObject | None = None

@@ -24,12 +24,14 @@ from berthmaster.lib.engine.queueing.queues import (
     ask_of,
     beyond,
 )
+from berthmaster.lib.lifecycle.choices import largest
 from berthmaster.lib.lifecycle.pods import is_elastic, is_set_elastic
 from berthmaster.lib.messages.api import Refusal
 from berthmaster.lib.messages.control import JobDefaults, QueueAllows, QueueSetting
 from berthmaster.lib.messages.explain import Step, invalid, nearest, shorten
 from berthmaster.lib.messages.runtimes import RuntimeSetting
 from berthmaster.lib.messages.workload import JobRequest, PodSet
+from berthmaster.lib.requests.choose import hub_refusal
 from berthmaster.lib.requests.pod_sets import via_refusal
 from berthmaster.lib.requests.runtimes import filled_in
 
@@ -200,11 +202,13 @@ def _models_beyond(
     asked = (("gpu_models", pods.gpus), ("tpu_accelerators", pods.tpus))
     for field in [field for field, number in asked if number]:
         models = getattr(pods, field)
+        chosen = pods.choose is not None and pods.choose.gpu_models == models
+        path = [*where, "choose", field] if models and chosen else [*where, field]
         if not models:
-            yield _refused([*where, field], (), "one or several", allows.gpu_models, queue)
+            yield _refused(path, (), "one or several", allows.gpu_models, queue)
         for model in models:
             if model.casefold() not in known:
-                yield _refused([*where, field], model, "models", allows.gpu_models, queue)
+                yield _refused(path, model, "models", allows.gpu_models, queue)
     if pods.claims:
         why = f"no claims: the queue {queue!r} allows some GPU models, and claims may bring others"
         yield invalid([*where, "claims"], pods.claims, why)
@@ -313,6 +317,8 @@ def refusal_of(
     setting = queues[request.queue]
     if setting.via == "hub" and is_elastic(request):
         return _not_elastic(setting, request)
+    if refusal := hub_refusal(setting, request):
+        return refusal
     if setting.via == "hub" and (refusal := by_hub_refusal(request)):
         return refusal
     if setting.via == "worker" and request.deadline_s is not None:
@@ -386,7 +392,7 @@ def _too_much(
 ) -> Refusal | None:
     """Return a refusal if the job is too large, or too many jobs wait."""
     most = setting.max_job_gpu_milli if setting.via == "direct" else None
-    milli = ask_of(request).gpu_milli  # nodes may charge more, which the resolver checks
+    milli = ask_of(largest(request)).gpu_milli  # nodes may charge more, which the resolver checks
     if most is not None and milli > most:
         return Refusal(
             code="invalid",

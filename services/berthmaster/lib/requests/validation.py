@@ -13,6 +13,7 @@ import msgspec
 from berthmaster.lib.accelerators.table import How, how_of, is_resource_name
 from berthmaster.lib.engine.queueing.queues import CPU, DEFAULT_QUEUE, MEMORY, MODEL
 from berthmaster.lib.engine.scoring.profiles import fault
+from berthmaster.lib.lifecycle.choices import as_written
 from berthmaster.lib.lifecycle.pods import most
 from berthmaster.lib.messages.api import (
     CancelRequest,
@@ -60,6 +61,7 @@ from berthmaster.lib.messages.families import (
 )
 from berthmaster.lib.messages.workload import MAX_PODS, JobRequest, Name
 from berthmaster.lib.nats import subjects
+from berthmaster.lib.requests.choose import choose_fault
 from berthmaster.lib.requests.names import gpu_env_fault
 from berthmaster.lib.requests.pod_fields import run_fault
 from berthmaster.lib.requests.pod_sets import divide_fault, id_fault, pod_set_fault
@@ -119,6 +121,7 @@ def job_request(data: bytes) -> JobRequest | Refusal:
     request = decoded(JobRequest, JOB_REQUESTS, data)
     if isinstance(request, Refusal):
         return request
+    request = as_written(request)
     return request_fault(request) or request
 
 
@@ -152,7 +155,7 @@ def request_fault(request: JobRequest) -> Refusal | None:
         if not place or place.startswith("="):
             right = "a cluster's name, or a label or property of clusters as key=value"
             return invalid(["data", at], place, right)
-    fault = id_fault(request) or divide_fault(request)
+    fault = id_fault(request) or choose_fault(request) or divide_fault(request)
     if fault is not None:
         return fault
     run = request.run

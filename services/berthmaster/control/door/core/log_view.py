@@ -25,6 +25,7 @@ import msgspec
 from berthmaster.lib.kueue.jobs import job_name
 from berthmaster.lib.lifecycle.attempts import OWN, is_tried_again, may_give_way, sent_by_hub
 from berthmaster.lib.lifecycle.fold import OpenWorkloads, Verdict, offer
+from berthmaster.lib.lifecycle.pods import as_placed
 from berthmaster.lib.lifecycle.workload import Key, Workload, key
 from berthmaster.lib.messages.door import (
     ExecutorEvent,
@@ -498,7 +499,7 @@ def _receipt(workload: Workload, sequence: int) -> PlacementReceipt | None:
     if workload.request is None:
         return None
     told = {field: getattr(workload, field) for field in _OF_RECEIPT}
-    told["request"] = workload.wished or workload.request
+    told["request"] = as_placed(workload)
     return PlacementReceipt(**told, sequence=sequence)
 
 
@@ -506,7 +507,7 @@ def _as_placed(event: Carried) -> Placed:
     """Return the placement that executors receive for a carried workload."""
     work = event.workload
     fields: dict[str, Any] = {field: getattr(work, field) for field in _OF_PLACED}
-    fields["request"] = work.wished or work.request
+    fields["request"] = as_placed(work)
     fields |= {field: getattr(event, field) for field in Event.__struct_fields__}
     return Placed(**fields)
 

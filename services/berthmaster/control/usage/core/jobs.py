@@ -15,6 +15,7 @@ import msgspec
 from berthmaster.control.usage.core.gpus import Catalogue, Held, asked_milli, held
 from berthmaster.control.usage.core.similar import Likeness, likeness_of
 from berthmaster.control.usage.core.suggest import Form, Own, form_of
+from berthmaster.lib.lifecycle.choices import choice_of
 from berthmaster.lib.lifecycle.fold import Verdict, fold_history
 from berthmaster.lib.lifecycle.pods import together, with_bound
 from berthmaster.lib.messages.api import RecordedEvent
@@ -173,9 +174,8 @@ class Life:
         self.owner = request.labels.get(owner_label, "") or (origin.owner if origin else "")
         self.hub = (origin.hub or origin.namespace) if origin else ""
         self.by_hub = event.cell == HUB_CELL
-        self.asked_milli = asked_milli(request)
-        self.likeness = likeness_of(event.tenant, request)
-        self.form = form_of(event.tenant, request)
+        self._take_features(request)
+        self._chooses = choice_of(request) is not None
         self.is_part = request.part is not None
         self._starts_whole = request.divide is not None and request.divide.gang
         self.placed_ms: int | None = None
@@ -186,11 +186,19 @@ class Life:
         self._count = 0
         self._holdings: list[Holding] = []
 
+    def _take_features(self, request: JobRequest) -> None:
+        """Set the features by the request as submitted, or in its chosen configuration."""
+        self.asked_milli = asked_milli(request)
+        self.likeness = likeness_of(self.tenant, request)
+        self.form = form_of(self.tenant, request)
+
     def take(self, event: WorkloadEvent, at_ms: int, catalogue: Catalogue) -> EndedJob | None:
         """Take one applied event, and return the job after its end."""
         match event:
             case Placed():
                 self._open = _Attempt(event, at_ms)
+                if self._chooses:
+                    self._take_features(event.request)
                 self._count, self.cluster = event.attempt, event.cluster
                 self.placed_ms = self.placed_ms if self.placed_ms is not None else at_ms
             case Divided():  # the parts hold its GPUs

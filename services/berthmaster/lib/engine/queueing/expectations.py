@@ -231,6 +231,17 @@ class Durations:
                 return expected_s
         return FIRST_GUESS_S
 
+    def of_configuration(self, tenant: str, request: JobRequest) -> tuple[float, int] | None:
+        """Return the median run time of jobs with the same queue, shape and labels, and their
+        number; None if fewer than ENOUGH ended.
+        """
+        labelled, own, *_ = kinds_of(tenant, request)
+        endings = self._ended.get(labelled or own or ALL)
+        if endings is None or len(endings.newest) < ENOUGH:
+            return None
+        ran_s = sorted(each for _, each in endings.last(NEWEST))
+        return ran_s[(len(ran_s) - 1) // 2], endings.seen
+
     # Intervals
 
     def estimate(self, tenant: str, request: JobRequest) -> Estimate | None:

@@ -120,6 +120,7 @@ def accepted(pods: PodSet) -> str:
         gpu_models=tuple(sorted(pods.gpu_models)),
         prefer_gpu_models=(),
         topology=None,
+        choose=None,
         resources=dict.fromkeys(pods.resources, 1),
     )
     return _ENCODER.encode(plain).decode()

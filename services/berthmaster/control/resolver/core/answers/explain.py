@@ -24,6 +24,7 @@ from berthmaster.control.resolver.core.answers.waiting import (
     shorter,
     without_room,
 )
+from berthmaster.control.resolver.core.deciding.choosing import Pick, pick, words_of
 from berthmaster.control.resolver.core.deciding.cycle import Cycle
 from berthmaster.control.resolver.core.deciding.decide import planned
 from berthmaster.control.resolver.core.deciding.division import Shares, shares_of, why_parted
@@ -45,6 +46,7 @@ from berthmaster.lib.engine.fleetview.fleet_problems import all_unlisted, unlist
 from berthmaster.lib.engine.fleetview.shortlist import BUSY, Shortlist
 from berthmaster.lib.engine.queueing.queues import GPU, QueueShare
 from berthmaster.lib.jobs.kinds.ray_job import made_as
+from berthmaster.lib.lifecycle.choices import choice_of
 from berthmaster.lib.lifecycle.fold import frozen_summary
 from berthmaster.lib.lifecycle.pods import at_size, is_elastic, least_request, size_steps, without
 from berthmaster.lib.lifecycle.states import State
@@ -166,7 +168,10 @@ def _why_there(
         where += f": best of {len(choice.ranking)} that could take it, score {best.score:.1f}"
     if said := _made_as(know, workload):
         where += f"; {said}"
-    if workload.wished is not None:
+    if workload.wished is not None and choice_of(workload.wished) is not None:
+        assert workload.request is not None  # of the open attempt
+        where += f"; chosen: {words_of(workload.wished, workload.request)}"
+    elif workload.wished is not None:
         wished = sum(pods.count for pods in workload.wished.pod_sets)
         where += f"; with {len(workload.pods)} pods, {wished} are wished for"
     if (asked := workload.wished or workload.request) is not None and is_elastic(asked):
@@ -241,8 +246,10 @@ def _why_not_yet(know: Knowledge, policy: Policy, now_s: float, workload: Worklo
     assert workload.request is not None  # every pending job has a request
     if workload.hold is not None:
         return _held(know, now_s, workload, workload.hold)
-    request = least_request(workload.request)  # the minimum size is enough to start
     cycle = Cycle(know, policy, now_s)
+    choosing = pick(cycle, workload.tenant, workload.request)
+    # The minimum size is enough to start
+    request = choosing.awaited if choosing is not None else least_request(workload.request)
     if (again_at_s := know.derived.resting.get(workload.key)) is not None:
         return WhyReply(
             tenant=workload.tenant,
@@ -283,6 +290,8 @@ def _why_not_yet(know: Knowledge, policy: Policy, now_s: float, workload: Worklo
             told += shorter(cycle, request, left_alone)
     starts = stated(now_s) if not refusal and shortlist.candidates else free
     before = () if own is not None else place.before  # nobody takes what is kept for it
+    if choosing is not None and choosing.weighed is not None:
+        summary += f"; chosen: {words_of(workload.request, request)}"
     if workload.key in know.retried:
         summary += f"; {REFUSED}"
     if workload.reason:
@@ -453,9 +462,15 @@ def dry_run(
     """Return the placement of a request, if it were the only one to place now."""
     cycle = Cycle(know, policy, now_s)
     kept = planned(know, policy, now_s)
+    choosing = pick(cycle, tenant, request)
+    if choosing is not None:
+        request = choosing.awaited
     left_alone = left_alone_by(cycle, kept, None, request, request.priority)
     with without_room(cycle, left_alone):
-        tried = _tried_sizes(cycle, tenant, request)
+        if choosing is not None:
+            request, tried = _tried_choice(cycle, tenant, choosing)
+        else:
+            tried = _tried_sizes(cycle, tenant, request)
         starts: Times | None = stated(now_s) if tried.placed else None
         if not tried.placed and not queue_refusal(know, request):
             known = busy_ends(cycle, _look(cycle, request)[0])
@@ -484,6 +499,20 @@ def _tried_sizes(cycle: Cycle, tenant: str, request: JobRequest) -> DryRunReply:
     wished = sum(pods.count for pods in request.pod_sets)
     told = f"{found.summary}, with {len(found.choice.pods)} of {wished} pods"
     return msgspec.structs.replace(found, summary=told)
+
+
+def _tried_choice(cycle: Cycle, tenant: str, choosing: Pick) -> tuple[JobRequest, DryRunReply]:
+    """Return the first configuration with a place, or the awaited one, and its reply."""
+    busy: list[int] = []
+    for number in choosing.tries:
+        request = choosing.each[number]
+        tried = _tried(cycle, tenant, request)
+        if tried.choice is not None:
+            options = choosing.taken(number, busy)
+            choice = msgspec.structs.replace(tried.choice, options=options)
+            return request, msgspec.structs.replace(tried, choice=choice)
+        busy.append(number)
+    return choosing.awaited, _tried(cycle, tenant, choosing.awaited)
 
 
 def _divided(shares: Shares) -> DryRunReply:

@@ -11,6 +11,7 @@ from typing import Final, NamedTuple
 from msgspec.structs import replace
 
 from berthmaster.control.resolver.core.known.knowledge import Knowledge
+from berthmaster.lib.lifecycle.choices import as_written
 from berthmaster.lib.lifecycle.workload import Workload, key, request_digest
 from berthmaster.lib.messages.api import (
     AddedCluster,
@@ -93,6 +94,7 @@ def submission(
     name = key(tenant, request.id)
     if name in know.open or name in know.frozen or name in know.elsewhere:
         return refused(f"{field}.id", request.id, "an id that is not in use")
+    request = as_written(request)
     if (wrong := request_fault(request)) is not None:
         return _inside(field, wrong)
     filled = filled_in(request, tenant, know.runtimes)

@@ -26,6 +26,7 @@ from functools import cached_property
 
 import msgspec
 
+from berthmaster.control.resolver.core.deciding.choosing import Pick, pick
 from berthmaster.control.resolver.core.deciding.cycle import Cycle, target_of
 from berthmaster.control.resolver.core.deciding.division import (
     Shares,
@@ -78,6 +79,7 @@ from berthmaster.lib.messages.placement import (
     Division,
     EvictionOrder,
     MoveOrder,
+    Option,
     PartOrder,
     Reservation,
     ResizeOrder,
@@ -85,6 +87,7 @@ from berthmaster.lib.messages.placement import (
 from berthmaster.lib.messages.workload import AfterEviction, JobRequest, Placed, ResizeRequested
 
 _RANKED_BYTES = 150
+_OPTION_BYTES = 150
 GROWS = "there is room that nobody else has a right to"
 _NO_KEYS: frozenset[Key] = frozenset()
 _NO_TOKENS: frozenset[Token] = frozenset()
@@ -215,9 +218,17 @@ class _Search:
             return None
         elastic = is_elastic(request)
         asked, shape = request, line.shape
+        choosing = pick(draft.cycle, workload.tenant, request)
         if elastic:
             asked = least_request(request)
             shape = shape_of(asked)
+        elif choosing is not None:
+            if choosing.weighed is not None:
+                draft.weigh(turn.key, choosing.weighed)
+            asked, shape = choosing.awaited, shape_of(choosing.awaited)
+            turn = turn._replace(right=turn.right_to(asked, know.derived.ledger.models()))
+            if turn.right.refusal:
+                return None
         narrowed = within_right(know, turn.right, asked)
         if narrowed is None:
             return None
@@ -227,7 +238,8 @@ class _Search:
         if reserved is not None and reserved.reservation.moving:
             asked = msgspec.structs.replace(asked, clusters=(reserved.reservation.cluster,))
             shape = shape_of(asked)  # evicted to continue there
-        found = None
+        found: _Place | None = None
+        options: tuple[Option, ...] = ()
         shares: Shares | None = None
         owed = reserved is not None and reserved.reservation.owed
         spread = request.divide is not None and request.divide.by == "weight"
@@ -237,7 +249,9 @@ class _Search:
         if is_tried:
             if spread and not owed:
                 shares = self._find_shares(turn, asked)
-            if shares is None:
+            if choosing is not None:
+                request, found, options = self._find_chosen(turn, choosing, asked.clusters)
+            elif shares is None:
                 found = (
                     self._find_largest(turn, request) if elastic else self._find(turn, asked, shape)
                 )
@@ -259,7 +273,7 @@ class _Search:
         if draft.reserved:
             draft.reservations.drop(turn.key)
             draft.reservations.drop_lower(turn.rank, bound.holdings)
-        _record(draft, workload, request, shortlist, chosen, bound)
+        _record(draft, workload, request, shortlist, chosen, bound, options)
         taken = with_bound(request, bound.bindings) if elastic else request
         return amounts_of(know.fleet.node, taken, chosen.cluster, bound.bindings)
 
@@ -277,6 +291,26 @@ class _Search:
             return self._find(turn, asked, shape_of(asked)) if asked is not None else None
 
         return most_that(0, size_steps(request), find)
+
+    def _find_chosen(
+        self, turn: Turn, choosing: Pick, clusters: tuple[str, ...]
+    ) -> tuple[JobRequest, _Place | None, tuple[Option, ...]]:
+        """Return the first configuration with a place that the queue may have, its place, and the
+        record of all. ``clusters``: as in a request.
+        """
+        models, busy = self._know.derived.ledger.models(), []
+        for number in choosing.tries:
+            request = choosing.each[number]
+            asked: JobRequest | None = msgspec.structs.replace(request, clusters=clusters)
+            assert asked is not None
+            right = turn.right_to(asked, models)
+            if not right.refusal:
+                asked = within_right(self._know, right, asked)
+                found = self._find(turn, asked, shape_of(asked)) if asked is not None else None
+                if found is not None:
+                    return request, found, choosing.taken(number, busy)
+            busy.append(number)
+        return choosing.awaited, None, ()
 
     def _find_shares(self, turn: Turn, asked: JobRequest) -> Shares | None:
         """Return places in several clusters, beside all reservations."""
@@ -429,8 +463,9 @@ def _record(
     shortlist: Shortlist,
     chosen: Candidate,
     bound: Bound,
+    options: tuple[Option, ...],
 ) -> None:
-    """Record the choice, its reasons and its event."""
+    """Record the choice, its reasons and its event. ``options``: compared configurations."""
     cycle = draft.cycle
     ranking = shortlist.ranking(chosen)
     cluster = chosen.cluster
@@ -447,6 +482,7 @@ def _record(
         filtered=shortlist.filtered,
         profile=shortlist.weighting.profile,
         weights=shortlist.weighting.weights,
+        options=options,
     )
     event = Placed(
         **draft.head(workload),
@@ -460,4 +496,5 @@ def _record(
         ran_s=round(workload.ran_s, 3),
     )
     size = RECORD_BYTES + _RANKED_BYTES * len(ranking) + 60 * len(shortlist.filtered)
+    size += _OPTION_BYTES * len(options)
     draft.place(choice, event, size + NODE_BYTES * len(bound.bindings))

@@ -41,12 +41,14 @@ from berthmaster.lib.messages.placement import (
     ResizeOrder,
     Retraction,
     Saw,
+    Weighed,
 )
 from berthmaster.lib.messages.workload import AfterEviction, Withdrawn, WorkloadEvent
 
 TRIES: Final = 4  # placements a commit in clusters on probation
 RECORD_BYTES: Final = 300  # of an operation, besides its lists
 NODE_BYTES: Final = 60  # of each node or pod in a list
+WEIGHED_BYTES: Final = 200  # of the inputs of one choice, besides its lists
 
 Operation = (
     Choice
@@ -107,6 +109,7 @@ class Draft:
         self.events: list[WorkloadEvent] = []
         self.size = 0  # bytes of the decision, about
         self.reserved: dict[Key, Active] = {}  # changed by ``reservations`` alone
+        self.weighed: dict[Key, Weighed] = {}  # learned inputs of choices, by job
         self._decider = decider
         self._number = cycle.know.chain.number + 1
         self._kinds: set[type[Operation]] = set()  # of the operations
@@ -157,6 +160,12 @@ class Draft:
         self._tries += cluster.is_doubted(self.cycle.now_s, self.cycle.policy.avoid_s)
         self.add(choice, size)
         self.events.append(event)
+
+    def weigh(self, name: Key, weighed: Weighed) -> None:
+        """Record the learned inputs of one job's choice."""
+        if name not in self.weighed:
+            self.weighed[name] = weighed
+            self.size += WEIGHED_BYTES + NODE_BYTES * len(weighed.jobs)
 
     def charge(self, holdings: Sequence[Holding]) -> None:
         """Charge the fleet with the pods of a job that was placed or grows."""
@@ -266,6 +275,7 @@ class Draft:
             pressed_by=self._number if know.presses else know.told_pressure.by,
             outlook=outlook,
             expected=expected,
+            weighed=tuple(self.weighed.values()),
             lives=know.lives if know.tells_lives else None,
             lives_by=self._number if know.tells_lives else know.told_lives.by,
             unclaimed=know.clusters.doubted(now_s, policy.avoid_s),

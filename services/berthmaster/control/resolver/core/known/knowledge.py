@@ -45,6 +45,7 @@ from berthmaster.lib.messages.placement import (
     Pressure,
     Reservation,
     ToldOutlook,
+    Weighed,
 )
 from berthmaster.lib.messages.runtimes import RuntimeSetting
 from berthmaster.lib.messages.workload import (
@@ -71,6 +72,7 @@ class Given(msgspec.Struct, frozen=True, kw_only=True):
     presses: bool  # the decision reports the scarcity
     outlook: ToldOutlook | None = None
     expected: tuple[Expected, ...] = ()
+    weighed: dict[Key, Weighed] = {}
     lives: Lives
     tells_lives: bool  # the decision reports the tables
 
@@ -217,6 +219,7 @@ class Knowledge:
             presses=pressure is not None,
             outlook=decision.outlook,
             expected=decision.expected,
+            weighed={key(each.tenant, each.id): each for each in decision.weighed},
             lives=self.told_lives.lives if decision.lives is None else decision.lives,
             tells_lives=decision.lives is not None,
         )
