@@ -12,7 +12,6 @@ from berthmaster.lib.messages.workload import Claimed, Running, Succeeded
 from berthmaster.lib.nats.connection import Connection
 from berthmaster.lib.supervisor.embedded import Server
 from tests.bus.shells import ask, client, gateway, in_loop, running, store
-from tests.bus.test_profile import berth
 from tests.bus.test_resolver import Fleet, resolver
 from tests.support.patience import eventually
 
@@ -67,5 +66,3 @@ async def test_job_chooses_gpus_and_its_configuration_is_suggested(tmp_path: Pat
             unknown = await ask(conn, "suggest", SuggestRequest(id="nobody"), tenant=TENANT)
             assert isinstance(unknown, Refusal)
             assert (unknown.code, unknown.field) == ("not_found", "id")
-            shown = await berth(url, "suggest", "chose", "--tenant", TENANT)
-            assert "fewer GPUs" in shown

@@ -47,43 +47,33 @@ def screen(reply: "Suggestions") -> "RenderableType":
     parts: list[RenderableType] = []
     if reply.configurations:
         parts.append(safe(f"{reply.tenant}/{reply.id}: ended jobs of the same {reply.by}"))
-        numbers = ["JOBS", "FAILED", "TIME", "8 OF 10", "WAIT", "GPU h"]
-        numbers += ["COST"] if reply.currency else []
-        table = plain_table("PODS x GPUS", "MODEL", *numbers, "", right=numbers)
+        cost = f"COST {reply.currency}" if reply.currency else "GPU h"
+        numbers = ("JOBS", "TIME", "8 OF 10", "WAIT", cost)
+        table = plain_table("GPUS", "MODEL", *numbers, "REMARK", right=numbers)
         for one in reply.configurations:
-            cells = _numbers(one) + ([_number(one.cost)] if reply.currency else [])
+            value = one.cost if reply.currency else one.gpu_h
+            cells = (*_times(one), "-" if value is None else f"{value:,.2f}")
             table.add_row(safe(one.layout), safe(one.model or "-"), *cells, safe(_remarks(one)))
         parts.append(table)
-        if reply.currency:
-            parts.append(safe(f"Cost in {reply.currency}."))
     parts += [safe(note, style="yellow") for note in reply.notes]
     return Group(*parts)
 
 
-def _numbers(one: "Configuration") -> list[str]:
+def _times(one: "Configuration") -> list[str]:
     from berthmaster.cli.output import amounts
 
     def span(seconds: float | None) -> str:
         return "-" if seconds is None else amounts.duration(seconds)
 
     interval = "-" if one.ran_s is None else f"{span(one.ran_low_s)} to {span(one.ran_high_s)}"
-    return [
-        f"{one.jobs:,}",
-        f"{one.failed:,}",
-        span(one.ran_s),
-        interval,
-        span(one.wait_s),
-        _number(one.gpu_h),
-    ]
-
-
-def _number(value: float | None) -> str:
-    return "-" if value is None else f"{value:,.2f}"
+    return [f"{one.jobs:,}", span(one.ran_s), interval, span(one.wait_s)]
 
 
 def _remarks(one: "Configuration") -> str:
     words = ["as now"] if one.own else [_CHANGES[change] for change in one.changes]
     words += [_BEST[name] for name in one.best]
+    if one.failed:
+        words.append(f"{one.failed:,} failed")
     if one.by == "profile":
         words.append("by measured use")
     return ", ".join(words)
