@@ -6,8 +6,6 @@ attempt is open, ``request`` of the workload has the chosen configuration, and `
 request as submitted.
 """
 
-from collections.abc import Sequence
-
 from msgspec.structs import replace
 
 from berthmaster.lib.messages.workload import Choose, JobRequest, PodSet
@@ -40,10 +38,10 @@ def configurations(request: JobRequest) -> tuple[JobRequest, ...]:
     choose = choice_of(request)
     if choose is None:
         return ()
+    numbers: list[int | None] = [*choose.gpus] or [None]
+    models: list[tuple[str, ...] | None] = [(model,) for model in choose.gpu_models]
     return tuple(
-        _with(request, gpus, models)
-        for gpus in choose.gpus or (None,)
-        for models in ([(model,) for model in choose.gpu_models] or [None])
+        _with(request, gpus, model) for gpus in numbers for model in models or [None]
     )
 
 
@@ -59,7 +57,9 @@ def largest(request: JobRequest) -> JobRequest:
     return request if choose is None else _with(request, max(choose.gpus, default=None), None)
 
 
-def _with(request: JobRequest, gpus: int | None, models: Sequence[str] | None) -> JobRequest:
+def _with(
+    request: JobRequest, gpus: int | None, models: tuple[str, ...] | None
+) -> JobRequest:
     """Return the request without a choice. None = as in the pod set."""
     sets = []
     for pods in request.pod_sets:
@@ -67,7 +67,7 @@ def _with(request: JobRequest, gpus: int | None, models: Sequence[str] | None) -
             pods = replace(
                 pods,
                 gpus=pods.gpus if gpus is None else gpus,
-                gpu_models=pods.gpu_models if models is None else tuple(models),
+                gpu_models=pods.gpu_models if models is None else models,
                 choose=None,
             )
         sets.append(pods)

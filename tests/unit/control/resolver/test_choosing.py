@@ -1,6 +1,5 @@
 """Jobs that list several configurations (``choose``): which one they get, and what is recorded."""
 
-import msgspec
 import pytest
 
 from berthmaster.control.resolver.policy import Policy
@@ -141,8 +140,7 @@ def test_configuration_that_no_cluster_can_have_is_skipped() -> None:
     world = fleet()
     ended(world, 100.0, 8, "H100")
     ended(world, 900.0, 1, "A100")
-    gone = msgspec.structs.replace(world.nodes["c1", "n1"], gpus=(), foreign=world.nodes["c1", "n1"].foreign)
-    world.fact(gone)
+    world.fact(node("c1", "n1", gpus=0, counter=2))
     name = world.submit(choosing("train", "time", 8, 1, models=TWO_MODELS))
     world.settle()
     assert placed(world, name) == ("c2", 1)

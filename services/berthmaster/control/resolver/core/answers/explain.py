@@ -503,15 +503,15 @@ def _tried_sizes(cycle: Cycle, tenant: str, request: JobRequest) -> DryRunReply:
 
 def _tried_choice(cycle: Cycle, tenant: str, choosing: Pick) -> tuple[JobRequest, DryRunReply]:
     """Return the first configuration with a place, or the awaited one, and its reply."""
-    busy: list[int] = []
+    lacks: dict[int, str] = {}
     for number in choosing.tries:
         request = choosing.each[number]
         tried = _tried(cycle, tenant, request)
         if tried.choice is not None:
-            options = choosing.taken(number, busy)
+            options = choosing.taken(number, lacks)
             choice = msgspec.structs.replace(tried.choice, options=options)
             return request, msgspec.structs.replace(tried, choice=choice)
-        busy.append(number)
+        lacks[number] = BUSY
     return choosing.awaited, _tried(cycle, tenant, choosing.awaited)
 
 

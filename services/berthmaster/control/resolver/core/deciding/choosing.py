@@ -17,13 +17,13 @@ Rules of this file:
 - A configuration that no cluster can have, even when empty, is skipped if another one can.
 - Learned run times are inputs of a decision. ``Weighed`` records them, and a repeated decision uses
   the record.
-- The price of a GPU hour is the lowest of the open clusters. If the price of a configuration is
-  unknown, GPU hours are compared for all.
+- The price of a GPU hour is the lowest of the clusters that can have the configuration. If one
+  price is unknown, GPU hours are compared.
 """
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
 import msgspec
@@ -54,11 +54,11 @@ class Pick(NamedTuple):
     options: tuple[Option, ...]  # for the record, in the listed order
     weighed: Weighed | None  # learned inputs; None = not used
 
-    def taken(self, number: int, busy: Sequence[int]) -> tuple[Option, ...]:
-        """Return the record with this configuration. ``busy``: those that had no place."""
+    def taken(self, number: int, lacks: Mapping[int, str]) -> tuple[Option, ...]:
+        """Return the record with this configuration. ``lacks``: why others had no place."""
         found = []
         for at, option in enumerate(self.options):
-            why = "" if at == number else BUSY if at in busy else option.why or LATER
+            why = "" if at == number else lacks.get(at) or option.why or LATER
             found.append(msgspec.structs.replace(option, why=why))
         return tuple(found)
 
@@ -73,8 +73,9 @@ def pick(cycle: Cycle, tenant: str, request: JobRequest) -> Pick | None:
         options = tuple(_option(request, one) for one in each)
         return Pick(tuple(range(len(each))), each, smallest(request), options, None)
     weighed = _weighed(cycle, tenant, request, each)
-    costs = _costs(cycle, each, weighed.expected_s)
-    values = weighed.expected_s if choose.by == "time" else costs
+    values = costs = weighed.expected_s
+    if choose.by == "cost":
+        values = costs = _costs(cycle, each, weighed.expected_s)
 
     def rank(number: int) -> tuple[bool, float, int]:
         value = values[number]
@@ -85,7 +86,8 @@ def pick(cycle: Cycle, tenant: str, request: JobRequest) -> Pick | None:
     whys |= {at: UNKNOWN_TIME for at in order if values[at] is None}
     first = order[0]
     for number in order:
-        if not (lacks := _lacks(cycle, each[number])):
+        clusters, lacks = _clusters(cycle, each[number])
+        if clusters:
             first = number
             break
         whys[number] = lacks
@@ -94,7 +96,7 @@ def pick(cycle: Cycle, tenant: str, request: JobRequest) -> Pick | None:
             _option(request, one),
             expected_s=weighed.expected_s[at],
             jobs=weighed.jobs[at],
-            cost=costs[at],
+            cost=costs[at] if choose.by == "cost" else None,
             why="" if at == first else whys[at],
         )
         for at, one in enumerate(each)
@@ -158,27 +160,26 @@ def _gpus(request: JobRequest) -> int:
 def _price(cycle: Cycle, request: JobRequest) -> float:
     """Return the lowest price of a GPU hour of a configuration; NaN = unknown."""
     models = next((pods.gpu_models for pods in request.pod_sets if pods.gpus), ())
-    know = cycle.know
+    clusters, _ = _clusters(cycle, request)
     prices = [
-        price_of(know.clusters.peek(name).tells, model)
-        for name in sorted(know.derived.open_clusters)
+        price_of(cycle.know.clusters.peek(name).tells, model)
+        for name in clusters
         for model in models or ("",)
     ]
     return min((price for price in prices if not math.isnan(price)), default=math.nan)
 
 
-def _lacks(cycle: Cycle, request: JobRequest) -> str:
-    """Return why no cluster can have the configuration, even when empty; "" if one can."""
+def _clusters(cycle: Cycle, request: JobRequest) -> tuple[list[str], str]:
+    """Return the clusters that could have the configuration when empty, or else why none could."""
     shortlist = cycle.shortlist(request)
-    if shortlist.candidates:
-        return ""
-    fleet, reasons = cycle.know.fleet, Counter[str]()
+    fleet, found, reasons = cycle.know.fleet, [], Counter[str]()
     for number, cluster in enumerate(fleet.clusters):
         why = shortlist.filtered.get(cluster, "")
         if why == BUSY:
             why = never(fleet, number, request.pod_sets, shortlist.suitables)
-            if not why:
-                return ""
-        reasons[why] += 1
-    return reasons.most_common(1)[0][0] if reasons else NO_CLUSTER
-
+        if why:
+            reasons[why] += 1
+        else:
+            found.append(cluster)
+    lacks = reasons.most_common(1)[0][0] if reasons else NO_CLUSTER
+    return found, "" if found else lacks

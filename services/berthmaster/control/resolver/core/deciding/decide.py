@@ -61,7 +61,7 @@ from berthmaster.lib.engine.fitting.fit import Bound
 from berthmaster.lib.engine.fleet.clusters import LOST
 from berthmaster.lib.engine.fleet.needs import Shape, shape_of
 from berthmaster.lib.engine.fleetview.ranking import Candidate
-from berthmaster.lib.engine.fleetview.shortlist import Shortlist
+from berthmaster.lib.engine.fleetview.shortlist import BUSY, Shortlist
 from berthmaster.lib.engine.queueing.idle import idle_action
 from berthmaster.lib.engine.queueing.ledger import amounts_of
 from berthmaster.lib.engine.queueing.queues import Amounts
@@ -298,7 +298,7 @@ class _Search:
         """Return the first configuration with a place that the queue may have, its place, and the
         record of all. ``clusters``: as in a request.
         """
-        models, busy = self._know.derived.ledger.models(), []
+        models, lacks = self._know.derived.ledger.models(), dict[int, str]()
         for number in choosing.tries:
             request = choosing.each[number]
             asked: JobRequest | None = msgspec.structs.replace(request, clusters=clusters)
@@ -308,8 +308,8 @@ class _Search:
                 asked = within_right(self._know, right, asked)
                 found = self._find(turn, asked, shape_of(asked)) if asked is not None else None
                 if found is not None:
-                    return request, found, choosing.taken(number, busy)
-            busy.append(number)
+                    return request, found, choosing.taken(number, lacks)
+            lacks[number] = right.refusal or BUSY
         return choosing.awaited, None, ()
 
     def _find_shares(self, turn: Turn, asked: JobRequest) -> Shares | None:
