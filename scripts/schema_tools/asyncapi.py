@@ -78,8 +78,8 @@ from berthmaster.lib.messages.profile import Profile
 from berthmaster.lib.messages.quality import QualityReport
 from berthmaster.lib.messages.records import ArchivedStory, DeadLetter, Lease, LogEnd, LogMark
 from berthmaster.lib.messages.runtimes import RuntimeSetting
-from berthmaster.lib.messages.telemetry import JobFigures, NodeTelemetry
 from berthmaster.lib.messages.suggest import Suggestions
+from berthmaster.lib.messages.telemetry import JobFigures, NodeTelemetry
 from berthmaster.lib.messages.usage import Trends, UsageReport
 from berthmaster.lib.nats import subjects
 from berthmaster.lib.supervisor.embedded import MAX_PAYLOAD_BYTES

@@ -72,8 +72,8 @@ from berthmaster.lib.messages.placement import MAIN_CELL
 from berthmaster.lib.messages.profile import Profile, ProfileRequest
 from berthmaster.lib.messages.quality import QualityReport
 from berthmaster.lib.messages.runtimes import RuntimeSetting
-from berthmaster.lib.messages.telemetry import JobFigures, NodeTelemetry
 from berthmaster.lib.messages.suggest import Suggestions, SuggestRequest
+from berthmaster.lib.messages.telemetry import JobFigures, NodeTelemetry
 from berthmaster.lib.messages.usage import Trends, TrendsRequest, UsageReport, UsageReportRequest
 from berthmaster.lib.messages.workload import JobRequest
 from berthmaster.lib.nats import subjects

@@ -42,7 +42,7 @@ from berthmaster.lib.messages.families import (
     encode,
 )
 from berthmaster.lib.messages.profile import Profile, ProfileRequest
-from berthmaster.lib.messages.suggest import SuggestRequest, Suggestions
+from berthmaster.lib.messages.suggest import Suggestions, SuggestRequest
 from berthmaster.lib.messages.usage import Trends, TrendsRequest, UsageReport, UsageReportRequest
 from berthmaster.lib.nats import subjects
 from berthmaster.lib.nats.connection import Connection

@@ -40,9 +40,7 @@ def configurations(request: JobRequest) -> tuple[JobRequest, ...]:
         return ()
     numbers: list[int | None] = [*choose.gpus] or [None]
     models: list[tuple[str, ...] | None] = [(model,) for model in choose.gpu_models]
-    return tuple(
-        _with(request, gpus, model) for gpus in numbers for model in models or [None]
-    )
+    return tuple(_with(request, gpus, model) for gpus in numbers for model in models or [None])
 
 
 def smallest(request: JobRequest) -> JobRequest:
@@ -57,9 +55,7 @@ def largest(request: JobRequest) -> JobRequest:
     return request if choose is None else _with(request, max(choose.gpus, default=None), None)
 
 
-def _with(
-    request: JobRequest, gpus: int | None, models: tuple[str, ...] | None
-) -> JobRequest:
+def _with(request: JobRequest, gpus: int | None, models: tuple[str, ...] | None) -> JobRequest:
     """Return the request without a choice. None = as in the pod set."""
     sets = []
     for pods in request.pod_sets:

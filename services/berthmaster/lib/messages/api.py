@@ -21,8 +21,8 @@ from berthmaster.lib.messages.control import (
 from berthmaster.lib.messages.placement import Choice, Decision, RankedCluster, Reservation
 from berthmaster.lib.messages.profile import Profile
 from berthmaster.lib.messages.runtimes import Runtime, RuntimeSetting
-from berthmaster.lib.messages.telemetry import JobFigures
 from berthmaster.lib.messages.suggest import Suggestions
+from berthmaster.lib.messages.telemetry import JobFigures
 from berthmaster.lib.messages.usage import Trends, UsageReport
 from berthmaster.lib.messages.workload import (
     MAX_DEPENDENCIES,

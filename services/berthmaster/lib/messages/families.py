@@ -69,8 +69,8 @@ from berthmaster.lib.messages.profile import ProfileRequest
 from berthmaster.lib.messages.quality import QualityReport
 from berthmaster.lib.messages.records import ArchivedStory, DeadLetter, Lease, LogEnd, LogMark
 from berthmaster.lib.messages.runtimes import RuntimeSetting
-from berthmaster.lib.messages.telemetry import JobFigures, NodeTelemetry
 from berthmaster.lib.messages.suggest import SuggestRequest
+from berthmaster.lib.messages.telemetry import JobFigures, NodeTelemetry
 from berthmaster.lib.messages.usage import TrendsRequest, UsageReportRequest
 from berthmaster.lib.messages.workload import JobRequest, WorkloadEvent
 

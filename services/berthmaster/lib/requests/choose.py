@@ -81,7 +81,7 @@ def _fields_fault(path: list[Step], pods: PodSet, choose: Choose) -> Refusal | N
 
 
 def hub_refusal(setting: QueueSetting, request: JobRequest) -> Refusal | None:
-    """Return a refusal if jobs of this queue cannot choose: the hub's Kueue takes them as written."""
+    """Return a refusal if jobs of this queue cannot choose: the hub's Kueue starts them."""
     for at, pods in enumerate(request.pod_sets):
         if pods.choose is not None and setting.via == "hub":
             right = f"nothing: the queue {setting.queue!r} goes by way of the hub's Kueue"

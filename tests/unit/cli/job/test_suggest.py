@@ -28,7 +28,7 @@ def test_suggestions_are_a_table_with_remarks() -> None:
     reply = Suggestions(tenant="acme", id="a", configurations=(own, part), currency="EUR")
     lines = screen(suggested(reply), width=120).splitlines()
     assert lines[0] == "acme/a: ended jobs of the same program"
-    assert lines[1].split() == "GPUS MODEL JOBS TIME 8 OF 10 WAIT COST EUR REMARK".split()
+    assert " ".join(lines[1].split()) == "GPUS MODEL JOBS TIME 8 OF 10 WAIT COST EUR REMARK"
     assert [lines[2].split()[at] for at in (0, 1, 2, -4)] == ["1x8", "H100", "5", "48.00"]
     assert lines[2].endswith("as now, fastest")
     assert lines[3].endswith("smaller slice, 2 failed, by measured use")

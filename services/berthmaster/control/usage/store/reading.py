@@ -16,7 +16,6 @@ from berthmaster.control.usage.core import waits
 from berthmaster.control.usage.core.load import HOUR_S, HourRow
 from berthmaster.control.usage.core.profiles import ProfileRecord
 from berthmaster.control.usage.core.similar import ENOUGH, Likeness, Outcome
-from berthmaster.control.usage.core.suggest import Form, Own, Ran
 from berthmaster.control.usage.core.spans import (
     DAY_MS,
     NUMBER_OF_SIZE,
@@ -26,6 +25,7 @@ from berthmaster.control.usage.core.spans import (
     begin_of,
     cut,
 )
+from berthmaster.control.usage.core.suggest import Form, Own, Ran
 from berthmaster.control.usage.core.waits import Buckets
 from berthmaster.control.usage.store.database import Database, Row
 from berthmaster.control.usage.store.tables import COUNTS, HOURS, OF_A_PART, THROUGH

@@ -117,9 +117,7 @@ def _option(request: JobRequest, one: JobRequest) -> Option:
     return Option(gpus=pods.gpus, gpu_models=pods.gpu_models)
 
 
-def _weighed(
-    cycle: Cycle, tenant: str, request: JobRequest, each: Sequence[JobRequest]
-) -> Weighed:
+def _weighed(cycle: Cycle, tenant: str, request: JobRequest, each: Sequence[JobRequest]) -> Weighed:
     """Return the learned run times, or those that the repeated decision recorded."""
     know = cycle.know
     if know.given is not None:

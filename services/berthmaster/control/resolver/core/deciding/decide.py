@@ -218,15 +218,12 @@ class _Search:
             return None
         elastic = is_elastic(request)
         asked, shape = request, line.shape
-        choosing = pick(draft.cycle, workload.tenant, request)
         if elastic:
             asked = least_request(request)
             shape = shape_of(asked)
-        elif choosing is not None:
-            if choosing.weighed is not None:
-                draft.weigh(turn.key, choosing.weighed)
-            asked, shape = choosing.awaited, shape_of(choosing.awaited)
-            turn = turn._replace(right=turn.right_to(asked, know.derived.ledger.models()))
+        choosing = pick(draft.cycle, workload.tenant, request)
+        if choosing is not None:
+            turn, asked, shape = self._awaited(turn, choosing)
             if turn.right.refusal:
                 return None
         narrowed = within_right(know, turn.right, asked)
@@ -268,14 +265,25 @@ class _Search:
             if not owed and turn.key not in know.retried:
                 self._free_or_reserve(turn, asked, shape)
             return None
-        shortlist, chosen, bound = found
+        return self._take(turn, workload, request, found, options)
+
+    def _take(
+        self,
+        turn: Turn,
+        workload: Workload,
+        request: JobRequest,
+        found: _Place,
+        options: tuple[Option, ...],
+    ) -> Amounts:
+        """Charge and record a placement; return its usage."""
+        draft, (shortlist, chosen, bound) = self._draft, found
         draft.charge(bound.holdings)
         if draft.reserved:
             draft.reservations.drop(turn.key)
             draft.reservations.drop_lower(turn.rank, bound.holdings)
         _record(draft, workload, request, shortlist, chosen, bound, options)
-        taken = with_bound(request, bound.bindings) if elastic else request
-        return amounts_of(know.fleet.node, taken, chosen.cluster, bound.bindings)
+        taken = with_bound(request, bound.bindings)
+        return amounts_of(self._know.fleet.node, taken, chosen.cluster, bound.bindings)
 
     def _find_largest(self, turn: Turn, request: JobRequest) -> _Place | None:
         """Return a place for the requested pods, or for as many as fit and the queue may have."""
@@ -291,6 +299,14 @@ class _Search:
             return self._find(turn, asked, shape_of(asked)) if asked is not None else None
 
         return most_that(0, size_steps(request), find)
+
+    def _awaited(self, turn: Turn, choosing: Pick) -> tuple[Turn, JobRequest, Shape]:
+        """Return the turn of the awaited configuration, and record what it was chosen by."""
+        if choosing.weighed is not None:
+            self._draft.weigh(turn.key, choosing.weighed)
+        asked = choosing.awaited
+        right = turn.right_to(asked, self._know.derived.ledger.models())
+        return turn._replace(right=right), asked, shape_of(asked)
 
     def _find_chosen(
         self, turn: Turn, choosing: Pick, clusters: tuple[str, ...]
