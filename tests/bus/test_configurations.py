@@ -26,10 +26,11 @@ async def ran(fleet: Fleet, conn: Connection, name: str, pods: dict[str, Any]) -
     placed = await fleet.placed(name)
     assert placed is not None
     after = (await fleet.log.story(TENANT, name))[-1].sequence
-    place = {"tenant": TENANT, "id": name, "at_s": 0.0, "by": "x", "cluster": "c1", "attempt": 1}
+    place: dict[str, Any] = {"tenant": TENANT, "id": name, "at_s": 0.0, "by": "x"}
+    place |= {"cluster": "c1", "attempt": 1}
     after = await store(conn, Claimed(**place, after=after, executor="x"))
     after = await store(conn, Running(**place, after=after, pods=placed.pods))
-    last = {"digest": "d", "submitted_at_s": placed.submitted_at_s}
+    last: dict[str, Any] = {"digest": "d", "submitted_at_s": placed.submitted_at_s}
     await store(conn, Succeeded(**place, after=after, **last))
     return placed.request.pod_sets[0].gpus
 

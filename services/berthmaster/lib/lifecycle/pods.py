@@ -18,7 +18,7 @@ import msgspec
 from berthmaster.lib.lifecycle.choices import smallest
 from berthmaster.lib.lifecycle.workload import Workload
 from berthmaster.lib.messages.placement import PodBinding
-from berthmaster.lib.messages.workload import JobRequest, PodSet
+from berthmaster.lib.messages.workload import CarriedWorkload, JobRequest, PodSet
 
 
 def least(pods: PodSet) -> int:
@@ -108,7 +108,7 @@ def least_request(request: JobRequest) -> JobRequest:
     return sized(smallest(request), _up_to_wished(request)[0])
 
 
-def as_placed(workload: Workload) -> JobRequest | None:
+def as_placed(workload: CarriedWorkload) -> JobRequest | None:
     """Return the request of the open attempt in its requested size."""
     wished = workload.wished
     return wished if wished is not None and is_elastic(wished) else workload.request
