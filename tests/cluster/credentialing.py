@@ -77,8 +77,10 @@ class Rig:
         places = {
             "berth-credentials": self.namespace,
             "kueue-system": self.kueue,
+            "fleet": self.namespace,
         }
-        for document in render("hub", {"credentials": {"enabled": True}}):
+        values = {"credentials": {"enabled": True}, "hub": {"profileNamespaces": ["fleet"]}}
+        for document in render("hub", values):
             if document["kind"] not in kinds or "credentials" not in document["metadata"]["name"]:
                 continue
             found = copy.deepcopy(document)
@@ -157,11 +159,14 @@ class Rig:
         self._clusters.add(name)
         return name
 
-    def profile(self, cluster: str, *, namespace: str = "", **status: Any) -> None:
+    def profile(
+        self, cluster: str, *, namespace: str = "", manager: str = "tests", **status: Any
+    ) -> None:
         """A ClusterProfile that the selector takes."""
         path = f"{PROFILES}/namespaces/{namespace or self.namespace}/clusterprofiles"
-        meta = {"name": cluster, "labels": {"berth.test/of": self.namespace}}
-        spec = {"clusterManager": {"name": "tests"}, "displayName": "x"}
+        labels = {"berth.test/of": self.namespace, "x-k8s.io/cluster-manager": manager}
+        meta = {"name": cluster, "labels": labels}
+        spec = {"clusterManager": {"name": manager}, "displayName": "x"}
         self.hub.api.create(
             path,
             {
@@ -183,6 +188,14 @@ class Rig:
         """The ClusterProfile goes."""
         path = f"{PROFILES}/namespaces/{namespace or self.namespace}/clusterprofiles/{cluster}"
         self.hub.api.delete(path)
+
+    def providers(self, cluster: str) -> list[dict[str, Any]]:
+        """The access providers in the test's own ClusterProfile."""
+        path = f"{PROFILES}/namespaces/{self.namespace}/clusterprofiles/{cluster}"
+        found: list[dict[str, Any]] = (
+            self.hub.api.get(path).get("status", {}).get("accessProviders", [])
+        )
+        return found
 
     def account(self, worker: Plane, name: str) -> str:
         """The token of an account with MultiKueue's rights, by somebody else than us."""

@@ -42,6 +42,8 @@ class Options:
     frameworks: tuple[str, ...] = ("batch/job",)  # managed kinds of jobs
     # Resource -> DeviceClasses whose claimed devices count as that resource.
     device_classes: Mapping[str, Sequence[str]] = dataclasses.field(default_factory=dict)
+    # Access provider of ClusterProfiles -> program. Any switches the gate on.
+    plugins: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
 
 def configuration(options: Options, ports: tuple[int, int], certificates: Path) -> str:
@@ -56,6 +58,22 @@ def configuration(options: Options, ports: tuple[int, int], certificates: Path) 
     }
     if dispatcher == "Incremental":
         multikueue["incrementalDispatcherConfig"] = {"stepSize": options.dispatch_step}
+    if options.plugins:
+        version = "client.authentication.k8s.io/v1"
+        listed = [
+            {
+                "name": name,
+                "execConfig": {
+                    "apiVersion": version,
+                    "command": command,
+                    "provideClusterInfo": True,
+                    "interactiveMode": "Never",
+                },
+            }
+            for name, command in options.plugins.items()
+        ]
+        # accessProviders from 0.19 on, which takes the former name, too
+        multikueue["clusterProfile"] = {"credentialsProviders": listed}
     classes = options.device_classes.items()
     mappings = [{"name": name, "deviceClassNames": list(each)} for name, each in classes]
     text: str = yaml.safe_dump(
@@ -91,6 +109,7 @@ def manager(plane: Plane, options: Options) -> Process:
         "VisibilityOnDemand": False,
         "ElasticJobsViaWorkloadSlices": options.elastic_jobs,
         "WorkloadRequestUseMergePatch": options.merge_patch_gate,
+        "MultiKueueClusterProfile": bool(options.plugins),
     }
     argv = [
         *_where_metrics_certificates_are(certificates),
