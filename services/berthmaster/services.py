@@ -154,6 +154,13 @@ _ROWS: Final = (
         "decides Placements that OCM's scheduler ignores",
         own_extras=("kubernetes", "placement"),
     ),
+    # Checks the end of its certificate: the extra of accounts has the library.
+    ServiceRow(
+        "clearing",
+        "hub",
+        "clears nominations where the API server has no policy for that (before 1.36)",
+        own_extras=("accounts",),
+    ),
     ServiceRow(
         "telemetry", "worker", "samples the GPUs of a node every second", "here", 8096, named=True
     ),

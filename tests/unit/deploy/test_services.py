@@ -12,7 +12,7 @@ from scripts import services
 from scripts.schema_tools import asyncapi
 from tests.support.chart import CHART, DEPLOY
 
-WITHOUT_BUS: Final = {"credentials", "placement", "shares"}
+WITHOUT_BUS: Final = {"clearing", "credentials", "placement", "shares"}
 # Users and writers that are no service.
 PEOPLE: Final = {"tenant", "viewer", "agent"}
 OTHERS: Final = {"tenant", "nats-server", "berth recover"}

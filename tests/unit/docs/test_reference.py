@@ -37,7 +37,7 @@ def test_table_of_modes_repeats_the_refusals_of_the_gateway() -> None:
 
 
 def test_settings_of_all_services_are_few() -> None:
-    assert settings.page().count("\n| `--") <= 132
+    assert settings.page().count("\n| `--") <= 134
 
 
 def test_kubernetes_events_of_the_page_are_reasons_in_the_code() -> None:

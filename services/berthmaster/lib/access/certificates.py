@@ -1,10 +1,11 @@
 """Certificates of an embedded server: an authority, and a server certificate signed by the
 authority.
 
-A folder holds `ca.crt`, `ca.key`, `server.crt` and `server.key`. Clients trust `ca.crt`, the only
-file that leaves the folder. The authority is created once and outlives all clients. The server
-certificate is renewed when the host names change or a third of the lifetime is left. The renewal
-disturbs no client, since clients trust the authority. Only the owner can read the keys, and no
+A folder holds `ca.crt`, `ca.key`, `server.crt` and `server.key`, and such a pair for each other
+server of the hub, by its own name. Clients trust `ca.crt`, the only file that leaves the folder.
+The authority is created once and outlives all clients. A server certificate is renewed when the
+host names change or a third of the lifetime is left. The renewal disturbs no client, since clients
+trust the authority. Only the owner can read the keys, and no
 output shows a key.
 """
 
@@ -40,12 +41,20 @@ class Certificates(NamedTuple):
     key: Path
 
 
-def ensure_certificates(folder: Path, names: Sequence[str], *, now_s: float) -> Certificates:
+def certificates_in(folder: Path, server: str = "server") -> Certificates:
+    """Return the paths of a server's files."""
+    return Certificates(folder / "ca.crt", folder / f"{server}.crt", folder / f"{server}.key")
+
+
+def ensure_certificates(
+    folder: Path, names: Sequence[str], *, now_s: float, server: str = "server"
+) -> Certificates:
     """Create missing certificates and renew due ones. Raises CertificatesError.
 
-    ``names``: host names and addresses for clients, besides the local machine's.
+    ``names``: host names and addresses for clients, besides the local machine's. ``server``: name
+    of the two files.
     """
-    files = Certificates(folder / "ca.crt", folder / "server.crt", folder / "server.key")
+    files = certificates_in(folder, server)
     now = dt.datetime.fromtimestamp(now_s, dt.UTC)
     wanted = [_general_name(name) for name in dict.fromkeys([*LOCAL_NAMES, *names])]
     try:
@@ -66,6 +75,11 @@ def names_of(certificate: Path) -> tuple[str, ...]:
     loaded = _load_certificate(certificate)
     held = loaded.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     return tuple(str(name.value) for name in held)
+
+
+def ends_at_s(certificate: Path) -> float:
+    """Return when a certificate ends, in seconds since 1970. Raises CertificatesError, OSError."""
+    return _load_certificate(certificate).not_valid_after_utc.timestamp()
 
 
 def _authority(
@@ -111,7 +125,7 @@ def _server_certificate(
     names: Sequence[x509.GeneralName],
     now: dt.datetime,
 ) -> x509.Certificate:
-    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "berthmaster nats")])
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "berthmaster server")])
     until = min(now + SERVER_LIFE, ca.not_valid_after_utc)
     issuer = x509.AuthorityKeyIdentifier.from_issuer_public_key(ca_key.public_key())
     return (

@@ -17,7 +17,7 @@ from berthmaster.lib.kueue.names import (
     REJECTED,
     RETRY,
 )
-from berthmaster.lib.kueue.workloads import KueueWorkload
+from berthmaster.lib.kueue.workloads import KueueWorkload, Workload
 
 UNRESERVED = "no quota is reserved on the hub"
 _DUE_TO = "DeactivatedDueTo"  # prefix of the reasons for evictions by Kueue itself
@@ -105,6 +105,18 @@ def clearing(
     if workload.nominated != clusters:
         return False, f"{', '.join(workload.nominated)} is nominated by now"
     return True, ""
+
+
+def nomination_over(old: Workload, new: Workload) -> bool:
+    """Return whether the API server must clear the nomination with this update.
+
+    A nomination is over when a cluster is chosen, or when an eviction begins. Kueue's manager
+    leaves the field alone, since another field manager wrote it. deploy/chart/nominations.yaml is
+    the same rule for the API server, and a test compares the two.
+    """
+    chosen = new.cluster_name != "" and old.cluster_name == ""
+    evicted = new.holds(EVICTED) and not old.holds(EVICTED)
+    return bool(new.nominated) and (chosen or evicted)
 
 
 def waits_for_quota(workload: KueueWorkload) -> str:

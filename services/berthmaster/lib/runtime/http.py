@@ -3,6 +3,8 @@
 Threads, because a stuck event loop must still be reported as stuck. A connection serves a single
 GET or HEAD and has a single deadline. Above MAX_CONNECTIONS, a new connection closes the oldest. So
 slow clients occupy only a few threads and block no probe. By default only this machine can connect.
+
+`BoundedServer` holds these limits, for other small servers too: hub/clearing/server.py.
 """
 
 import socket
@@ -77,8 +79,12 @@ class _Handler(BaseHTTPRequestHandler):
         self.server.log.debug("http", text=format % args)
 
 
-class StatusServer(ThreadingHTTPServer):
-    """Serves the state of one service until closed."""
+class BoundedServer(ThreadingHTTPServer):
+    """Serves with a thread for each connection, a deadline for each, and a limit of connections.
+
+    A subclass calls ``start`` when its own fields are set. Raises OSError or OverflowError if the
+    address cannot be used.
+    """
 
     daemon_threads = True
     block_on_close = False
@@ -88,32 +94,25 @@ class StatusServer(ThreadingHTTPServer):
         self,
         host: str,
         port: int,
-        health: Health,
-        metrics: Metrics,
+        handler: type[BaseHTTPRequestHandler],
         log: Log,
         *,
-        limit_s: float = CONNECTION_LIMIT_S,
+        limit_s: float,
+        most: int = MAX_CONNECTIONS,
     ) -> None:
         self.log = log
-        self.metrics = metrics
-        self.answers: dict[str, Answer] = {"/healthz": health.alive, "/readyz": health.readiness}
+        self._most = most
         self.address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
         self._limit_s = limit_s
-        self.encoding = threading.Lock()  # one page at a time, or pages would starve the event loop
         self._lock = threading.Lock()
         self._open: dict[socket.socket, float] = {}  # connection -> its deadline, oldest first
-        try:
-            super().__init__((host, port), _Handler)
-        except (OSError, OverflowError) as error:
-            raise CannotStart(
-                f"--http-host {host} --http-port {port}: {error}; "
-                "choose another port, 0 for any free one, or -1 for none"
-            ) from error
+        super().__init__((host, port), handler)
         self.port = int(self.server_address[1])
-        self._thread = threading.Thread(
-            target=self.serve_forever, args=(LOOK_S,), name="status-http", daemon=True
-        )
-        self._thread.start()
+
+    def start(self, name: str) -> None:
+        """Serve in a thread of this name until ``close``."""
+        loop = threading.Thread(target=self.serve_forever, args=(LOOK_S,), name=name, daemon=True)
+        loop.start()
 
     @property
     def connections(self) -> int:
@@ -133,11 +132,11 @@ class StatusServer(ThreadingHTTPServer):
         """Accept no more requests, close open connections, and free the port."""
         self.shutdown()
         self.server_close()
-        self._end(MAX_CONNECTIONS, float("inf"))
+        self._end(self._most, float("inf"))
 
     def process_request(self, request: Any, client_address: Any) -> None:
         """Start the thread of a connection. Above the limit, close the oldest connection."""
-        self._end(len(self._open) + 1 - MAX_CONNECTIONS, 0.0)
+        self._end(len(self._open) + 1 - self._most, 0.0)
         with self._lock:
             self._open[request] = time.monotonic() + self._limit_s
         super().process_request(request, client_address)
@@ -169,3 +168,29 @@ class StatusServer(ThreadingHTTPServer):
                         request.shutdown(socket.SHUT_RDWR)
                     except OSError:
                         continue  # the client was faster
+
+
+class StatusServer(BoundedServer):
+    """Serves the state of one service until closed."""
+
+    def __init__(
+        self,
+        host: str,
+        port: int,
+        health: Health,
+        metrics: Metrics,
+        log: Log,
+        *,
+        limit_s: float = CONNECTION_LIMIT_S,
+    ) -> None:
+        self.metrics = metrics
+        self.answers: dict[str, Answer] = {"/healthz": health.alive, "/readyz": health.readiness}
+        self.encoding = threading.Lock()  # one page at a time, or pages would starve the event loop
+        try:
+            super().__init__(host, port, _Handler, log, limit_s=limit_s)
+        except (OSError, OverflowError) as error:
+            raise CannotStart(
+                f"--http-host {host} --http-port {port}: {error}; "
+                "choose another port, 0 for any free one, or -1 for none"
+            ) from error
+        self.start("status-http")

@@ -16,7 +16,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final, Literal
 
-from berthmaster.lib.access.certificates import Certificates, CertificatesError, ensure_certificates
+from berthmaster.lib.access.certificates import (
+    CertificatesError,
+    certificates_in,
+    ensure_certificates,
+)
 from berthmaster.lib.access.keys import (
     CREDS_SUFFIX,
     SERVER_CONF,
@@ -55,6 +59,8 @@ USERS: Final = (
 BUS_SECRET: Final = "berth-bus"  # for nats-server
 KEYS_SECRET: Final = "berth-hub-keys"  # for the hub's pod
 SIGNERS_SECRET: Final = "berth-hub-signers"  # for the login service
+CLEARING: Final = "clearing"  # the webhook, and its certificate in the folder
+CLEARING_SECRET: Final = "berth-clearing"
 
 
 def prepare(
@@ -67,11 +73,12 @@ def prepare(
     tenants: Sequence[str] = (DEFAULT_TENANT,),
     login: bool = False,
     certificates: CertificateSource = "own",
+    clearing: str = "",
 ) -> None:
     """Create missing files. Raises one of faults.FAULTS, or CertificatesError.
 
     ``url``: of the bus for services in the cluster. ``names``: of the bus servers in the cluster.
-    ``external``: names and addresses for agents elsewhere.
+    ``external``: names and addresses for agents elsewhere. ``clearing``: name of the webhook.
     """
     folder = folder.absolute()
     with FolderLock(folder):
@@ -79,7 +86,7 @@ def prepare(
         wanted = {token(tenant) for tenant in tenants} - removed_tenants(keys)
         users = {*USERS, *(f"tenant.{tenant}" for tenant in wanted)}
         make_keys(keys, users | ({LOGIN, SENTINEL} if login else set()))
-        renew_certificate(folder, [*external, *names], certificates)
+        renew_certificates(folder, [*external, *names], certificates, clearing)
         write_external(folder, external_url(external, url) or url)
         connection = ConnectionFile(
             url=url,
@@ -92,24 +99,29 @@ def prepare(
         write_connection(folder, connection, {})
 
 
-def renew_certificate(folder: Path, names: Sequence[str], source: CertificateSource) -> None:
-    """Create the servers' certificate if missing or close to the expiry. Raises
-    CertificatesError.
+def renew_certificates(
+    folder: Path, names: Sequence[str], source: CertificateSource, clearing: str
+) -> None:
+    """Create certificates that are missing or close to the expiry: of the NATS servers, and of the
+    webhook ``clearing`` ("" = none). Raises CertificatesError.
     """
+    tls = folder / TLS_FOLDER
     if source == "own":
-        ensure_certificates(folder / TLS_FOLDER, names, now_s=time.time())
+        ensure_certificates(tls, names, now_s=time.time())
+        if clearing:
+            ensure_certificates(tls, [clearing], now_s=time.time(), server=CLEARING)
         return
     for name in ("ca.crt", "server.crt"):
-        if not (folder / TLS_FOLDER / name).is_file():
-            raise CertificatesError(
-                f"{folder / TLS_FOLDER / name} is missing: cert-manager's Secret"
-            )
+        if not (tls / name).is_file():
+            raise CertificatesError(f"{tls / name} is missing: cert-manager's Secret")
 
 
-def parts(folder: Path, source: CertificateSource) -> Mapping[str, Mapping[str, bytes]]:
+def parts(
+    folder: Path, source: CertificateSource, clearing: str = ""
+) -> Mapping[str, Mapping[str, bytes]]:
     """Return the contents of each Secret. Raises OSError."""
     keys, tls = folder / KEYS_FOLDER, folder / TLS_FOLDER
-    files = Certificates(tls / "ca.crt", tls / "server.crt", tls / "server.key")
+    files = certificates_in(tls)
     bus = {"accounts.conf": (keys / SERVER_CONF).read_bytes()}
     hub = {
         f"{user}{CREDS_SUFFIX}": creds_file(keys, user).read_bytes()
@@ -120,4 +132,11 @@ def parts(folder: Path, source: CertificateSource) -> Mapping[str, Mapping[str, 
         bus["ca.crt"] = hub["ca.crt"] = files.ca.read_bytes()
         bus["tls.crt"], bus["tls.key"] = files.certificate.read_bytes(), files.key.read_bytes()
     signers = {path.name: path.read_bytes() for path in (keys / SIGNERS).glob("*.json")}
-    return {BUS_SECRET: bus, KEYS_SECRET: hub, SIGNERS_SECRET: signers}
+    found = {BUS_SECRET: bus, KEYS_SECRET: hub, SIGNERS_SECRET: signers}
+    if clearing and source == "own":
+        pair = certificates_in(tls, CLEARING)
+        found[CLEARING_SECRET] = {
+            "tls.crt": pair.certificate.read_bytes(),
+            "tls.key": pair.key.read_bytes(),
+        }
+    return found

@@ -1,9 +1,10 @@
 """Keeps the folder of keys of an installed hub, and copies the parts to the pods' Secrets.
 
 The container `keys` of the pod berth-accounts runs `python -m berthmaster.lib.supervisor.hub_keys`.
-The service creates the folder, writes three Secrets, and compares both every ten seconds. Example:
-an account of `berth tenant add`, or a renewed certificate, is in the Secret soon after. The chart
-creates the Secrets empty. The service may patch but not read them.
+The service creates the folder, writes Secrets, and compares both every ten seconds. Example: an
+account of `berth tenant add`, or a renewed certificate, is in the Secret soon after. The chart
+creates the Secrets empty. The service may patch but not read them. Where the clearing webhook runs,
+the service writes the authority into the webhook's configuration too.
 """
 
 import asyncio
@@ -19,31 +20,34 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from http import HTTPStatus
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
-from berthmaster.lib.access.certificates import CertificatesError
+from berthmaster.lib.access.certificates import CertificatesError, certificates_in
 from berthmaster.lib.runtime.errors import CannotStart
 from berthmaster.lib.runtime.periodic import beats
 from berthmaster.lib.runtime.service import Context, Service, run
 from berthmaster.lib.runtime.settings import CommonSettings, required, setting
 from berthmaster.lib.supervisor.faults import FAULTS, fault_text
-from berthmaster.lib.supervisor.folder import DEFAULT_TENANT
+from berthmaster.lib.supervisor.folder import DEFAULT_TENANT, TLS_FOLDER
 from berthmaster.lib.supervisor.hub_folder import (
+    CLEARING_SECRET,
     CertificateSource,
     parts,
     prepare,
-    renew_certificate,
+    renew_certificates,
 )
 
 NAME: Final = "hub"
 COMPARE_EVERY_S: Final = 10.0
 WRITE_AGAIN_S: Final = 600.0  # the Secrets may have been changed meanwhile
 CALL_LIMIT_S: Final = 10.0
+WEBHOOK_CONFIGURATION: Final = "berthmaster-clearing"
+WEBHOOK: Final = "clearing.berthmaster.io"
 TOKEN_FOLDER: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 
 
 class PublishFailed(Exception):
-    """The API server refused a Secret. The text names the Secret and the reason."""
+    """The API server refused an object. The text names the object and the reason."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,6 +75,11 @@ class HubKeysSettings(CommonSettings):
             "cert-manager's certificate is in the folder"
         ),
     )
+    clearing: str = setting(
+        "",
+        help="host name of the clearing webhook (`berth serve clearing`), for its certificate; "
+        "empty = no webhook",
+    )
 
 
 @dataclass(frozen=True)
@@ -90,18 +99,33 @@ class ApiServer:
         return cls(f"https://{f'[{host}]' if ':' in host else host}:{port}", TOKEN_FOLDER)
 
     def write(self, name: str, data: Mapping[str, bytes]) -> None:
-        """Replace the data of Berthmaster's field manager in the Secret. Raises PublishFailed."""
+        """Replace the data of Berthmaster's field manager in the Secret, or the authority in the
+        webhook's configuration. Raises PublishFailed.
+        """
+        encoded = {key: base64.b64encode(value).decode() for key, value in data.items()}
+        if name == WEBHOOK_CONFIGURATION:
+            hook = {"name": WEBHOOK, "clientConfig": {"caBundle": encoded["ca.crt"]}}
+            self._apply(
+                "admissionregistration.k8s.io/v1",
+                "MutatingWebhookConfiguration",
+                "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations",
+                {"metadata": {"name": name}, "webhooks": [hook]},
+            )
+            return
         try:
             namespace = (self.folder / "namespace").read_text().strip()
-            body = {
-                "apiVersion": "v1",
-                "kind": "Secret",
-                "metadata": {"name": name, "namespace": namespace},
-                "data": {key: base64.b64encode(value).decode() for key, value in data.items()},
-            }
+        except OSError as error:
+            raise PublishFailed(f"Secret {name}: {error}") from error
+        path = f"/api/v1/namespaces/{namespace}/secrets"
+        meta = {"name": name, "namespace": namespace}
+        self._apply("v1", "Secret", path, {"metadata": meta, "data": encoded})
+
+    def _apply(self, version: str, kind: str, path: str, fields: Mapping[str, Any]) -> None:
+        name = fields["metadata"]["name"]
+        body = {"apiVersion": version, "kind": kind, **fields}
+        try:
             request = urllib.request.Request(
-                f"{self.url}/api/v1/namespaces/{namespace}/secrets/{name}"
-                "?fieldManager=berthmaster-keys&force=true",
+                f"{self.url}{path}/{name}?fieldManager=berthmaster-keys&force=true",
                 data=json.dumps(body).encode(),
                 method="PATCH",
                 headers={
@@ -115,10 +139,10 @@ class ApiServer:
         except urllib.error.HTTPError as error:
             with error:
                 why = HTTPStatus(error.code).phrase if error.code in set(HTTPStatus) else "refused"
-            hint = "; the chart makes the Secret empty: helm upgrade" if error.code == 404 else ""
-            raise PublishFailed(f"Secret {name}: {error.code} {why}{hint}") from None
+            hint = "; the chart makes the object: helm upgrade" if error.code == 404 else ""
+            raise PublishFailed(f"{kind} {name}: {error.code} {why}{hint}") from None
         except OSError as error:
-            raise PublishFailed(f"Secret {name}: {error}") from error
+            raise PublishFailed(f"{kind} {name}: {error}") from error
 
 
 class Publisher:
@@ -160,6 +184,7 @@ async def main(ctx: Context[HubKeysSettings]) -> None:
             tenants=settings.tenants or (DEFAULT_TENANT,),
             login=settings.login,
             certificates=settings.certificates,
+            clearing=settings.clearing,
         )
     except (*FAULTS, CertificatesError) as error:
         raise CannotStart(f"{settings.data} cannot be prepared: {fault_text(error)}") from error
@@ -168,8 +193,12 @@ async def main(ctx: Context[HubKeysSettings]) -> None:
     loop = asyncio.get_running_loop()
 
     def compare() -> list[str]:
-        renew_certificate(settings.data, names, settings.certificates)
-        return publisher.compare(parts(settings.data, settings.certificates), loop.time())
+        renew_certificates(settings.data, names, settings.certificates, settings.clearing)
+        wanted = dict(parts(settings.data, settings.certificates, settings.clearing))
+        if CLEARING_SECRET in wanted:
+            authority = certificates_in(settings.data / TLS_FOLDER).ca
+            wanted[WEBHOOK_CONFIGURATION] = {"ca.crt": authority.read_bytes()}
+        return publisher.compare(wanted, loop.time())
 
     told = ""
     async for _ in beats(COMPARE_EVERY_S, ctx.stopping):

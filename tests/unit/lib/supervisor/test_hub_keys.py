@@ -17,13 +17,19 @@ from berthmaster.lib.access.certificates import SERVER_LIFE, CertificatesError, 
 from berthmaster.lib.access.keys import remove_user, sign_user
 from berthmaster.lib.supervisor.hub_folder import (
     BUS_SECRET,
+    CLEARING_SECRET,
     KEYS_SECRET,
     SIGNERS_SECRET,
     parts,
     prepare,
-    renew_certificate,
+    renew_certificates,
 )
-from berthmaster.lib.supervisor.hub_keys import ApiServer, Publisher, PublishFailed
+from berthmaster.lib.supervisor.hub_keys import (
+    WEBHOOK_CONFIGURATION,
+    ApiServer,
+    Publisher,
+    PublishFailed,
+)
 from tests.support.containers import write_token
 from tests.unit.lib.kube.papers import Authority, serving
 
@@ -74,7 +80,7 @@ def test_secret_is_applied_whole_under_its_name(tmp_path: Path) -> None:
     ("status", "why"),
     [
         (403, "Secret berth-bus: 403 Forbidden"),
-        (404, "Secret berth-bus: 404 Not Found; the chart makes the Secret empty: helm upgrade"),
+        (404, "Secret berth-bus: 404 Not Found; the chart makes the object: helm upgrade"),
     ],
 )
 def test_refusal_names_the_secret_and_shows_nothing_of_it(
@@ -141,12 +147,35 @@ def test_certificate_names_all_servers_and_is_renewed_in_time(tmp_path: Path) ->
     names = held.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     assert {"hub.example.com", *NAMES} <= set(names.get_values_for_type(x509.DNSName))
     wanted = ["hub.example.com", *NAMES]
-    renew_certificate(tmp_path, wanted, "own")
+    renew_certificates(tmp_path, wanted, "own", "")
     assert parts(tmp_path, "own")[BUS_SECRET]["tls.crt"] == made
     late_s = (held.not_valid_before_utc + SERVER_LIFE * 0.7).timestamp()
     assert late_s > dt.datetime.now(dt.UTC).timestamp()
     ensure_certificates(tmp_path / "tls", wanted, now_s=late_s)
     assert parts(tmp_path, "own")[BUS_SECRET]["tls.crt"] != made
+
+
+def test_webhook_gets_its_own_certificate_and_the_hubs_authority(tmp_path: Path) -> None:
+    prepare(tmp_path, url=URL, names=NAMES, clearing="berth-clearing.ns.svc")
+    made = parts(tmp_path, "own", "berth-clearing.ns.svc")
+    assert CLEARING_SECRET not in parts(tmp_path, "own")
+    pair = made[CLEARING_SECRET]
+    assert pair.keys() == {"tls.crt", "tls.key"}
+    assert pair["tls.key"] != made[BUS_SECRET]["tls.key"]
+    held = x509.load_pem_x509_certificate(pair["tls.crt"])
+    held.verify_directly_issued_by(x509.load_pem_x509_certificate(made[BUS_SECRET]["ca.crt"]))
+    names = held.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    assert "berth-clearing.ns.svc" in names.get_values_for_type(x509.DNSName)
+    api = tmp_path / "api"
+    api.mkdir()
+    with api_server(api, 200) as (server, got):
+        server.write(WEBHOOK_CONFIGURATION, {"ca.crt": b"PEM"})
+    [(path, _, body)] = got
+    kinds = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations"
+    assert path.startswith(f"{kinds}/berthmaster-clearing?fieldManager=")
+    bundle = base64.b64encode(b"PEM").decode()
+    hook = {"name": "clearing.berthmaster.io", "clientConfig": {"caBundle": bundle}}
+    assert body["webhooks"] == [hook]
 
 
 def test_certificate_of_cert_manager_is_waited_for_and_not_published(tmp_path: Path) -> None:

@@ -1,0 +1,1 @@
+"""Decides without I/O."""
