@@ -205,8 +205,8 @@ def test_where_nothing_clears_nominations_the_trap_is_told_and_its_cure_works(
         rig.bus.copy(where, rig.k, "train", quota_reserved=True, admitted=True)
         rig.until(lambda: rig.events("train", NOT_CLEARED), "the trap is told")
         (note,) = rig.events("train", NOT_CLEARED)
-        assert "kubectl apply -f deploy/policies/nominations.yaml" in note
-        assert "deploy/policies/nominations.yaml" in rig.bus.why(name).summary
+        assert "hub.mode=dispatch of our chart" in note
+        assert "hub.mode=dispatch of our chart" in rig.bus.why(name).summary
         assert rig.k.nominated("train") == [where]  # nowhere else: it runs there
         rig.k.apply_policy()
         rig.k.restart_manager("hub")

@@ -21,6 +21,7 @@ CHART: Final = DEPLOY / "chart"
 RELEASE: Final = "berth"
 NAMESPACE: Final = "berth-system"
 WITHOUT: Final[Values] = {}
+NEWEST: Final = KUBERNETES_VERSION
 
 
 def helm() -> str:
@@ -43,19 +44,18 @@ def run_helm(*argv: str, values: Values = WITHOUT) -> "subprocess.CompletedProce
     )
 
 
-def render(role: str = "hub", values: Values = WITHOUT) -> list[Manifest]:
+def render(
+    role: str = "hub", values: Values = WITHOUT, *, kubernetes: str = NEWEST
+) -> list[Manifest]:
     """Return all objects of a release, in an order of no meaning."""
-    return _rendered(json.dumps({**values, "role": role}))
-
-
-def _rendered(values: str) -> list[Manifest]:
-    return [each for each in yaml.safe_load_all(_text(values)) if each]
+    text = _text(json.dumps({**values, "role": role}), kubernetes)
+    return [each for each in yaml.safe_load_all(text) if each]
 
 
 @functools.cache
-def _text(values: str) -> str:
+def _text(values: str, kubernetes: str) -> str:
     argv = ("template", RELEASE, str(CHART), "--namespace", NAMESPACE)
-    done = run_helm(*argv, "--kube-version", KUBERNETES_VERSION, values=json.loads(values))
+    done = run_helm(*argv, "--kube-version", kubernetes, values=json.loads(values))
     assert done.returncode == 0, done.stderr
     return done.stdout
 

@@ -21,6 +21,23 @@
 {{ if and (include "berth.hasHub" .) (eq .Values.bus.mode "bundled") }}true{{ end }}
 {{- end }}
 
+{{/* What clears nominations: policy, webhook or none. */}}
+{{- define "berth.clearing" -}}
+{{- if not (and (include "berth.hasKueueHub" .) (eq .Values.hub.mode "dispatch")) }}none
+{{- else if ne .Values.clearing.by "auto" }}{{ .Values.clearing.by }}
+{{- else if semverCompare ">=1.36.0-0" .Capabilities.KubeVersion.Version }}policy
+{{- else }}webhook{{ end }}
+{{- end }}
+
+{{- define "berth.clearingName" -}}
+berth-clearing.{{ .Release.Namespace }}.svc
+{{- end }}
+
+{{/* The webhook's name where its certificate is of our own authority. */}}
+{{- define "berth.clearingOwn" -}}
+{{ if and (eq (include "berth.clearing" .) "webhook") (include "berth.hasBus" .) (not .Values.bus.issuer.name) }}{{ include "berth.clearingName" . }}{{ end }}
+{{- end }}
+
 {{/* The services of the hub's pod, from the table. */}}
 {{- define "berth.hubServices" -}}
 {{- $found := dict }}

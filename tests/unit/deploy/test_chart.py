@@ -15,8 +15,12 @@ from berthmaster.cli.cluster import secret
 from berthmaster.cli.cluster.commands import NAMESPACE
 from berthmaster.cli.doctor.rights import AGENT_ACCOUNT, HUB_ACCOUNT
 from berthmaster.control.usage.settings import UsageSettings
+from berthmaster.hub.clearing.server import LIMIT_S, PATH
+from berthmaster.hub.clearing.settings import ClearingSettings
 from berthmaster.hub.credentials.plugins import read_providers
 from berthmaster.lib.access.permissions import inbox_prefix
+from berthmaster.lib.supervisor.hub_folder import CLEARING_SECRET
+from berthmaster.lib.supervisor.hub_keys import WEBHOOK_CONFIGURATION, HubKeysSettings
 from berthmaster.services import SERVICES
 from berthmaster.worker.shares.settings import SharesSettings
 from berthmaster.worker.telemetry.settings import TelemetrySettings
@@ -40,6 +44,7 @@ EVERYTHING: Final[Values] = {
     **{
         name: {"enabled": True, "replicas": 2} for name in ("placement", "credentials", "dashboard")
     },
+    "clearing": {"by": "webhook"},
 }
 
 
@@ -91,6 +96,11 @@ def test_example_passes_lint_and_renders(example: Path) -> None:
         ("hub.namespaces={ml}", "hub.namespaces needs hub.mode dispatch; hub.mode is observe"),
         ("hub.settings.LOG=x", "at '/hub/settings': additional properties 'LOG' not allowed"),
         ("worker.namespaces={Ml}", "at '/worker/namespaces/0': 'Ml' does not match pattern"),
+        ("clearing.by=gate", "at '/clearing/by': value must be one of 'auto', 'policy', 'webhook'"),
+        (
+            "hub.mode=dispatch,clearing.by=webhook,bus.mode=existing,bus.url=tls://h:4222",
+            "bus.issuer.name is empty: with bus.mode existing, the webhook",
+        ),
         ("worker.replicas=0", "at '/worker/replicas': minimum: got 0, want 1"),
         (
             "role=standalone,hub.services={ocm}",
@@ -105,6 +115,99 @@ def test_value_that_cannot_be_is_named(values: str, why: str) -> None:
 def test_kubernetes_without_sidecars_is_refused() -> None:
     done = run_helm("template", "berth", str(CHART), "--kube-version", "1.28.0")
     assert "requires kubeVersion: >=1.29.0-0 which is incompatible with" in done.stderr
+
+
+DISPATCHES: Final[Values] = {"hub": {"mode": "dispatch"}}
+
+
+def clears(kubernetes: str, by: str, values: Values = DISPATCHES) -> list[Manifest]:
+    """The objects that clear nominations."""
+    objects = render("hub", {**values, "clearing": {"by": by}}, kubernetes=kubernetes)
+    kinds = ("MutatingAdmissionPolicy", "MutatingWebhookConfiguration", "Deployment")
+    return [each for each in objects if each["kind"] in kinds]
+
+
+@pytest.mark.parametrize(
+    ("kubernetes", "by", "kinds"),
+    [
+        ("1.36.3", "auto", ["MutatingAdmissionPolicy"]),
+        ("1.35.4-gke.1", "auto", ["Deployment", "MutatingWebhookConfiguration"]),
+        ("1.36.3", "webhook", ["Deployment", "MutatingWebhookConfiguration"]),
+        ("1.35.4", "none", []),
+    ],
+)
+def test_what_clears_nominations_follows_the_kubernetes_version(
+    kubernetes: str, by: str, kinds: list[str]
+) -> None:
+    assert sorted(each["kind"] for each in clears(kubernetes, by)) == kinds
+    assert clears(kubernetes, by, {}) == []  # mode observe
+
+
+def test_policy_before_1_36_is_refused() -> None:
+    argv = ("template", "berth", str(CHART), "--kube-version", "1.35.4")
+    done = run_helm(*argv, values={**DISPATCHES, "clearing": {"by": "policy"}})
+    assert "clearing.by is policy, which needs Kubernetes 1.36; this one is v1.35.4" in done.stderr
+
+
+def test_webhook_is_asked_where_the_policy_would_act_and_fails_as_it_does() -> None:
+    [policy] = clears("1.36.3", "auto")
+    objects = render("hub", DISPATCHES, kubernetes="1.35.4")
+    [hook] = one(objects, "MutatingWebhookConfiguration")["webhooks"]
+    spec = policy["spec"]
+    assert hook["rules"] == spec["matchConstraints"]["resourceRules"]
+    for field in ("matchConditions", "failurePolicy", "reinvocationPolicy"):
+        assert hook[field] == spec[field]
+    assert (hook["sideEffects"], hook["admissionReviewVersions"]) == ("None", ["v1"])
+    assert hook["timeoutSeconds"] > LIMIT_S
+    service = hook["clientConfig"]["service"]
+    assert (service["name"], service["path"]) == ("berth-clearing", PATH)
+    [port] = one(objects, "Service", "berth-clearing")["spec"]["ports"]
+    policy_ = one(objects, "NetworkPolicy", "berth-clearing")["spec"]
+    [container] = pod_of(objects, "berth-clearing")["spec"]["containers"]
+    given = {each["name"]: each["value"] for each in container["env"]}
+    settings = load_with(ClearingSettings, "clearing", given)
+    assert port["port"] == service["port"]
+    assert settings.port == port["targetPort"]
+    assert [{"port": settings.port}] in [rule["ports"] for rule in policy_["ingress"]]
+    assert {"mountPath": str(settings.certificate_dir)}.items() <= {
+        key: each[key]
+        for each in container["volumeMounts"]
+        if each["name"] == CLEARING_SECRET
+        for key in each
+    }.items()
+    # No right and no token: what it decides on comes with the question.
+    account = one(objects, "ServiceAccount", "berth-clearing")
+    bound = [each for each in objects if account["metadata"]["name"] in str(each.get("subjects"))]
+    assert (account["automountServiceAccountToken"], bound) == (False, [])
+
+
+def test_webhooks_certificate_is_by_the_hubs_authority_or_cert_managers() -> None:
+    own = render("hub", DISPATCHES, kubernetes="1.35.4")
+    keys = pod_of(own, "berth-accounts")["spec"]["initContainers"][0]
+    settings = load_with(
+        HubKeysSettings, "hub", {each["name"]: each["value"] for each in keys["env"]}
+    )
+    assert settings.clearing == f"berth-clearing.{NAMESPACE}.svc"
+    assert CLEARING_SECRET in one(own, "Role", "berthmaster-keys")["rules"][0]["resourceNames"]
+    assert one(own, "Secret", CLEARING_SECRET).get("data") is None
+    role = one(own, "ClusterRole", WEBHOOK_CONFIGURATION)
+    assert role["rules"] == [
+        {
+            "apiGroups": ["admissionregistration.k8s.io"],
+            "resources": ["mutatingwebhookconfigurations"],
+            "resourceNames": [one(own, "MutatingWebhookConfiguration")["metadata"]["name"]],
+            "verbs": ["patch"],
+        }
+    ]
+    values = {**DISPATCHES, "bus": {"issuer": {"name": "ca", "kind": "ClusterIssuer"}}}
+    given = render("hub", values, kubernetes="1.35.4")
+    made = one(given, "Certificate", "berth-clearing")["spec"]
+    assert (made["secretName"], made["dnsNames"]) == (CLEARING_SECRET, [settings.clearing])
+    notes = one(given, "MutatingWebhookConfiguration")["metadata"]["annotations"]
+    assert notes == {"cert-manager.io/inject-ca-from": f"{NAMESPACE}/berth-clearing"}
+    names = {(each["kind"], each["metadata"]["name"]) for each in given}
+    assert ("Secret", CLEARING_SECRET) not in names
+    assert ("ClusterRole", WEBHOOK_CONFIGURATION) not in names
 
 
 def test_images_come_by_digest_where_there_is_one() -> None:
@@ -192,7 +295,7 @@ def test_pods_have_no_privilege_and_can_write_only_where_they_must() -> None:
         assert kinds <= {"emptyDir", "projected", "secret"}
     assert seen == {
         *("berth-hub", "berth-accounts", "berth-nats", "berth-agent"),
-        *("berth-placement", "berth-credentials", "berth-dashboard"),
+        *("berth-placement", "berth-credentials", "berth-dashboard", "berth-clearing"),
     }
 
 

@@ -47,7 +47,7 @@ _CLUSTER_FLAGS: list[Callable[[Any], Any]] = [
         show_default=True,
         help=(
             "Mode on the hub: observe writes nothing; dispatch nominates a cluster for each "
-            "Workload, and needs Kubernetes 1.36 where a ClusterQueue preempts."
+            "Workload, and needs what clears nominations there: `berth doctor`."
         ),
     ),
     click.option(

@@ -72,7 +72,7 @@ class MultiKueueSettings(TenantSettings, NamespaceSettings, DeciderSettings, Log
         "observe",
         help=(
             "observe: write nothing to the hub; dispatch: nominate clusters for each Workload; "
-            "needs Kubernetes 1.36 on the hub where a ClusterQueue preempts"
+            "needs what clears nominations on the hub, see `berth doctor`"
         ),
     )
     patience_s: float = setting(

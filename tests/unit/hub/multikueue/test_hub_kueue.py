@@ -67,7 +67,7 @@ def test_a_copy_that_runs_has_no_wrong_cure_while_the_hub_s_kueue_is_dead() -> N
     assert world.core.trapped[world.name()].kind == NOT_CLEARED
     world.wait(20.0)  # the other one waits for its copy: Kueue writes nothing at all
     assert world.core.trapped[world.name()].kind == KUEUE_SILENT
-    assert "deploy/policies/nominations.yaml" not in world.why(world.name())
+    assert "hub.mode=dispatch of our chart" not in world.why(world.name())
 
 
 def test_what_waits_for_somebody_else_proves_nothing() -> None:

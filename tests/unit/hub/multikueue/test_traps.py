@@ -63,9 +63,9 @@ def test_a_copy_that_runs_while_the_hub_does_not_know_is_told_loudly_with_its_cu
     assert told(world, NOT_CLEARED) == []  # Kueue gathers its writes for a second
     world.wait(2.0)
     (note,) = told(world, NOT_CLEARED)
-    assert "kubectl apply -f deploy/policies/nominations.yaml" in note
+    assert "hub.mode=dispatch of our chart" in note
     assert "restart" in note
-    assert "kubectl apply -f deploy/policies/nominations.yaml" in world.why(world.name())
+    assert "hub.mode=dispatch of our chart" in world.why(world.name())
     assert world.core.trap_counts[NOT_CLEARED] == 1
     assert world.core.trapped[world.name()].kind == NOT_CLEARED
 

@@ -34,7 +34,7 @@ class Options:
 
     dispatcher: str = "AllAtOnce"  # AllAtOnce, Incremental, or another controller's name
     dispatch_step: int = 3
-    policy: bool = True  # the API server clears nominations: deploy/policies/nominations.yaml
+    policy: bool = True  # the API server clears nominations: deploy/chart/nominations.yaml
     merge_patch_gate: bool = False  # Kueue's other way, dangerous together with preemption
     worker_lost_timeout_s: float = 900.0
     collect_s: float = 60.0

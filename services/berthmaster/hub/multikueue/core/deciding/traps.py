@@ -44,8 +44,8 @@ TRAPS: Final = (
     JOB_NAME_TAKEN,
 )
 CURE: Final = (
-    "let the API server clear it (kubectl apply -f deploy/policies/nominations.yaml; `berth doctor "
-    "--mode dispatch` says what this hub can have) and restart Kueue's manager"
+    "let the API server clear it (hub.mode=dispatch of our chart brings what does; `berth doctor "
+    "--mode dispatch` says what is missing) and restart Kueue's manager"
 )
 SILENT_CURE: Final = "does Kueue's manager run there? `berth doctor --worker {}` looks at it"
 
