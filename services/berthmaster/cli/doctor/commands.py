@@ -44,8 +44,8 @@ SIGNS = {"ok": "ok", "note": "note", "warning": "warning", "blocks": "BLOCKS"}
     default="observe",
     show_default=True,
     help=(
-        "Mode of the hub to check for; dispatch needs Kubernetes 1.36 where a ClusterQueue "
-        "preempts."
+        "Mode of the hub to check for; dispatch needs what clears nominations, such as the "
+        "policy or webhook of the chart."
     ),
 )
 @click.option(

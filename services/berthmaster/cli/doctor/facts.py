@@ -5,9 +5,10 @@ without a value is None.
 """
 
 from dataclasses import dataclass, field
-from typing import Literal, NamedTuple
+from typing import Final, Literal, NamedTuple
 
 Mode = Literal["observe", "dispatch"]
+WEBHOOK_KIND: Final = "clearing webhook"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -167,10 +168,13 @@ class EarlyDeleted(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class FoundPolicy:
-    """A MutatingAdmissionPolicy with the wanted effect."""
+    """A MutatingAdmissionPolicy, or a webhook, with the wanted effect."""
 
     name: str
+    kind: str = "MutatingAdmissionPolicy"
     idle: str = ""  # reason why it has no effect; "" = in effect
+    state: str = ""  # of a webhook: its failurePolicy and its pods
+    ignores_failure: bool = False  # True if a write passes while the webhook does not answer
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -185,7 +189,7 @@ class Poisoned:
 @dataclass(frozen=True, kw_only=True)
 class HubFacts(ClusterFacts):
     manager: ManagerConfig | None = None  # None = not readable
-    clearing: tuple[FoundPolicy, ...] = ()  # policies that clear nominations
+    clearing: tuple[FoundPolicy, ...] = ()  # policies and webhooks that clear nominations
     poisoned: tuple[Poisoned, ...] = ()
     # other nominators -> Workloads
     nominators: dict[str, tuple[str, ...]] = field(default_factory=dict)

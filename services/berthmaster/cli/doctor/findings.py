@@ -15,6 +15,7 @@ from berthmaster.cli.doctor.facts import (
     Right,
     Survey,
 )
+from berthmaster.lib.kueue import versions
 
 # Missing rights -> (commands that grant them, commands that revoke them).
 Cure = Callable[[tuple[Right, ...]], tuple[str, str]]
@@ -25,9 +26,6 @@ HUB_RELEASE: Final = "berth-hub"  # as in docs/operators/install.md
 AGENT_RELEASE: Final = "berth-agent"
 MOST_SKEW_S: Final = 5.0  # seconds ahead of the local clock; behind, a lease may just be old
 MOST_LAG_S: Final = 60.0
-OLDEST_KUEUE: Final = (0, 16)  # v1beta2 is stored since then
-TESTED_KUEUE: Final = "v0.19.2"
-SEEN_KUEUE: Final = ((0, 18), (0, 19))  # first and last version with which the contract was tested
 _IMAGE_VERSION: Final = re.compile(r":v?(\d+)\.(\d+)(?:\.(\d+))?")
 _MANIFESTS: Final = "https://github.com/kubernetes-sigs/kueue/releases/download"
 
@@ -148,9 +146,9 @@ def _clock(cluster: ClusterFacts) -> Iterator[Finding]:
 
 def _kueue(cluster: ClusterFacts) -> Iterator[Finding]:
     install = (
-        f"{kubectl(cluster)} apply --server-side -f {_MANIFESTS}/{TESTED_KUEUE}/manifests.yaml"
+        f"{kubectl(cluster)} apply --server-side -f {_MANIFESTS}/{versions.TESTED}/manifests.yaml"
     )
-    undo = f"{kubectl(cluster)} delete -f {_MANIFESTS}/{TESTED_KUEUE}/manifests.yaml"
+    undo = f"{kubectl(cluster)} delete -f {_MANIFESTS}/{versions.TESTED}/manifests.yaml"
     version = kueue_version(cluster.kueue_image)
     shown = f" {'.'.join(map(str, version))}" if version else ""
     if not cluster.kueue_versions and any("kueue.x-k8s.io" in one.kind for one in cluster.failing):
@@ -174,7 +172,7 @@ def _kueue(cluster: ClusterFacts) -> Iterator[Finding]:
             change=install,
             undo="# Kueue has no way back over this change of stored objects: back them up first",
         )
-    elif version is not None and version < OLDEST_KUEUE:
+    elif version is not None and version < versions.OLDEST:
         yield Finding(
             level="blocks",
             where=cluster.name,
@@ -183,8 +181,8 @@ def _kueue(cluster: ClusterFacts) -> Iterator[Finding]:
             change=install,
             undo="# apply the manifests of the version that was there",
         )
-    elif version is not None and not SEEN_KUEUE[0] <= version[:2] <= SEEN_KUEUE[1]:
-        first, last = (".".join(map(str, each)) for each in SEEN_KUEUE)
+    elif version is not None and not versions.SEEN[0] <= version[:2] <= versions.SEEN[1]:
+        first, last = (".".join(map(str, each)) for each in versions.SEEN)
         yield Finding(
             level="warning",
             where=cluster.name,

@@ -1,25 +1,23 @@
-"""The two ways that let Kueue clear another writer's nomination, and their side effects.
+"""What lets Kueue clear another writer's nomination, and the side effects.
 
-The ways are an admission policy of the API server, and a gate of Kueue's manager. The gate makes
-Kueue write differences only. A preemption that overtakes an admission then writes all conditions of
-a Workload, but not its admission. The manager crashes on that Workload, at every start (seen with
-v0.19.2 after 8 to 26 s of 80 Jobs). So the gate is for hubs without preempting ClusterQueues, and
-the policy for all hubs whose Kubernetes has it.
+There are three ways: an admission policy of the API server (Kubernetes 1.36), an admission webhook
+with the same rule (`berth serve clearing`), and a gate of Kueue's manager. The gate makes Kueue
+write differences only. A preemption that overtakes an admission then writes all conditions of a
+Workload, but not its admission. The manager crashes on that Workload, at every start (seen with
+v0.19.2 after 8 to 26 s of 80 Jobs). So the gate is for hubs without preempting ClusterQueues.
+Example: a hub of Kubernetes 1.35 whose queues preempt needs the webhook, and our chart brings it.
 """
 
 import shlex
 from collections.abc import Iterator
 from typing import Final
 
-from berthmaster.cli.doctor.facts import HubFacts, ManagerConfig, Poisoned, Survey
-from berthmaster.cli.doctor.findings import Finding, kubectl
+from berthmaster.cli.doctor.facts import WEBHOOK_KIND, FoundPolicy, HubFacts, Poisoned, Survey
+from berthmaster.cli.doctor.findings import HUB_RELEASE, Finding, install, kubectl
 from berthmaster.cli.doctor.gates import set_gate
 from berthmaster.cli.doctor.objects import WORKLOAD_WEBHOOK
 
 MERGE_GATE: Final = "WorkloadRequestUseMergePatch"
-POLICY: Final = "clear-nominated-cluster-names"
-POLICY_FILE: Final = "deploy/policies/nominations.yaml"
-_OTHER_MODE: Final = "Use the mode observe, which nominates nothing."
 _UNCLEARED: Final = (
     "A job would be admitted and RUN on the worker while the hub shows it as pending for ever: "
     "Kueue could not clear the field that we have written."
@@ -40,7 +38,7 @@ def findings(hub: HubFacts, survey: Survey) -> Iterator[Finding]:
     if gate and preempting:
         yield _deadly(hub, survey, preempting)
     elif survey.mode == "dispatch":
-        yield _way(hub, config, gate=gate, preempting=preempting)
+        yield _way(hub, survey, gate=gate)
 
 
 def _second_dispatchers(hub: HubFacts) -> Iterator[Finding]:
@@ -58,87 +56,70 @@ def _second_dispatchers(hub: HubFacts) -> Iterator[Finding]:
         )
 
 
-def _way(hub: HubFacts, config: ManagerConfig, *, gate: bool, preempting: str) -> Finding:
+def _way(hub: HubFacts, survey: Survey, *, gate: bool) -> Finding:
     """Return the finding on clearing nominations, where the gate does not crash Kueue."""
-    if works := [each.name for each in hub.clearing if not each.idle]:
-        listed = ", ".join(works)
-        what = f"a MutatingAdmissionPolicy clears nominations ({listed})"
-        return Finding(level="ok", where=hub.name, what=what)
-    if gate and not hub.serves_policies:
-        return Finding(
-            level="note",
-            where=hub.name,
-            what=f"the gate {MERGE_GATE} clears nominations, as long as no ClusterQueue preempts",
-            means="With preemption this gate ends Kueue's manager for good. The admission policy "
-            "that takes its place comes with Kubernetes 1.36.",
-        )
+    if works := [each for each in hub.clearing if not each.idle]:
+        return _in_effect(hub, works)
+    change, undo = _clearing(hub, survey)
     if gate:
-        change, undo = _policy(hub)
         off, on = set_gate(hub, MERGE_GATE, on=False)
         return Finding(
             level="warning",
             where=hub.name,
             what=f"the gate {MERGE_GATE} clears nominations, as long as no ClusterQueue preempts",
-            means="With preemption this gate ends Kueue's manager for good. Put the policy in its "
-            "place before anybody allows a queue to preempt.",
+            means=f"With preemption this gate ends Kueue's manager for good. Put {_what(hub)} in "
+            "its place before anybody allows a queue to preempt.",
             change=f"{change}\n{off}",
             undo=f"{on}\n{undo}",
         )
     idle = "".join(f"; {each.name} is there, but {each.idle}" for each in hub.clearing)
-    if hub.serves_policies:
-        change, undo = _policy(hub)
-        return Finding(
-            level="blocks",
-            where=hub.name,
-            what=f"nothing clears nominations: no MutatingAdmissionPolicy{idle}",
-            means=_UNCLEARED,
-            change=change,
-            undo=undo,
-        )
-    if preempting:
-        return Finding(
-            level="blocks",
-            where=hub.name,
-            what="nothing can clear nominations here: this Kubernetes has no "
-            f"MutatingAdmissionPolicy, and with the gate {MERGE_GATE} Kueue's manager would end, "
-            f"since {preempting}",
-            means=f"{_UNCLEARED} {_OTHER_MODE}",
-        )
-    change, undo = set_gate(hub, MERGE_GATE, on=True)
     return Finding(
         level="blocks",
         where=hub.name,
-        what=f"nothing clears nominations: the gate {MERGE_GATE} is off, and this Kubernetes has "
-        "no MutatingAdmissionPolicy",
-        means=f"{_UNCLEARED} The gate is safe only while no ClusterQueue preempts.",
+        what=f"nothing clears nominations: there is no {_what(hub)}{idle}",
+        means=_UNCLEARED,
         change=change,
         undo=undo,
     )
 
 
+def _in_effect(hub: HubFacts, works: list[FoundPolicy]) -> Finding:
+    listed = ", ".join(f"{each.name}{f', {each.state}' if each.state else ''}" for each in works)
+    what = f"a {works[0].kind} clears nominations ({listed})"
+    ignoring = [each for each in works if each.ignores_failure]
+    if len(ignoring) < len(works):
+        waits = "While none of its pods answers, the API server refuses the writes that end a "
+        waits += "nomination, and Kueue tries them again."
+        means = waits if works[0].kind == WEBHOOK_KIND else ""
+        return Finding(level="ok", where=hub.name, what=what, means=means)
+    command = f"{kubectl(hub)} patch mutatingwebhookconfiguration {ignoring[0].name} --type json -p"
+
+    def fails(policy: str) -> str:
+        patch = f'[{{"op":"replace","path":"/webhooks/0/failurePolicy","value":"{policy}"}}]'
+        return f"{command} {shlex.quote(patch)}"
+
+    return Finding(
+        level="warning",
+        where=hub.name,
+        what=f"{what}, and its failurePolicy is Ignore",
+        means="While none of its pods answers, an eviction leaves its nomination behind, and the "
+        "job is sent to the old cluster again. With Fail, Kueue tries such a write again.",
+        change=fails("Fail"),
+        undo=fails("Ignore"),
+    )
+
+
 def _deadly(hub: HubFacts, survey: Survey, preempting: str) -> Finding:
     change, undo = set_gate(hub, MERGE_GATE, on=False)
-    means = (
-        "A preemption that overtakes an admission leaves a Workload with QuotaReserved and "
-        "Evicted but without status.admission, on which the manager ends at every start."
-    )
-    if survey.mode == "dispatch" and not any(not each.idle for each in hub.clearing):
-        if hub.serves_policies:
-            first, last = _policy(hub)
-            change, undo = f"{first}\n{change}", f"{undo}\n{last}"
-        else:
-            means += f" {_OTHER_MODE}"
-            dispatcher = hub.manager.dispatcher if hub.manager is not None else ""
-            if dispatcher:
-                means += (
-                    f" The dispatcher {dispatcher} goes before the gate: without both, what it "
-                    "nominates runs on a worker and is pending on the hub."
-                )
+    if survey.mode == "dispatch" and all(each.idle for each in hub.clearing):
+        first, last = _clearing(hub, survey)
+        change, undo = f"{first}\n{change}", f"{undo}\n{last}"
     return Finding(
         level="blocks",
         where=hub.name,
         what=f"the gate {MERGE_GATE} is on and {preempting}: Kueue's manager will end for good",
-        means=means,
+        means="A preemption that overtakes an admission leaves a Workload with QuotaReserved and "
+        "Evicted but without status.admission, on which the manager ends at every start.",
         change=change,
         undo=undo,
     )
@@ -155,10 +136,19 @@ def _preempting(hub: HubFacts) -> str:
     return f"{kind} {', '.join(names[:3])}{more} may preempt"
 
 
-def _policy(hub: HubFacts) -> tuple[str, str]:
-    command = kubectl(hub)
-    undo = f"{command} delete -f {POLICY_FILE}   # once the dispatcher is Kueue's own again"
-    return f"{command} apply -f {POLICY_FILE}", undo
+def _what(hub: HubFacts) -> str:
+    """Return what the chart brings on this Kubernetes."""
+    return "MutatingAdmissionPolicy" if hub.serves_policies else WEBHOOK_KIND
+
+
+def _clearing(hub: HubFacts, survey: Survey) -> tuple[str, str]:
+    """Return the commands that install what clears nominations, and the commands to undo that."""
+    values = ("role=hub", "clearing.by=auto")
+    change, undo = (
+        install(hub, survey.namespace, HUB_RELEASE, *values, f"hub.mode={mode}")[0]
+        for mode in ("dispatch", "observe")
+    )
+    return change, f"{undo}   # once the dispatcher is Kueue's own again"
 
 
 def _poisoned(hub: HubFacts, workload: Poisoned) -> Finding:

@@ -36,6 +36,7 @@ from berthmaster.services import SERVICES
 O = TypeVar("O", bound=Object)  # noqa: E741
 HAMI_DEVICES: Final = "hami.io/node-nvidia-register"
 WORKLOAD_WEBHOOK: Final = "vworkload.kb.io"
+CLEARING_WEBHOOK: Final = "clearing.berthmaster.io"
 KUEUE_MANAGERS: Final = ("kueue", "multikueue")  # prefixes of Kueue's own field managers
 # forms of accelerators on nodes and in quotas
 DEVICES: Final = (How.WHOLE, How.SHARED, How.MIG, How.MILLI, How.TPU)
@@ -123,8 +124,13 @@ class DeploymentSpec(Struct, frozen=True):
     template: Template = Template()
 
 
+class DeploymentStatus(Struct, frozen=True):
+    ready_replicas: int = 0
+
+
 class Deployment(Object, frozen=True):
     spec: DeploymentSpec = DeploymentSpec()
+    status: DeploymentStatus = DeploymentStatus()
 
 
 class Waiting(Struct, frozen=True):
@@ -200,8 +206,20 @@ class PolicyBinding(Object, frozen=True):
     spec: BindingSpec = BindingSpec()
 
 
+class WebhookService(Struct, frozen=True):
+    namespace: str = ""
+    name: str = ""
+
+
+class WebhookClient(Struct, frozen=True):
+    service: WebhookService | None = None
+    ca_bundle: str = ""
+
+
 class Webhook(Struct, frozen=True):
     name: str = ""
+    client_config: WebhookClient = WebhookClient()
+    failure_policy: str = "Fail"
 
 
 class WebhookConfiguration(Object, frozen=True):
@@ -421,6 +439,38 @@ def find_policies(
         for policy in policies
         if does(policy)
         for name in [policy.metadata.name]
+    )
+
+
+def find_clearing_webhook(
+    found: Iterable[WebhookConfiguration],
+) -> tuple[str, Webhook] | None:
+    """Return the configuration's name and our webhook that clears nominations, or None."""
+    for one in found:
+        for hook in one.webhooks or ():
+            if hook.name == CLEARING_WEBHOOK:
+                return one.metadata.name, hook
+    return None
+
+
+def clearing_webhook(name: str, hook: Webhook, pods: Deployment | None) -> facts.FoundPolicy:
+    """Return whether the webhook answers. ``pods``: None if another server than ours answers."""
+    idle, state = "", f"failurePolicy {hook.failure_policy}"
+    if not hook.client_config.ca_bundle:
+        idle = "has no caBundle: the pod berth-accounts, or cert-manager, writes it"
+    elif hook.client_config.service is not None and pods is None:
+        there = hook.client_config.service
+        idle = f"has no pods: no Deployment {there.namespace}/{there.name}"
+    elif pods is not None:
+        ready, wanted = pods.status.ready_replicas, pods.spec.replicas
+        state += f", {ready} of {wanted} pods ready"
+        idle = "" if ready else f"none of its {wanted} pods is ready"
+    return facts.FoundPolicy(
+        name=name,
+        kind=facts.WEBHOOK_KIND,
+        idle=idle,
+        state=state,
+        ignores_failure=hook.failure_policy == "Ignore",
     )
 
 

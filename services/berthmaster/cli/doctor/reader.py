@@ -67,6 +67,10 @@ BINDINGS: Final = Resource(
     "admissionregistration.k8s.io", "v1", "mutatingadmissionpolicybindings",
     "MutatingAdmissionPolicyBinding", namespaced=False,
 )  # fmt: skip
+MUTATING_WEBHOOKS: Final = Resource(
+    "admissionregistration.k8s.io", "v1", "mutatingwebhookconfigurations",
+    "MutatingWebhookConfiguration", namespaced=False,
+)  # fmt: skip
 WEBHOOKS: Final = Resource(
     "admissionregistration.k8s.io", "v1", "validatingwebhookconfigurations",
     "ValidatingWebhookConfiguration", namespaced=False,
@@ -187,6 +191,7 @@ async def _hub(
             jobs = await read.all(resources.JOBS, HubJob)
             sets = await read.all(resources.JOB_SETS, HubJob)
             webhooks = await read.all(WEBHOOKS, objects.WebhookConfiguration)
+            clearing = await read.clearing()
             served = await read.served(POLICIES.group_version)
             manager, life = await read.manager(), await read.life()
             pods = await read.one(STATEFUL_SETS, Object, namespace, HUB_ACCOUNT)
@@ -201,7 +206,10 @@ async def _hub(
                 failing=tuple(read.failing),
                 manager=manager,
                 serves_policies=POLICIES.plural in served,
-                clearing=objects.find_policies(policies, bindings, objects.clears_nominations),
+                clearing=(
+                    *objects.find_policies(policies, bindings, objects.clears_nominations),
+                    *clearing,
+                ),
                 poisoned=objects.poisoned(workloads),
                 nominators=objects.nominators(workloads),
                 workload_webhook=objects.workload_webhook(webhooks),
@@ -442,6 +450,20 @@ class _Reading:
         pods = await self.all(resources.PODS, objects.Pod, namespace=KUEUE_NAMESPACE)
         leases = await self.all(resources.LEASES, objects.Lease, namespace=KUEUE_NAMESPACE)
         return objects.manager_life(deployment, pods, leases, self.clock_s or self.now_s)
+
+    async def clearing(self) -> list[facts.FoundPolicy]:
+        """Return our webhook that clears nominations, with its pods; empty without a webhook."""
+        found = objects.find_clearing_webhook(
+            await self.all(MUTATING_WEBHOOKS, objects.WebhookConfiguration)
+        )
+        if found is None:
+            return []
+        name, hook = found
+        at = hook.client_config.service
+        if at is None:
+            return [objects.clearing_webhook(name, hook, None)]
+        pods = await self.one(DEPLOYMENTS, objects.Deployment, at.namespace, at.name)
+        return [objects.clearing_webhook(name, hook, pods)]
 
     async def held(self, now_s: float) -> list[facts.HeldObject]:
         """Return long-deleted job objects that only Berthmaster's finalizer keeps."""

@@ -107,8 +107,6 @@ class HubJob(Object, frozen=True):
 FIELD: Final = "ttlSecondsAfterFinished"
 LOST_S: Final = 900  # default of Kueue's workerLostTimeout
 POLICY_FILE: Final = "deploy/policies/ended-jobs.yaml"  # removes the field in workers
-# Kueue's own fix, from 0.18.7, 0.19.3 and 0.20, for Jobs only, off by default.
-GATE: Final = "MultiKueueBatchJobClearingTTLSecondsAfterFinishedOnWorkerCluster"
 
 
 def deleted_after_s(job: HubJob) -> int | None:

@@ -11,8 +11,9 @@ from berthmaster.cli.doctor.core import diagnose
 from berthmaster.cli.doctor.facts import EarlyDeleted, FoundPolicy, ManagerConfig, Survey
 from berthmaster.cli.doctor.findings import Finding
 from berthmaster.lab.controlplane.api import documents
-from berthmaster.lib.kueue.jobs import GATE, POLICY_FILE, HubJob
+from berthmaster.lib.kueue.jobs import POLICY_FILE, HubJob
 from berthmaster.lib.kueue.names import MULTIKUEUE
+from berthmaster.lib.kueue.versions import ENDED_JOBS
 from tests.unit.cli.doctor.surveys import hub, worker
 
 JOBS = tuple(EarlyDeleted("Job", "ml", f"train-{n}", 0) for n in range(4))
@@ -45,14 +46,14 @@ def test_jobs_the_gate_and_the_policy_are_named() -> None:
     assert one.what.endswith(
         "may run again: Job ml/train-0, Job ml/train-1, Job ml/train-2 and 1 more"
     )
-    assert GATE in one.means
+    assert ENDED_JOBS.name in one.means
     assert (one.change, one.undo) == (APPLY, APPLY.replace(" apply ", " delete "))
 
 
 def test_a_policy_in_every_worker_or_the_gate_is_enough() -> None:
     assert found(()) == []
     assert found(JOBS, of_worker={"keeping": (KEEPS,)}) == []
-    gate: dict[str, Any] = {"manager": ManagerConfig(gates={GATE: True})}
+    gate: dict[str, Any] = {"manager": ManagerConfig(gates={ENDED_JOBS.name: True})}
     assert found(JOBS, **gate) == []
     [one] = found((*JOBS, SET), **gate)  # the gate is for Jobs alone
     assert one.what.endswith("may run again: JobSet ml/set")
@@ -75,8 +76,8 @@ def test_a_policy_in_every_worker_or_the_gate_is_enough() -> None:
 def test_the_gate_is_advised_only_to_a_kueue_that_knows_it(version: str, knows: bool) -> None:
     """Any other would end at its next start."""
     [one] = found(JOBS, kueue_image=f"registry.k8s.io/kueue/kueue:{version}")
-    assert (f"#     {GATE}: true" in one.change) is knows
-    assert (f"#     {GATE}: false" in one.undo) is knows
+    assert (f"#     {ENDED_JOBS.name}: true" in one.change) is knows
+    assert (f"#     {ENDED_JOBS.name}: false" in one.undo) is knows
     assert "berlin: its Kubernetes has no such policies" in one.change
     assert ("leave ttlSecondsAfterFinished out" in one.change) is not knows
 

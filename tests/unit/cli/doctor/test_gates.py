@@ -11,6 +11,7 @@ from berthmaster.cli.doctor.findings import Finding
 from berthmaster.cli.doctor.gates import find_argument, parse_gates
 from berthmaster.cli.doctor.hub import MANAGED_BY_GATE
 from berthmaster.cli.doctor.nominations import MERGE_GATE
+from berthmaster.lib.kueue.versions import WORKER_CLIENTS
 from tests.unit.cli.doctor.surveys import finding, of_hub, of_worker, wrong
 
 ARGS = "/spec/template/spec/containers"
@@ -60,8 +61,30 @@ def patched(steps: str, text: str) -> str:
     return after
 
 
+@pytest.mark.parametrize(
+    ("version", "gates", "what"),
+    [
+        ("0.19.2", {}, "is missing; Kueue 0.18.8, 0.19.4 and 0.20 have the gate"),
+        ("0.19.4", {}, "is off"),
+        ("0.19.4", {WORKER_CLIENTS.name: True}, ""),
+        ("0.20.1", {}, ""),
+        ("0.20.1", {WORKER_CLIENTS.name: False}, "is off"),
+    ],
+)
+def test_few_calls_to_workers_are_told_by_the_version(
+    version: str, gates: dict[str, bool], what: str
+) -> None:
+    image = f"registry.k8s.io/kueue/kueue:v{version}"
+    report = of_hub(kueue_image=image, manager=ManagerConfig(gates=gates))
+    found = [each for each in report.findings if WORKER_CLIENTS.name in each.what]
+    told = [each.what.partition(f"{WORKER_CLIENTS.name} ")[2] for each in found]
+    assert told == ([what] if what else [])
+    for each in found:
+        assert each.level == "note"
+        assert (f"{WORKER_CLIENTS.name}: true" in each.change) is (what == "is off")
+
+
 REMEDIES: list[tuple[str, str, dict[str, Any]]] = [
-    ("hub", f"{MERGE_GATE}=true", {"serves_policies": False, "clearing": ()}),
     ("hub", f"{MANAGED_BY_GATE}=true", {"manager": ManagerConfig(gates={MANAGED_BY_GATE: False})}),
     ("worker", f"{ELASTIC}=true", {"gates": {ELASTIC: False}}),
 ]
@@ -87,10 +110,10 @@ def test_a_remedy_extends_the_argument_and_leaves_the_file_alone(
 
 @pytest.mark.parametrize("off", ["false", "0", "F"])
 def test_a_gate_in_the_argument_is_replaced_and_not_repeated(off: str) -> None:
-    value = f"{MERGE_GATE}={off},A=true"
+    value = f"{MANAGED_BY_GATE}={off},A=true"
     argument = GateArgument(path=ARGUMENT.path, text=value, value=value)
-    found = remedy("hub", MERGE_GATE, argument, serves_policies=False, clearing=())
-    assert patched(found.change, value) == f"A=true,{MERGE_GATE}=true"
+    found = remedy("hub", MANAGED_BY_GATE, argument, manager=REMEDIES[0][2]["manager"])
+    assert patched(found.change, value) == f"A=true,{MANAGED_BY_GATE}=true"
 
 
 def test_a_deadly_gate_is_switched_off_in_the_argument() -> None:

@@ -1,17 +1,27 @@
-"""Policy or gate: which of the two lets Kueue clear nominations without ending its manager."""
+"""Policy, webhook or gate: which lets Kueue clear nominations without ending its manager."""
 
 from typing import Any
 
 import pytest
 
-from berthmaster.cli.doctor.facts import ClusterQueue, FoundPolicy, ManagerConfig, Mode, Poisoned
-from berthmaster.cli.doctor.findings import Report
+from berthmaster.cli.doctor.facts import (
+    WEBHOOK_KIND,
+    ClusterQueue,
+    FoundPolicy,
+    ManagerConfig,
+    Mode,
+    Poisoned,
+)
+from berthmaster.cli.doctor.findings import Finding, Report
 from berthmaster.cli.doctor.nominations import MERGE_GATE
-from berthmaster.lib.kueue.names import DISPATCHER
 from tests.unit.cli.doctor.surveys import MANAGERS, ON, finding, of_hub, wrong
 
 KUBECTL = "kubectl --context kind-hub "
-APPLY = KUBECTL + "apply -f deploy/policies/nominations.yaml"
+HELM = (
+    "helm --kube-context kind-hub -n sys upgrade --install --create-namespace "
+    "--reset-then-reuse-values berth-hub deploy/chart --set role=hub --set clearing.by=auto "
+    "--set hub.mode="
+)
 CALM = ClusterQueue(name="gpus", checks=("mk",), state=ON)
 PREEMPTS = ClusterQueue(name="gpus", checks=("mk",), state=ON, preempts=True)
 OTHER = ClusterQueue(name="web", state=ON, preempts=True)  # none of MultiKueue's
@@ -36,6 +46,7 @@ def report(
 
 
 GATE_KILLS = f"the gate {MERGE_GATE} is on and ClusterQueue"
+NOTHING = "nothing clears nominations: there is no"
 GATE_FOR_NOW = f"the gate {MERGE_GATE} clears nominations, as long as no ClusterQueue preempts"
 
 
@@ -47,13 +58,13 @@ GATE_FOR_NOW = f"the gate {MERGE_GATE} clears nominations, as long as no Cluster
         (True, True, True, CALM, "", ""),
         (True, True, True, PREEMPTS, "blocks", f"{GATE_KILLS} gpus may preempt"),
         (True, False, True, CALM, "warning", GATE_FOR_NOW),
-        (True, False, False, CALM, "note", GATE_FOR_NOW),
+        (True, False, False, CALM, "warning", GATE_FOR_NOW),
         (True, False, False, PREEMPTS, "blocks", f"{GATE_KILLS} gpus may preempt"),
         (True, False, True, OTHER, "blocks", f"{GATE_KILLS} web may preempt"),
-        (False, False, True, CALM, "blocks", "nothing clears nominations: no Mutating"),
-        (None, False, True, PREEMPTS, "blocks", "nothing clears nominations: no Mutating"),
-        (None, False, False, CALM, "blocks", f"nothing clears nominations: the gate {MERGE_GATE}"),
-        (None, False, False, PREEMPTS, "blocks", "nothing can clear nominations here"),
+        (False, False, True, CALM, "blocks", f"{NOTHING} MutatingAdmissionPolicy"),
+        (None, False, True, PREEMPTS, "blocks", f"{NOTHING} MutatingAdmissionPolicy"),
+        (None, False, False, CALM, "blocks", f"{NOTHING} clearing webhook"),
+        (None, False, False, PREEMPTS, "blocks", f"{NOTHING} clearing webhook"),
     ],
 )
 def test_what_dispatch_needs(
@@ -72,19 +83,17 @@ def test_in_observe_only_a_gate_that_ends_the_manager_is_told() -> None:
     assert wrong(report("observe", gate=True)) == []
     found = finding(report("observe", gate=True, queues=(PREEMPTS,)), GATE_KILLS)
     assert f"#     {MERGE_GATE}: false" in found.change
-    assert "nominations.yaml" not in found.change  # nothing nominates in this mode
+    assert "helm" not in found.change  # nothing nominates in this mode
 
 
 def test_the_policy_comes_before_the_gate_goes_and_the_way_back_is_the_other_way_round() -> None:
     found = finding(report(gate=True, queues=(PREEMPTS,)), GATE_KILLS)
-    assert found.change.splitlines()[0] == APPLY
+    assert found.change.splitlines()[0] == f"{HELM}dispatch"
     assert f"#     {MERGE_GATE}: false" in found.change
     assert f"#     {MERGE_GATE}: true" in found.undo
-    assert found.undo.splitlines()[-1].startswith(
-        KUBECTL + "delete -f deploy/policies/nominations.yaml   # once the dispatcher"
-    )
+    assert found.undo.splitlines()[-1].startswith(f"{HELM}observe   # once the dispatcher")
     alone = finding(report(gate=True, policy=True, queues=(PREEMPTS,)), GATE_KILLS)
-    assert "nominations.yaml" not in alone.change
+    assert "helm" not in alone.change
 
 
 def test_the_policy_is_named_before_the_dispatcher_that_needs_it() -> None:
@@ -95,13 +104,24 @@ def test_the_policy_is_named_before_the_dispatcher_that_needs_it() -> None:
     ]
 
 
-def test_where_neither_way_is_safe_another_mode_is_advised() -> None:
-    def means(gate: bool) -> str:
-        return finding(report(gate=gate, served=False, queues=(PREEMPTS,)), "may preempt").means
+def webhook(**changed: Any) -> FoundPolicy:
+    state = f"failurePolicy {'Ignore' if changed.get('ignores_failure') else 'Fail'}"
+    return FoundPolicy(name="ours", kind=WEBHOOK_KIND, state=state, **changed)
 
-    for gate in (False, True):
-        assert "Use the mode observe, which nominates nothing." in means(gate)
-    assert f"The dispatcher {DISPATCHER} goes before the gate" in means(True)
+
+def test_a_webhook_says_its_failure_policy_and_what_that_means() -> None:
+    def said(**changed: Any) -> Finding:
+        found = report(served=False, queues=(PREEMPTS,), clearing=(webhook(**changed),))
+        return finding(found, "a clearing webhook clears nominations (ours, failurePolicy ")
+
+    fails, ignores = said(), said(ignores_failure=True)
+    assert (fails.level, ignores.level) == ("ok", "warning")
+    assert "the API server refuses the writes" in fails.means
+    assert "an eviction leaves its nomination behind" in ignores.means
+    assert ignores.change.startswith(
+        f"{KUBECTL}patch mutatingwebhookconfiguration ours --type json"
+    )
+    assert ignores.undo == ignores.change.replace('"Fail"', '"Ignore"')
 
 
 def test_a_policy_that_is_not_in_effect_is_none_and_why_is_told() -> None:

@@ -8,7 +8,6 @@ import pytest
 from berthmaster.cli.doctor import facts, objects
 from berthmaster.cli.doctor.facts import ManagerConfig, State
 from berthmaster.cli.doctor.gates import find_argument
-from berthmaster.cli.doctor.nominations import POLICY, POLICY_FILE
 from berthmaster.lab.controlplane.api import documents
 from berthmaster.lib.kueue.jobs import HubJob
 from berthmaster.lib.kueue.names import MULTIKUEUE, QUEUE_LABEL
@@ -159,13 +158,50 @@ def test_a_policy_works_for_whom_its_bindings_let_it() -> None:
 
 
 def test_the_policy_of_ours_is_one_that_clears_nominations() -> None:
-    file = Path(__file__).parents[4] / POLICY_FILE
+    file = Path(__file__).parents[4] / "deploy" / "chart" / "nominations.yaml"
     there = [msgspec.json.encode(one) for one in documents(file)]
     policies = [msgspec.json.decode(there[0], type=objects.Policy)]
     bindings = [msgspec.json.decode(there[1], type=objects.PolicyBinding)]
     assert objects.find_policies(policies, bindings, objects.clears_nominations) == (
-        facts.FoundPolicy(name=POLICY),
+        facts.FoundPolicy(name="berthmaster-clearing"),
     )
+
+
+@pytest.mark.parametrize(
+    ("hook", "pods", "idle", "state"),
+    [
+        ({}, None, "has no caBundle: the pod berth-accounts, or cert-manager, writes it", ""),
+        ({"caBundle": "UEVN"}, None, "has no pods: no Deployment sys/berth-clearing", ""),
+        ({"caBundle": "UEVN"}, 0, "none of its 2 pods is ready", ", 0 of 2 pods ready"),
+        ({"caBundle": "UEVN"}, 1, "", ", 1 of 2 pods ready"),
+    ],
+)
+def test_a_clearing_webhook_works_with_an_authority_and_a_pod(
+    hook: dict[str, object], pods: int | None, idle: str, state: str
+) -> None:
+    client = {"service": {"namespace": "sys", "name": "berth-clearing"}, **hook}
+    there = [
+        decoded(
+            objects.WebhookConfiguration,
+            metadata={"name": name},
+            webhooks=[{"name": each, "clientConfig": client, "failurePolicy": "Ignore"}],
+        )
+        for name, each in (("kueue", "mworkload.kb.io"), ("ours", "clearing.berthmaster.io"))
+    ]
+    found = objects.find_clearing_webhook(there)
+    assert found is not None
+    deployment = None
+    if pods is not None:
+        status = {"readyReplicas": pods}
+        deployment = decoded(objects.Deployment, spec={"replicas": 2}, status=status)
+    assert objects.clearing_webhook(*found, deployment) == facts.FoundPolicy(
+        name="ours",
+        kind="clearing webhook",
+        idle=idle,
+        state=f"failurePolicy Ignore{state}",
+        ignores_failure=True,
+    )
+    assert objects.find_clearing_webhook(there[:1]) is None
 
 
 def test_only_quota_and_an_eviction_without_an_admission_are_poison() -> None:
