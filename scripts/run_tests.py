@@ -5,6 +5,10 @@ machine can disturb, a failed test gets one more try. The summary names each tes
 and `--reruns 0` allows none. The bed, which tests the tests' own means, runs by its name or by
 `--all`. Where `--all` asks for everything, however long it takes, tests find BERTH_ALL=1.
 
+`--kubernetes` runs another version of the control plane, `--kueue` the one that KUEUE_BIN and
+KUEUE_CRDS hand in. `--record` keeps what came of the cluster tier for the table in
+docs/reference/versions.md (scripts/versions.py).
+
 mypy, and the build of the control plane for the last tiers, run in the background meanwhile.
 The last line is always `N passed, N failed, N skipped`, where a check counts as one.
 """
@@ -26,7 +30,9 @@ from typing import IO, Final
 
 import msgspec
 
-from scripts import systems
+from berthmaster.lab.controlplane.compiling import KUBERNETES, KUBERNETES_VARIABLE
+from berthmaster.lab.controlplane.projects import KUEUE
+from scripts import systems, versions
 from scripts.outcomes import VARIABLE, Outcomes
 
 ROOT: Final = Path(__file__).resolve().parent.parent
@@ -235,8 +241,16 @@ def summarize(rows: list[Row], about: Sequence[str] = ()) -> list[str]:
     return [*lines, f"{passed} passed, {failed} failed, {skipped} skipped"]
 
 
-def run(names: list[str], options: list[str], *, everything: bool, reruns: int | None) -> int:
-    """Run what was asked for, or all of it, and return the exit code."""
+def run(
+    names: list[str],
+    options: list[str],
+    *,
+    everything: bool,
+    reruns: int | None,
+    record: str = "",
+) -> int:
+    """Run what was asked for, or all of it, and return the exit code. ``record``: Kueue's version
+    to keep the result by; "" = not kept."""
     checks = not names or "checks" in names
     tiers = {name: tier for name, tier in TIERS.items() if not names or name in names}
     left_out = [name for name, tier in tiers.items() if tier.only_named and not names]
@@ -266,6 +280,10 @@ def run(names: list[str], options: list[str], *, everything: bool, reruns: int |
     finally:
         for each in (*beside, *([build] if build is not None else [])):
             each.kill()
+    if record:
+        for row in rows:
+            if row.name == "cluster" and row.found is not None:
+                versions.record(row.found, record)
     print("\n" + "\n".join(summarize(rows, real_systems(rows))), flush=True)
     return 1 if any(row.failed for row in rows) else 0
 
@@ -275,18 +293,32 @@ def main(argv: list[str]) -> int:
     cut = argv.index("--") if "--" in argv else len(argv)
     parser = argparse.ArgumentParser(
         prog="scripts/test",
-        usage="%(prog)s [--all] [--reruns N] [NAME …] [-- PYTEST OPTION …]",
+        usage="%(prog)s [--all] [--reruns N] [--kubernetes V] [--kueue V] [--record] [NAME …] "
+        "[-- PYTEST OPTION …]",
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(("checks", *TIERS)))
     parser.add_argument("--all", action="store_true", help="the bed too, and what takes long")
     parser.add_argument("--reruns", type=int, metavar="N", help="most tries again of a failed test")
+    parser.add_argument("--kubernetes", choices=KUBERNETES, help="version, the first by default")
+    parser.add_argument("--kueue", metavar="V", default=KUEUE.version, help="its version")
+    parser.add_argument("--record", action="store_true", help="keep the result of the cluster tier")
     asked = parser.parse_args(argv[:cut])
     if unknown := set(asked.names) - {"checks", *TIERS}:
         parser.error(f"no tier {min(unknown)!r}; there are {', '.join(TIERS)}, and checks")
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the steps end too
-    return run(asked.names, argv[cut + 1 :], everything=asked.all, reruns=asked.reruns)
+    if why := versions.check_kueue(asked.kueue):
+        parser.error(f"--kueue {asked.kueue}: {why}")
+    if asked.kubernetes is not None:
+        os.environ[KUBERNETES_VARIABLE] = asked.kubernetes  # for the build and the tests
+    return run(
+        asked.names,
+        argv[cut + 1 :],
+        everything=asked.all,
+        reruns=asked.reruns,
+        record=asked.kueue if asked.record else "",
+    )
 
 
 if __name__ == "__main__":

@@ -51,7 +51,7 @@ def lines(passed: Mapping[str, int], failed: Iterable[str]) -> list[str]:
     files = [str(file) for file in (ROOT / "tests").rglob("test_*_real.py")]
     broken = {system_of(file) for file in failed}
     met = {system_of(file) for file, count in passed.items() if count} - broken
-    now = f"{time.strftime('%Y-%m-%d %H:%M', time.gmtime())} UTC on {_commit()}"
+    now = f"{time.strftime('%Y-%m-%d %H:%M', time.gmtime())} UTC on {commit()}"
     found = []
     for name, version in versions(files).items():
         if name in met:
@@ -64,7 +64,8 @@ def lines(passed: Mapping[str, int], failed: Iterable[str]) -> list[str]:
     return found
 
 
-def _commit() -> str:
+def commit() -> str:
+    """Return the commit of the working tree, with -dirty if changed."""
     argv = ["git", "-C", str(ROOT), "describe", "--always", "--dirty", "--exclude=*"]
     done = subprocess.run(argv, capture_output=True, text=True, check=False)
     return done.stdout.strip() or "an unknown commit"

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Final
 
-from scripts import services, settings
+from scripts import services, settings, versions
 from scripts.generated import ROOT
 from scripts.reference import cli, errors, messages, metrics, permissions, request, states
 
@@ -21,5 +21,6 @@ def pages() -> dict[Path, str]:
         REFERENCE / "permissions.md": permissions.page(),
         **{REFERENCE / "messages" / f"{name}.md": text for name, text in messages.pages()},
         settings.PAGE: settings.page(),
+        versions.PAGE: versions.page(),
         **services.pages(),
     }

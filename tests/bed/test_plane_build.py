@@ -11,13 +11,14 @@ from berthmaster.lab.controlplane import build, compiling
 from berthmaster.lab.controlplane.build import MODULES, SOURCES
 from berthmaster.lab.controlplane.compiling import (
     HERE,
-    KUBERNETES_VERSION,
-    LD_FLAGS,
+    KUBERNETES,
+    KUBERNETES_VARIABLE,
     MISSING,
     BuildFailed,
     Unavailable,
     cache_key,
     folder_of,
+    ld_flags,
 )
 from berthmaster.lab.controlplane.projects import KUEUE, PROJECTS, build_project, find_project
 from tests.support.patience import hang_s, wait_until
@@ -116,9 +117,22 @@ def test_a_version_or_a_flag_that_changes_makes_another_cache(
 
 
 def test_the_version_that_programs_tell_is_the_one_that_is_compiled() -> None:
-    go_mod = (HERE / "kubernetes" / "go.mod").read_text()
-    assert f"k8s.io/kubernetes v{KUBERNETES_VERSION}" in go_mod
-    assert f"gitVersion=v{KUBERNETES_VERSION}" in LD_FLAGS
+    for version, folder in KUBERNETES.items():
+        go_mod = (HERE / folder / "go.mod").read_text()
+        assert f"k8s.io/kubernetes v{version}" in go_mod
+        assert f"gitVersion=v{version}" in ld_flags(version)
+
+
+def test_another_version_has_a_cache_of_its_own(environment: dict[str, str]) -> None:
+    default = build.build(environment)
+    older = environment | {KUBERNETES_VARIABLE: "1.35.4"}
+    programs = build.build(older)
+    assert programs == build.find(older)
+    assert (default.kubernetes, programs.kubernetes) == ("1.36.3", "1.35.4")
+    for name in ("kube_apiserver", "etcd", "kwok"):
+        assert getattr(programs, name).parent != getattr(default, name).parent
+    with pytest.raises(ValueError, match=r"BERTH_KUBERNETES is '1\.2'; right is one of 1\.36\.3, "):
+        build.find(environment | {KUBERNETES_VARIABLE: "1.2"})
 
 
 def test_a_build_that_is_killed_leaves_no_program_and_the_next_one_cleans_up(

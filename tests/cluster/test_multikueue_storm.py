@@ -1,5 +1,6 @@
 """A seeded storm on a hub and three workers: two queues that borrow from each other and take back,
-two flavors, priorities, modes switched, managers, API servers and the reconciler killed.
+two flavors, priorities, modes switched, managers, API servers and the reconciler killed, and before
+Kubernetes 1.36 the webhook that clears nominations.
 
 BERTH_STORM_SEED and BERTH_STORM_JOBS make another storm, or a longer one. It prints how long each
 step took.
@@ -170,6 +171,8 @@ class Trouble:
             self._switch,
             self._switch,
         ]
+        if rig.k.clearing is not None:  # before Kubernetes 1.36
+            self._all += [self._webhook, self._webhook]
         chance.shuffle(self._all)
 
     def __len__(self) -> int:
@@ -188,6 +191,13 @@ class Trouble:
         plane = self._rig.k.planes[name]
         plane.crash_api_server()
         plane.start_api_server()
+
+    def _webhook(self) -> None:
+        clearing = self._rig.k.clearing
+        assert clearing is not None
+        clearing.kill()
+        time.sleep(3.0)  # admissions and evictions are refused meanwhile, and tried again
+        clearing.start()
 
     def _switch(self) -> None:
         self.mode = "observe" if self.mode == "dispatch" else "dispatch"

@@ -107,7 +107,7 @@ def test_lines_name_each_real_system_and_when_its_tests_last_passed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("BERTH_CACHE", str(tmp_path))
-    monkeypatch.setattr(systems, "_commit", lambda: "abc")
+    monkeypatch.setattr(systems, "commit", lambda: "abc")
     version = PROJECTS["kueue"].version
     kueue = f"real system: kueue {version}: tests "
     passed = {"tests/cluster/test_multikueue.py": 3, "tests/cluster/test_karmada_real.py": 0}
@@ -124,7 +124,7 @@ def test_lines_name_each_real_system_and_when_its_tests_last_passed(
     first = lines([])[0]
     assert first.startswith(kueue + "last passed ")
     assert first.endswith(" UTC on abc")
-    monkeypatch.setattr(systems, "_commit", lambda: "def")
+    monkeypatch.setattr(systems, "commit", lambda: "def")
     assert lines(["tests/cluster/test_kueue_contract.py"])[0] == first
 
 

@@ -14,8 +14,9 @@ The first compilation takes about 17 minutes on two cores, later ones no time (c
         is set beforehand, nothing is built)
 
 KUBEBUILDER_ASSETS names a folder with ready programs. Programs missing in the folder are compiled.
-KUEUE_BIN and KUEUE_CRDS do the same for Kueue. With BERTH_ALL (`scripts/test --all`) all projects
-of projects.py are built too, each in some minutes.
+KUEUE_BIN and KUEUE_CRDS do the same for Kueue. BERTH_KUBERNETES chooses another version with a
+module beside this file, such as 1.35.4. With BERTH_ALL (`scripts/test --all`) all projects of
+projects.py are built too, each in some minutes.
 """
 
 import os
@@ -27,6 +28,8 @@ from pathlib import Path
 from typing import Final
 
 from berthmaster.lab.controlplane.compiling import (
+    KUBERNETES,
+    KUBERNETES_VERSION,
     MISSING,
     BuildFailed,
     Sources,
@@ -36,6 +39,7 @@ from berthmaster.lab.controlplane.compiling import (
     find_go,
     folder_of,
     given,
+    kubernetes_version,
     no_go,
     present,
     say,
@@ -51,14 +55,22 @@ from berthmaster.lab.controlplane.projects import (
     find_project,
 )
 
-# From the smallest to the largest, with programs that share packages next to each other.
-SOURCES: Final[Sources] = {
-    "etcd": ("kubernetes", "go.etcd.io/etcd/server/v3"),
-    "kube-apiserver": ("kubernetes", "k8s.io/kubernetes/cmd/kube-apiserver"),
-    "kube-controller-manager": ("kubernetes", "k8s.io/kubernetes/cmd/kube-controller-manager"),
-    "kube-scheduler": ("kubernetes", "k8s.io/kubernetes/cmd/kube-scheduler"),
-    "kwok": ("kwok", "sigs.k8s.io/kwok/cmd/kwok"),
-}
+
+def sources_of(version: str) -> Sources:
+    """Return the programs of a Kubernetes version, from the smallest to the largest, with programs
+    that share packages next to each other.
+    """
+    module = KUBERNETES[version]
+    return {
+        "etcd": (module, "go.etcd.io/etcd/server/v3"),
+        "kube-apiserver": (module, "k8s.io/kubernetes/cmd/kube-apiserver"),
+        "kube-controller-manager": (module, "k8s.io/kubernetes/cmd/kube-controller-manager"),
+        "kube-scheduler": (module, "k8s.io/kubernetes/cmd/kube-scheduler"),
+        "kwok": ("kwok", "sigs.k8s.io/kwok/cmd/kwok"),
+    }
+
+
+SOURCES: Final = sources_of(KUBERNETES_VERSION)
 MODULES: Final = tuple(dict.fromkeys(module for module, _ in SOURCES.values()))
 # Has its own module and cache folder, so that only root waits for the kubelet.
 KUBELET: Final[Sources] = {
@@ -73,6 +85,7 @@ _CANNOT: Final = 75  # EX_TEMPFAIL: the machine lacks something, the sources are
 class Programs:
     """The path of each program."""
 
+    kubernetes: str  # version, such as 1.36.3
     etcd: Path
     kube_apiserver: Path
     kube_controller_manager: Path
@@ -87,16 +100,19 @@ def find(environment: Mapping[str, str] = os.environ) -> Programs:
     remedy."""
     if reason := environment.get(MISSING):
         raise Unavailable(reason)
-    paths = present(folder_of(SOURCES, environment), SOURCES) | given(environment, SOURCES)
-    if lacking := [name for name in SOURCES if name not in paths]:
+    version = kubernetes_version(environment)
+    sources = sources_of(version)
+    paths = present(folder_of(sources, environment), sources) | given(environment, sources)
+    if lacking := [name for name in sources if name not in paths]:
         hint = f"not built yet: {', '.join(lacking)}; `{BUILD_COMMAND}` does it in about 13 minutes"
         raise Unavailable(hint if find_go(environment) else no_go(lacking))
-    return _programs(paths, find_project(KUEUE, environment))
+    return _programs(version, paths, find_project(KUEUE, environment))
 
 
-def _programs(paths: Mapping[str, Path], kueue: Found) -> Programs:
+def _programs(version: str, paths: Mapping[str, Path], kueue: Found) -> Programs:
     assert kueue.definitions is not None
     return Programs(
+        kubernetes=version,
         **{name.replace("-", "_"): paths[name] for name in SOURCES},
         kueue=kueue.program("kueue"),
         kueue_definitions=kueue.definitions,
@@ -105,6 +121,8 @@ def _programs(paths: Mapping[str, Path], kueue: Found) -> Programs:
 
 def find_kubelet(environment: Mapping[str, str] = os.environ) -> Path:
     """Return the kubelet without building. Raises Unavailable with a remedy."""
+    if kubernetes_version(environment) != KUBERNETES_VERSION:
+        raise Unavailable(f"the kubelet is built for Kubernetes {KUBERNETES_VERSION} alone")
     found = present(folder_of(KUBELET, environment), KUBELET) | given(environment, KUBELET)
     if "kubelet" not in found:
         raise Unavailable(f"not built yet: kubelet; `{BUILD_COMMAND} kubelet` does it in 5 minutes")
@@ -124,8 +142,9 @@ def cannot_run_a_kubelet(environment: Mapping[str, str] = os.environ) -> str:
 
 def build(environment: Mapping[str, str] = os.environ, tell: Tell = say_programs) -> Programs:
     """Return the programs, and build missing ones. Raises Unavailable and BuildFailed."""
-    paths = built(SOURCES, environment, tell)
-    return _programs(paths, build_project(KUEUE, environment, tell))
+    version = kubernetes_version(environment)
+    paths = built(sources_of(version), environment, tell)
+    return _programs(version, paths, build_project(KUEUE, environment, tell))
 
 
 def build_kubelet(environment: Mapping[str, str] = os.environ) -> Path:
@@ -153,7 +172,8 @@ def main(argv: list[str]) -> int:
         if whole and os.environ.get(EVERYTHING):
             names = list(PROJECTS)
         folders += [_folder_of(name) for name in names]
-        with_kubelet = whole and (not command or os.environ.get(EVERYTHING))
+        is_default = kubernetes_version(os.environ) == KUBERNETES_VERSION
+        with_kubelet = whole and is_default and (not command or os.environ.get(EVERYTHING))
         if with_kubelet and not cannot_run_a_kubelet():
             build_kubelet()
     except Unavailable as reason:

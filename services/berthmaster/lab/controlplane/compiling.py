@@ -26,15 +26,25 @@ from typing import Final
 from berthmaster.lib.runtime.process_setup import end_with_parent
 
 HERE: Final = Path(__file__).resolve().parent
-KUBERNETES_VERSION: Final = "1.36.3"  # also in go.mod; a test compares them
-_MAJOR, _MINOR, _ = KUBERNETES_VERSION.split(".")
+# Kubernetes version -> its module's folder. The first is the default. A test compares with go.mod.
+KUBERNETES: Final[Mapping[str, str]] = {"1.36.3": "kubernetes", "1.35.4": "kubernetes-1.35"}
+KUBERNETES_VERSION: Final = next(iter(KUBERNETES))
+KUBERNETES_VARIABLE: Final = "BERTH_KUBERNETES"
 _STAMP: Final = "k8s.io/component-base/version"
-# The stamp makes a program report its version at /version. Without it, the version is v0.0.0.
-LD_FLAGS: Final = (
-    f"-s -w -X {_STAMP}.gitVersion=v{KUBERNETES_VERSION}"
-    f" -X {_STAMP}.gitMajor={_MAJOR} -X {_STAMP}.gitMinor={_MINOR}"
-)
-FLAGS: Final = ("-trimpath", "-buildvcs=false", "-ldflags", LD_FLAGS)
+
+
+def ld_flags(version: str) -> str:
+    """Return the linker's flags. The stamp makes a program report its version at /version; without
+    a stamp, the version is v0.0.0.
+    """
+    major, minor, _ = version.split(".")
+    return (
+        f"-s -w -X {_STAMP}.gitVersion=v{version}"
+        f" -X {_STAMP}.gitMajor={major} -X {_STAMP}.gitMinor={minor}"
+    )
+
+
+FLAGS: Final = ("-trimpath", "-buildvcs=false", "-ldflags", ld_flags(KUBERNETES_VERSION))
 COMPILERS: Final = "2"  # a gigabyte each at times, and users work on the machine meanwhile
 Sources = Mapping[str, tuple[str, str]]  # program -> its module's folder and its package
 ONE_BUILD_LIMIT_S: Final = 3600.0
@@ -77,10 +87,27 @@ def cache_root(environment: Mapping[str, str]) -> Path:
     return usual / "berthmaster" / "controlplane"
 
 
+def kubernetes_version(environment: Mapping[str, str]) -> str:
+    """Return the Kubernetes version of the control plane. Raises ValueError if unknown."""
+    version = environment.get(KUBERNETES_VARIABLE) or KUBERNETES_VERSION
+    if version not in KUBERNETES:
+        known = ", ".join(KUBERNETES)
+        raise ValueError(f"{KUBERNETES_VARIABLE} is {version!r}; right is one of {known}")
+    return version
+
+
+def _flags_of(module: str) -> tuple[str, ...]:
+    for version, folder in KUBERNETES.items():
+        if module == folder and version != KUBERNETES_VERSION:
+            return (*FLAGS[:-1], ld_flags(version))
+    return FLAGS
+
+
 def cache_key(programs: Sources, modules: Path = HERE) -> str:
     """Return a key that changes with every input of the build."""
-    digest = hashlib.sha256(repr((FLAGS, dict(programs))).encode())
-    for module in dict.fromkeys(module for module, _ in programs.values()):
+    folders = tuple(dict.fromkeys(module for module, _ in programs.values()))
+    digest = hashlib.sha256(repr((_flags_of(folders[0]), dict(programs))).encode())
+    for module in folders:
         for name in ("go.mod", "go.sum"):
             digest.update((modules / module / name).read_bytes())
     return digest.hexdigest()[:16]
@@ -173,7 +200,7 @@ def _compile(
     name, (module, package) = step.program, source
     unfinished = folder / f"{_UNFINISHED}{name}"
     # -v names each package after its compilation.
-    argv = ["build", "-v", "-p", COMPILERS, *FLAGS, "-o", str(unfinished), package]
+    argv = ["build", "-v", "-p", COMPILERS, *_flags_of(module), "-o", str(unfinished), package]
     deadline_s = time.monotonic() + ONE_BUILD_LIMIT_S
     try:
         stale = _stale_packages(go, module, package, environment, deadline_s)
@@ -206,7 +233,9 @@ def _stale_packages(
     reason.
     """
     shown = "{{if .Stale}}{{.ImportPath}}{{end}}"
-    process = _start_go(go, ["list", "-deps", "-f", shown, *FLAGS, package], module, environment)
+    process = _start_go(
+        go, ["list", "-deps", "-f", shown, *_flags_of(module), package], module, environment
+    )
     with process, _killed_at(deadline_s, process):
         assert process.stdout is not None
         lines = [line.strip() for line in process.stdout]

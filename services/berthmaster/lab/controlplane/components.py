@@ -75,6 +75,12 @@ class ApiServerFiles:
     audit_log: Path
 
 
+def has_mutating_policies(kubernetes: str) -> bool:
+    """Return whether a version serves MutatingAdmissionPolicies as v1; 1.35 has v1beta1, if
+    asked."""
+    return tuple(map(int, kubernetes.split("."))) >= (1, 36)
+
+
 def kube_apiserver(
     programs: Programs, name: str, port: int, etcd_url: str, files: ApiServerFiles
 ) -> list[str]:
@@ -107,6 +113,14 @@ def kube_apiserver(
         "--audit-log-maxsize=100000",  # one file, so that marks in it stay valid
         "--delete-collection-workers=8",
         "--profiling=false",
+        *(
+            ()
+            if has_mutating_policies(programs.kubernetes)
+            else (  # for policies.yaml, which does what Kueue's webhooks do
+                "--feature-gates=MutatingAdmissionPolicy=true",
+                "--runtime-config=admissionregistration.k8s.io/v1beta1=true",
+            )
+        ),
     ]
 
 

@@ -193,7 +193,7 @@ def _in_cache(project: Project, environment: Mapping[str, str]) -> Found:
 def _is_complete(found: Found) -> bool:
     programs = present(found.programs, found.project.sources)
     has_definitions = found.definitions is None or found.definitions.is_dir()
-    return len(programs) == len(found.project.packages) and has_definitions
+    return len(programs) == len(found.project.sources) and has_definitions
 
 
 def _copy_definitions(found: Found, environment: Mapping[str, str]) -> None:

@@ -14,7 +14,7 @@ from berthmaster.control.usage.store import reading
 from berthmaster.control.usage.store.database import Database
 from berthmaster.control.usage.store.sqlite import Sqlite
 from berthmaster.control.usage.store.tables import prepare
-from berthmaster.control.usage.store.writing import Batch, Writer, forget
+from berthmaster.control.usage.store.writing import Batch, Writer
 from berthmaster.lib.messages.suggest import Configuration, Suggestions
 from berthmaster.lib.messages.workload import PodSet, RunSpec
 from berthmaster.lib.profiles.sketch import Sketch
@@ -173,17 +173,3 @@ def test_layout_of_pod_sets_names_pods_and_what_each_gets() -> None:
     )
     request = replace(request, pod_sets=sets)
     assert form_of("acme", request).layout == "2x4+1x0.5+1x1g.10gb+1x4 TPU+1x0"
-
-
-def test_job_that_held_two_models_is_no_evidence_and_an_old_one_is_forgotten(
-    database: Database,
-) -> None:
-    moved = story("moved", 2).submitted(0.0).placed(0.0, "c1").claimed(0.0).running(0.0)
-    moved.evicted(HOUR_S).placed(HOUR_S, "c2").claimed(HOUR_S).running(HOUR_S)
-    jobs = [ended(moved.succeeded(3 * HOUR_S)), ran("whole", 2, 1.0)]
-    Writer(database).write(Batch(jobs=jobs))
-    assert [(one.model, one.jobs) for one in asked(database, "whole").configurations] == [
-        ("H100", 1)
-    ]
-    forget(database, round(4 * HOUR_S * 1000), {}, 0)
-    assert database.fetch("SELECT id FROM forms") == []

@@ -23,8 +23,10 @@ from types import TracebackType
 from typing import Any, Self
 
 from berthmaster.lab.controlplane.api import ApiError, documents
+from berthmaster.lab.controlplane.components import has_mutating_policies
 from berthmaster.lab.controlplane.kueue import builders
 from berthmaster.lab.controlplane.kueue.cleaning import patiently, remove_all
+from berthmaster.lab.controlplane.kueue.clearing import Clearing
 from berthmaster.lab.controlplane.kueue.managers import Options, manager
 from berthmaster.lab.controlplane.kueue.objects import GROUP, Obj, condition_of, is_true
 from berthmaster.lab.controlplane.patience import Hung, wait_until
@@ -78,6 +80,8 @@ class Kueue:
         self._quotas = quotas or QUOTAS
         self._worker_quotas = worker_quotas or {}
         self._managers: dict[str, Process] = {}
+        # the webhook that clears nominations; None = the policy does
+        self.clearing: Clearing | None = None
 
     # ------------------------------------------------------------ start and stop
 
@@ -115,7 +119,16 @@ class Kueue:
 
     def _policies(self) -> list[Obj]:
         elastic = documents(ELASTIC_POLICY) if self.options.elastic_jobs else []
-        return documents(HERE / "policies.yaml") + elastic
+        found = documents(HERE / "policies.yaml") + elastic
+        if self.serves_policies:
+            return found
+        older = {"apiVersion": "admissionregistration.k8s.io/v1beta1"}
+        return [each | (older if "Mutating" in each["kind"] else {}) for each in found]
+
+    @property
+    def serves_policies(self) -> bool:
+        """Return whether the API servers serve MutatingAdmissionPolicies (Kubernetes 1.36)."""
+        return has_mutating_policies(self.planes.programs.kubernetes)
 
     def _prepare(self, plane: Plane) -> None:
         hub = plane.role == "hub"
@@ -171,12 +184,23 @@ class Kueue:
                 api.delete(api.path_of(document))
 
     def apply_policy(self) -> None:
-        """Apply the policy that lets the hub's API server clear nominations."""
-        for document in documents(POLICY):
-            self.planes.hub.api.apply(document)
+        """Let the hub's API server clear nominations: by the policy, or by the webhook before
+        Kubernetes 1.36.
+        """
+        if self.serves_policies:
+            for document in documents(POLICY):
+                self.planes.hub.api.apply(document)
+            return
+        if self.clearing is None:
+            self.clearing = Clearing(self.planes.hub, documents(POLICY)[0]["spec"])
+        self.clearing.start()
 
     def remove_policy(self) -> None:
-        """Delete the policy, if it exists."""
+        """Delete the policy or webhook, if it exists."""
+        if self.clearing is not None:
+            self.clearing.remove()
+        if not self.serves_policies:
+            return
         for document in reversed(documents(POLICY)):
             with contextlib.suppress(ApiError):
                 self.planes.hub.api.delete(self.planes.hub.api.path_of(document))
