@@ -120,6 +120,72 @@ class Serving(NamedTuple):
     secret: dict[str, str]  # that `berth cluster add` made
 
 
+class HubPods:
+    """The hub's pods of these objects, with one NATS server, until ``owned`` ends."""
+
+    def __init__(
+        self,
+        owned: ExitStack,
+        plane: Plane,
+        objects: list[Manifest],
+        folder: Path,
+        inside: tuple[str, ...],
+        **settings: str,
+    ) -> None:
+        self._owned, self._plane, self._folder = owned, plane, folder
+        self.bus = RunningBus(objects, folder)
+        self.data = folder / "data"
+        self._common: dict[str, Any] = {
+            "env": environment(folder) | api_server(plane),
+            "config": settings,
+            "addresses": self.bus.addresses,
+            "inside": inside,
+        }
+        self._run(objects, "berth-accounts", data=self.data)
+        mounted = {name: secret_of(plane, name) for name in (BUS_SECRET, KEYS_SECRET)}
+        owned.enter_context(self.bus.running(mounted[BUS_SECRET]))
+        write_files(folder / "keys", mounted[KEYS_SECRET])
+        self.hub = self.start(objects)
+
+    def start(self, objects: list[Manifest]) -> Pod:
+        """Start the pod berth-hub; an earlier one has ended."""
+        own = {"data": self._folder / "memory", "keys": self._folder / "keys"}
+        self.hub = self._run(objects, "berth-hub", **own)
+        self.hub.wait_ready()
+        return self.hub
+
+    def _run(self, objects: list[Manifest], name: str, **volumes: Path) -> Pod:
+        volumes["data"].mkdir(exist_ok=True)
+        volumes["api"] = account(self._plane, self._folder / f"{name}-api", name)
+        pod = running(pod_of(objects, name), self._folder / name, volumes=volumes, **self._common)
+        return self._owned.enter_context(pod)
+
+
+def run_agent(
+    owned: ExitStack,
+    plane: Plane,
+    template: Manifest,
+    secret: dict[str, str],
+    folder: Path,
+    inside: tuple[str, ...],
+) -> Pod:
+    """The agent's pod with this Secret, until ``owned`` ends."""
+    files = {name: secret[name].encode() for name in ("agent.creds", "ca.crt")}
+    key = write_files(folder / "key", files)
+    agent = owned.enter_context(
+        running(
+            template,
+            folder,
+            volumes={"key": key, "api": account(plane, folder / "api", "berth-agent")},
+            env=environment(folder) | api_server(plane),
+            secrets={"berth-agent": secret},
+            inside=inside,
+        )
+    )
+    agent.wait_ready()
+    return agent
+
+
 def serving(
     owned: ExitStack,
     planes: Planes,
@@ -132,63 +198,18 @@ def serving(
 ) -> Serving:
     """The pods of both sides, as the chart says, on one server. ``settings``: more of the hub's."""
     objects = render("hub", {**hub_of(mode), "bus": {"replicas": 1, **EXTERNAL}})
-    bus = RunningBus(objects, folder)
-    data = folder / "data"
-    data.mkdir()
-    api = account(planes.hub, folder / "keys-api", "berth-accounts")
-    common: dict[str, Any] = {
-        "env": environment(folder) | api_server(planes.hub),
-        "config": settings,
-        "addresses": bus.addresses,
-        "inside": inside,
-    }
-    owned.enter_context(
-        running(
-            pod_of(objects, "berth-accounts"),
-            folder / "accounts",
-            volumes={"data": data, "api": api},
-            **common,
-        )
-    )
-    mounted = {name: secret_of(planes.hub, name) for name in (BUS_SECRET, KEYS_SECRET)}
-    owned.enter_context(bus.running(mounted[BUS_SECRET]))
-    write_files(folder / "keys", mounted[KEYS_SECRET])
-    memory = folder / "memory"
-    memory.mkdir()
-    api = account(planes.hub, folder / "hub-api", "berth-hub")
-    hub = owned.enter_context(
-        running(
-            pod_of(objects, "berth-hub"),
-            folder / "hub",
-            volumes={"data": memory, "keys": folder / "keys", "api": api},
-            **common,
-        )
-    )
-    hub.wait_ready()
+    pods = HubPods(owned, planes.hub, objects, folder, inside, **settings)
 
     def berth(*argv: str, command: tuple[str, ...] = ()) -> str:
-        done = run_berth(*argv, "--data", str(data), *command, home=folder)
+        done = run_berth(*argv, "--data", str(pods.data), *command, home=folder)
         assert done.returncode == 0, (argv, done.stderr)
         return done.stdout
 
     told = berth("cluster", "add", ONE, "--namespaces", namespace, "--stdout")
     secret = yaml.safe_load(told)["stringData"]
-    key = folder / "key"
-    key.mkdir()
-    for name in ("agent.creds", "ca.crt"):
-        (key / name).write_text(secret[name])
-    agent = owned.enter_context(
-        running(
-            pod_of(render("worker"), "berth-agent"),
-            folder / "agent",
-            volumes={"key": key, "api": account(planes[ONE], folder / "agent-api", "berth-agent")},
-            env=environment(folder) | api_server(planes[ONE]),
-            secrets={"berth-agent": secret},
-            inside=inside,
-        )
-    )
-    agent.wait_ready()
-    return Serving(hub, agent, berth, secret)
+    template = pod_of(render("worker"), "berth-agent")
+    agent = run_agent(owned, planes[ONE], template, secret, folder / "agent", inside)
+    return Serving(pods.hub, agent, berth, secret)
 
 
 def hub_of(mode: str) -> dict[str, object]:
@@ -210,3 +231,15 @@ def account(plane: Plane, folder: Path, name: str) -> Path:
 def api_server(plane: Plane) -> dict[str, str]:
     """Where a pod finds its API server."""
     return {"KUBERNETES_SERVICE_HOST": "127.0.0.1", "KUBERNETES_SERVICE_PORT": str(plane.port)}
+
+
+def merged(contexts: dict[str, Plane]) -> dict[str, Any]:
+    """A kubeconfig with a context of each name."""
+    whole: dict[str, Any] = {"apiVersion": "v1", "kind": "Config"}
+    for name, plane in contexts.items():
+        one = yaml.safe_load(plane.kubeconfig.read_text())
+        for part, inner in (("clusters", "cluster"), ("users", "user")):
+            whole.setdefault(part, []).append({"name": name, inner: one[part][0][inner]})
+        context = {"name": name, "context": {"cluster": name, "user": name}}
+        whole.setdefault("contexts", []).append(context)
+    return whole

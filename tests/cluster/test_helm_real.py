@@ -10,7 +10,6 @@ import shutil
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
@@ -19,6 +18,7 @@ from berthmaster.lab.controlplane.nodes import cpu_node, make_nodes, wait_open
 from berthmaster.lab.controlplane.plane import Plane
 from berthmaster.lab.controlplane.planes import Planes
 from scripts.images import write_values
+from tests.cluster.deploying import merged
 from tests.support.chart import CHART, helm
 from tests.support.patience import hang_s, wait_until
 
@@ -75,7 +75,7 @@ def test_hub_is_installed_changed_rolled_back_and_uninstalled(
 ) -> None:
     hub = fresh.hub
     told = done(hub, tmp_path, *install("berth-hub", "bus.external.names={hub.example.com}"))
-    assert "agent to connect to hub.example.com" in told
+    assert "--url tls://hub.example.com:4222" in told
     assert mode_of(hub) == "observe"
     # What `keys` writes there outlives every change of the release.
     written = {"data": {"gateway.creds": base64.b64encode(b"x").decode()}}
@@ -171,7 +171,7 @@ def test_objects_that_helm_did_not_make_are_named(fresh: Planes, tmp_path: Path)
 
 @pytest.mark.skipif(shutil.which("kubectl") is None, reason="no kubectl")
 def test_commands_of_the_install_page_install_hub_and_worker(fresh: Planes, tmp_path: Path) -> None:
-    """Those for helm and kubectl label, word for word; the pods of kwok run nothing."""
+    """Those for helm and kubectl label, word for word; test_install_page.py runs all of them."""
     page = (CHART.parents[1] / "docs" / "operators" / "install.md").read_text()
     section = page.partition("## 2. Install the hub\n")[2].partition("## 4. Check\n")[0]
     blocks = re.findall(r"^```\n(.*?)^```$", section, re.MULTILINE | re.DOTALL)
@@ -186,9 +186,8 @@ def test_commands_of_the_install_page_install_hub_and_worker(fresh: Planes, tmp_
     contexts = {"HUB": fresh.hub, "W1": fresh.workers[0]}
     kubeconfig = tmp_path / "kubeconfig"
     kubeconfig.write_text(yaml.safe_dump(merged(contexts)))
-    for namespace in ("ml", "research"):  # "ml" may be there of another test
-        meta = {"name": namespace}
-        contexts["W1"].api.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": meta})
+    meta = {"name": "ml"}  # maybe there of another test
+    contexts["W1"].api.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": meta})
     env = {
         "PATH": f"{Path(helm()).parent}:{os.environ['PATH']}",
         "HOME": str(tmp_path),
@@ -212,22 +211,10 @@ def test_commands_of_the_install_page_install_hub_and_worker(fresh: Planes, tmp_
     for plane in contexts.values():
         labels = plane.api.get(f"/api/v1/namespaces/{OURS}")["metadata"]["labels"]
         assert labels["pod-security.kubernetes.io/enforce"] == "restricted"
-    executor = f"{RBAC}/namespaces/research/rolebindings/berthmaster-executor"
+    executor = f"{RBAC}/namespaces/ml/rolebindings/berthmaster-executor"
     assert contexts["W1"].api.find(executor) is not None
     for name, release in (("HUB", "berth-hub"), ("W1", "berth-agent")):
         done(contexts[name], tmp_path, "uninstall", release, "-n", OURS)
-
-
-def merged(contexts: dict[str, Plane]) -> dict[str, Any]:
-    """A kubeconfig with a context of each name."""
-    whole: dict[str, Any] = {"apiVersion": "v1", "kind": "Config"}
-    for name, plane in contexts.items():
-        one = yaml.safe_load(plane.kubeconfig.read_text())
-        for part, inner in (("clusters", "cluster"), ("users", "user")):
-            whole.setdefault(part, []).append({"name": name, inner: one[part][0][inner]})
-        context = {"name": name, "context": {"cluster": name, "user": name}}
-        whole.setdefault("contexts", []).append(context)
-    return whole
 
 
 def test_namespace_that_is_not_there_is_named(fresh: Planes, tmp_path: Path) -> None:

@@ -163,7 +163,7 @@ def _command(
     addresses: Mapping[str, str],
 ) -> tuple[list[str], dict[str, str]]:
     """Its command line, and its own variables."""
-    image = container["image"].partition(":")[0].removeprefix("berthmaster/")
+    image = container["image"].rpartition("/")[2].partition(":")[0]
     argv = container.get("command") or [
         *("python3", "-m", "berthmaster.cli.main", "serve", image),
     ]
