@@ -1,4 +1,6 @@
-"""The resolver's shell: feeds the core from three streams, and carries out its instructions.
+"""The resolver: decide where jobs run, and answer why and what if.
+
+The shell feeds the core from three streams, and performs its instructions.
 
 One replica of a cell holds the lease and decides. The others fold the same streams and take over
 within the lease's time. The deciding loop sleeps until a message or the core's next time. It has at

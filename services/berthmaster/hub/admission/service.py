@@ -1,4 +1,4 @@
-"""`berth serve admission`: checks of ours get their MultiKueueConfig, and Workloads pass them.
+"""`berth serve admission`: write MultiKueueConfigs from Placements, and admit Workloads.
 
 ::
 

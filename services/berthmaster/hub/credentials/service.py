@@ -1,4 +1,4 @@
-"""`berth serve credentials`: gives a hub's MultiKueue access to its workers, and takes it back.
+"""`berth serve credentials`: create, renew and revoke a hub's access to its workers.
 
 ::
 

@@ -1,4 +1,4 @@
-"""`berth serve karmada`: bindings of a Karmada control plane wait their turn, and go where we say.
+"""`berth serve karmada`: queue Karmada's ResourceBindings, and place each in a cluster.
 
 ::
 

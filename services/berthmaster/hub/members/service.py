@@ -1,4 +1,4 @@
-"""`berth serve members`: what a hub knows of its clusters, as their memberships in the fleet.
+"""`berth serve members`: report a hub's clusters and their state as facts of the fleet.
 
 ::
 

@@ -1,4 +1,4 @@
-"""`berth serve ocm`: the fleet's scores where Open Cluster Management and others look for them.
+"""`berth serve ocm`: write the scores of clusters for Open Cluster Management and ClusterProfiles.
 
 ::
 

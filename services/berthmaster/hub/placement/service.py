@@ -1,4 +1,4 @@
-"""`berth serve placement`: Placements that are not Open Cluster Management's are decided by us.
+"""`berth serve placement`: decide the Placements that Open Cluster Management's scheduler ignores.
 
 ::
 

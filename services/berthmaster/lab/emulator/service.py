@@ -1,4 +1,4 @@
-"""The emulator as a process: N worker clusters, each with inventory, telemetry and an executor."""
+"""The emulator: run worker clusters without hardware, each with all of its agents."""
 
 import asyncio
 import os

@@ -1,12 +1,11 @@
-"""`berth serve claims`: what a managed cluster of Open Cluster Management claims of itself.
+"""`berth serve claims`: write ClusterClaims of a managed cluster from its score.
 
 ::
 
     berth serve claims --cluster east                       in a pod of the managed cluster
     berth serve claims --cluster east --kubeconfig F --context C
 
-A few ClusterClaims in the cluster, from its score. Rights:
-deploy/chart/templates/worker-rights.yaml; what they mean: docs/integrations/ocm.md.
+Rights: deploy/chart/templates/worker-rights.yaml. Meaning of the claims: docs/integrations/ocm.md.
 """
 
 from functools import partial

@@ -1,8 +1,8 @@
 """`berth serve executor`: run placements in one Kubernetes cluster.
 
-It connects to the bus and to its own cluster's API server only. Either may be away for hours: jobs
-run on, orders wait, and events are reported afterwards. Several replicas are safe, because writes
-are guarded and objects have fixed names, but double the calls. Run one.
+The executor connects to the bus and to its own cluster's API server only. Either may be away for
+hours: jobs continue, placements wait, and events are reported afterwards. Several replicas are
+safe, because writes are guarded and objects have fixed names, but double the calls. Run one.
 """
 
 import asyncio

@@ -1,15 +1,15 @@
-"""`berth serve inventory`: what a worker cluster has and does, as facts of the fleet.
+"""`berth serve inventory`: report nodes, pods and queues of a worker cluster as facts.
 
 ::
 
     berth serve inventory --cluster east                       in a pod of the cluster
     berth serve inventory --cluster east --kubeconfig F --context C
 
-Needs to get, list and watch, and nothing else (deploy/chart/templates/worker-rights.yaml). While
-the API server is away nothing is told, the sign of life neither: whoever places jobs then closes
-the cluster to new ones, and what runs there goes on.
+The service needs only the verbs get, list and watch (deploy/chart/templates/worker-rights.yaml).
+While the API server is away, the service reports nothing, also no heartbeat. The resolver then
+places no new jobs in the cluster, and running jobs continue.
 
-``WorkerInventory`` wires mirrors, core and the teller of facts together.
+``WorkerInventory`` connects mirrors, core and the writer of facts.
 """
 
 import asyncio

@@ -1,15 +1,15 @@
-"""`berth serve figures`: what the GPUs of each job in a worker cluster do.
+"""`berth serve figures`: measure the GPU usage of each job in a worker cluster.
 
 ::
 
     berth serve figures --cluster east                       in a pod of the cluster
     berth serve figures --cluster east --kubeconfig F --context C --namespaces team
 
-Hears the telemetry of the cluster's own nodes on its way to the door, watches pods, reads their
-owners up to the top, and gives the door one message a job and half a minute. In the namespaces that
-it is told it writes the figures on Jobs, sparingly, and takes them away when a job ends. Rights:
-deploy/chart/templates/worker-rights.yaml. Run one: a second does no harm (of two lives' figures the
-later one's count, and what both write is the same), but doubles messages and writes.
+The service receives the telemetry of the cluster's nodes on its way to the door. It watches pods,
+finds their topmost owners, and sends the door one message per job every half minute. In the named
+namespaces it also writes annotations on Jobs, and removes them when a job ends. Rights:
+deploy/chart/templates/worker-rights.yaml. Run one. A second replica is safe, because the messages
+of the later one count and both write the same annotations, but doubles messages and writes.
 """
 
 import asyncio

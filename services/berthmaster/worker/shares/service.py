@@ -1,17 +1,17 @@
-"""The device plugin for shares of GPUs: `berth serve shares`, on each node, as root.
+"""`berth serve shares`: offer fractions of a node's GPUs as a device plugin (as root).
 
 ::
 
     berth serve shares                       MPS where it is installed, else time slicing
     berth serve shares --way mps             exit code 3 where MPS is not installed
 
-It offers ``berthmaster.io/gpu-milli``, 1000 for each GPU, and holds each pod to its share by MPS.
-Without MPS the resource is ``berthmaster.io/gpu-milli.shared``: pods take turns and nothing holds
-them. It speaks to the kubelet only, neither to NATS nor to an API server.
+The plugin offers ``berthmaster.io/gpu-milli``, 1000 for each GPU, and limits each pod to its share
+by MPS. Without MPS the resource is ``berthmaster.io/gpu-milli.shared``: pods take turns, without a
+limit. The plugin speaks to the kubelet only, neither to NATS nor to an API server.
 
-GPUs have one owner. Where another device plugin offers NVIDIA's GPUs, another process has our
-socket or lock, or an MPS daemon answers in our folder, it ends with exit code 3. An owner that
-comes later makes all devices unhealthy, so that nothing new starts.
+GPUs have one owner. The plugin ends with exit code 3 if another device plugin offers NVIDIA's GPUs,
+another process has the plugin's socket or lock, or a foreign MPS daemon answers in its folder. An
+owner that comes later makes all devices unhealthy, so that no new pod starts.
 """
 
 import asyncio

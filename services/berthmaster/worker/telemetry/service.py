@@ -1,7 +1,7 @@
-"""The telemetry agent as a service: `berth serve telemetry --cluster NAME`.
+"""`berth serve telemetry`: sample the GPUs of a node, and send the samples to the door.
 
-Gives the door one NodeTelemetry a node and interval, unacknowledged. While NATS is away, messages
-are dropped and counted: an observation that comes late is worse than none.
+The agent sends one NodeTelemetry per node and interval, unacknowledged. While NATS is away,
+messages are dropped and counted, because a late observation is worse than none.
 
 ::
 
@@ -9,8 +9,8 @@ are dropped and counted: an observation that comes late is worse than none.
     berth serve telemetry --cluster east --source dcgm --dcgm-url http://10.0.0.7:9400/metrics
     berth serve telemetry --cluster lab --node n1 --source emulated
 
-A machine that has no such source gets one line saying so, and exit code 3. Beside the thread that
-reads the source (source_thread.py) there are two tasks: one ticks, one sends.
+Without such a source, the agent logs one line and ends with exit code 3. A thread reads the source
+(source_thread.py). Of two tasks, one ticks and one sends.
 """
 
 import asyncio
