@@ -62,7 +62,10 @@ def test_site_builds_without_a_warning(tmp_path: Path) -> None:
     done = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     assert (tmp_path / "search" / "search_index.json").is_file()
-    assert 'class="mermaid"' in (tmp_path / "concepts" / "event-log" / "index.html").read_text()
+    page = (tmp_path / "concepts" / "event-log" / "index.html").read_text()
+    assert 'class="mermaid"' in page
+    copied = (tmp_path / "assets" / "mermaid.min.js").is_file()  # npm answered
+    assert ('src="../../assets/mermaid.min.js"' in page) == copied
 
 
 def test_sentences_of_all_pages_are_within_the_limits() -> None:
