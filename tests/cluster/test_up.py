@@ -86,7 +86,7 @@ class Terminal:
     def page(self, path: str) -> Any:
         """What the page that `berth up` has printed answers."""
         said = (self.folder / "up.log").read_text()
-        [found] = re.findall(r"^The page: (\S+)", said, re.MULTILINE)
+        [found] = re.findall(r"^Dashboard: (\S+)", said, re.MULTILINE)
         with urllib.request.urlopen(f"{found}{path}", timeout=hang_s()) as answer:
             return json.load(answer)
 

@@ -140,7 +140,7 @@ def test_a_job_is_shown_with_what_it_asked_for_and_its_story() -> None:
         "attempts   1, evicted 1 time\n"
         "submitted  2023-11-14 22:12:20 UTC (1m00s ago)\n"
         "changed    10s ago (event 9)\n"
-        "asks for   2 pods of 8 A100 or H100 GPUs, 1 CPU, 64 GiB; for about 2h00m\n"
+        "requests   2 pods of 8 A100 or H100 GPUs, 1 CPU, 64 GiB; for about 2h00m\n"
         "\n"
         "SEQ  TIME (UTC)      AFTER  EVENT      WHAT\n"
         "  4  22:12:20.000           submitted  2 pods of 8 A100 or H100 GPUs, 1 CPU, 64\n"
@@ -235,9 +235,9 @@ def test_why_not_yet_shows_reasons_position_and_what_would_help() -> None:
         "lab/odd is queued\n"
         "waits: no cluster can take it\n"
         "Position 2 of 5 that wait; 1 of 3 in its queue.\n"
-        "Room is kept for it on oslo: n1, n2, n3 and 1 more, about 2023-11-14 22:13:20\n"
+        "Reserved for this job on oslo: n1, n2, n3 and 1 more, about 2023-11-14 22:13:20\n"
         "UTC.\n"
-        "Queue vision: 9.5 GPUs in use, 4 of 6 jobs, 4 guaranteed, 8 deserved, at most\n"
+        "Queue vision: 9.5 GPUs allocated, 4 of 6 jobs, 4 guaranteed, 8 deserved, at most\n"
         "16, 1.5 borrowed, priority 5, held.\n"
         "\n"
         "LEFT OUT       WHY\n"
@@ -266,6 +266,13 @@ def test_a_dry_run_says_first_whether_it_would_be_placed() -> None:
     assert yes.startswith("It would be placed now. on berlin\n\n-> berlin  b-1[0-7] b-2[0-7]")
 
 
+def test_line_of_pods_with_a_fraction_by_memory_names_the_memory() -> None:
+    by_memory = PodSet(gpus=1, gpu_milli=1, gpu_memory_mib=4096)
+    assert events.pod_set_line(by_memory) == "4 GiB of 1 GPU, 1 CPU, 1 GiB"
+    both = PodSet(gpus=1, gpu_milli=250, gpu_memory_mib=4096)
+    assert events.pod_set_line(both) == "1 GPU at 25% with 4 GiB, 1 CPU, 1 GiB"
+
+
 def test_the_reason_of_a_placement_in_one_line() -> None:
     assert workloads.reason_of(CHOICE) == (
         "score 81 (room 95, fit 63); next paris 56; 3 out (2x no such GPU model)"
@@ -290,8 +297,8 @@ def test_clusters_show_unknown_as_unknown_and_notes_below() -> None:
         "oslo     cordoned  1m35s      4    16     ?     ?               ?     ?    ?\n"
         "\n"
         "2 clusters, 40 nodes, 304 GPUs, 72 free, 75% used (1 cluster unknown)\n"
-        "USED of GPUs is held by somebody; IDLE is measured by telemetry; FRAG of the\n"
-        "free ones suits no typical job; GPU is OCM's score.\n"
+        "USED: allocated GPUs. IDLE: measured by telemetry. FRAG: free GPUs that suit no\n"
+        "typical job. GPU: OCM's score, -100 to 100. ?: unknown.\n"
         "oslo is cordoned: new racks\n"
         "oslo is withdrawn: silent for 95 s"
     )

@@ -117,7 +117,7 @@ async def _demo(
             return cannot_start(output, error)
         try:
             if stack.page:
-                output.say(f"The page: {stack.page}")
+                output.say(f"Dashboard: {stack.page}")
             output.say(f"Up after {stack.took_s:.1f} s; submitting {jobs:,} jobs.")
             demo_run = DemoRun(stack, output, duration_s, jobs, began_s, live=live)
             report = await demo_run.play(stopping)

@@ -64,8 +64,8 @@ def clusters(
         )
         notes += _notes(row)
     legend = safe(
-        "USED of GPUs is held by somebody; IDLE is measured by telemetry; FRAG of the free ones "
-        "suits no typical job; GPU is OCM's score.",
+        "USED: allocated GPUs. IDLE: measured by telemetry. FRAG: free GPUs that suit no typical job. "
+        "GPU: OCM's score, -100 to 100. ?: unknown.",
         style="dim",
     )
     return Group(table, safe(), fleet_line(rows), legend, *notes)
@@ -183,7 +183,7 @@ def gpu_models(reply: GpusReply, *, wide: bool = False) -> RenderableType:
     notes = [safe(f"{one.model}: {one.why_not}", "yellow") for one in reply.models if one.why_not]
     legend = safe(
         f"WAIT is as if jobs ended as they state, or as similar jobs did, and no other came; "
-        f"{amounts.many(reply.waiting, 'job')} wait in all.",
+        f"{amounts.many(reply.waiting, 'pending job')} in all.",
         style="dim",
     )
     return Group(found, safe(), *notes, legend)

@@ -247,16 +247,18 @@ def pod_set_line(pods: PodSet) -> str:
     parts: list[str] = []
     if pods.gpus:
         models = " or ".join(pods.gpu_models)
+        number = str(pods.gpus)
         share = f" at {pods.gpu_milli / 10:g}%" if pods.gpu_milli < 1000 else ""
+        memory = f"{amounts.number(pods.gpu_memory_mib / 1024)} GiB"
         if pods.mig_profile:
             share = f" as MIG {pods.mig_profile}"
+        elif pods.gpu_memory_mib and pods.gpu_milli == 1:  # the fraction is given by its memory
+            number, share = f"{memory} of 1", ""
         elif pods.gpu_memory_mib:
-            share += f" with {amounts.number(pods.gpu_memory_mib / 1024)} GiB"
+            share += f" with {memory}"
         if pods.prefer_gpu_models:
             share += f", rather {' then '.join(pods.prefer_gpu_models)}"
-        parts.append(
-            f"{pods.gpus} {models + ' ' if models else ''}GPU{'s'[: pods.gpus > 1]}{share}"
-        )
+        parts.append(f"{number} {models + ' ' if models else ''}GPU{'s'[: pods.gpus > 1]}{share}")
     if pods.isolation:
         parts.append(f"isolation {pods.isolation} or harder")
     if pods.tpus:

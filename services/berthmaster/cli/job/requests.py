@@ -87,6 +87,7 @@ OPTIONS: Final = FieldOptions(
         "id": Flag(note="[default: a random one]"),
         "queue": Flag(type=QUEUE),
         "pod_sets.name": None,
+        "pod_sets.cpu_milli": Flag(help="CPUs of each pod."),
         "pod_sets.gpus": Flag(
             type=click.STRING,
             help="GPUs of each pod: 0, 1, 8, a fraction such as 0.5, or its memory such as 8Gi.",

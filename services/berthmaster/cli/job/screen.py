@@ -134,9 +134,9 @@ def job(reply: GetReply, now_s: float) -> RenderableType:
     fact("submitted", submitted)
     fact("changed", f"{amounts.since(view.changed_at_s, now_s)} ago (event {view.sequence})")
     if reply.request is not None:
-        fact("asks for", request_line(reply.request))
+        fact("requests", request_line(reply.request))
     else:
-        fact("asks for", "its ending is all that is left in the log; the archive has the rest")
+        fact("requests", "its ending is all that is left in the log; the archive has the rest")
     if reply.expected is not None:
         fact("expected", expected_text(reply.expected, now_s))
     if view.progress is not None:
@@ -274,11 +274,11 @@ def _reservation(reply: WhyReply) -> list[str]:
     when = f", about {amounts.moment(found.expected_at_s)}" if found.expected_at_s else ""
     nodes = ", ".join(held.node for held in found.held[:3])
     more = f" and {len(found.held) - 3} more" if len(found.held) > 3 else ""
-    return [f"Room is kept for it on {found.cluster}: {nodes}{more}{when}."]
+    return [f"Reserved for this job on {found.cluster}: {nodes}{more}{when}."]
 
 
 def queue_line(account: QueueStanding) -> str:
-    parts = [f"{_gpus(account.used_gpu_milli)} GPUs in use"]
+    parts = [f"{_gpus(account.used_gpu_milli)} GPUs allocated"]
     if account.max_running_jobs is not None:
         parts.append(f"{account.running} of {account.max_running_jobs} jobs")
     for name, milli in (

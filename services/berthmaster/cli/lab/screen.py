@@ -21,7 +21,7 @@ def screen(state: LabState) -> RenderableType:
     lines = [
         f"Up after {amounts.duration(state.took_s)}; data and logs: {state.folder}",
         f"export KUBECONFIG={state.kubeconfig}",
-        f"The page: {state.page}" if state.page else "",
+        f"Dashboard: {state.page}" if state.page else "",
         f"Create Jobs with {jobs}, with the label {label}.",
         f"A pod of a Job ends after 0.3 s, unless it has the annotation {state.annotations[0]!r}.",
         "Next: berth tour gpus, berth tour labels. `berth lab stop` ends it.",

@@ -163,12 +163,17 @@ async def sharing(session: Session, limit: int, form: Form | None) -> None:
 @bus_command
 async def jobs_report(session: Session, /, like: str, **flags: Any) -> None:
     """Summarize ended jobs: run times, waits, causes of failures."""
-    tenant, slash, workload = like.rpartition("/")
-    if slash and flags["of_tenant"] not in ("", tenant):
-        usage(f"--of {flags['of_tenant']} or --like {like}, not both")
-    if slash:
-        flags["of_tenant"] = tenant
+    own = session.target.tenant if _of_all(session, flags["mine"]) else ""
+    flags["of_tenant"], workload = likened(like, flags["of_tenant"], own)
     await _show(session, "jobs", flags | {"like": workload})
+
+
+def likened(like: str, of_tenant: str, own: str) -> tuple[str, str]:
+    """Return tenant and id of `--like`. Without a tenant the job is of ``--of``, or of ``own``."""
+    tenant, slash, workload = like.rpartition("/")
+    if slash and of_tenant not in ("", tenant):
+        usage(f"--of {of_tenant} or --like {like}, not both")
+    return tenant or of_tenant or (own if like else ""), workload
 
 
 @report.command("load")

@@ -271,7 +271,7 @@ async def _up(options: UpOptions, output: Output) -> int:
             return 0
         try:
             view = stack.view()
-            page = f"The page: {view.page}\n" if view.page else ""
+            page = f"Dashboard: {view.page}\n" if view.page else ""
             hint = f"{page}Ctrl-C stops it. In another terminal: berth top, berth submit --gpus 1"
             if output.as_json:
                 output.line({"up": view})

@@ -257,8 +257,7 @@ def _summary(database: Database, ask: Asked, open_: Likeness | None) -> Beside |
                 code="not_found",
                 field="like",
                 value=workload_id,
-                expected=f"a job of the tenant {tenant!r} that is open, or ended since this "
-                "service keeps what jobs have in common",
+                expected=f"an open job of the tenant {tenant!r}, or one that this service stored",
             )
         like = tenant, alike
     by, outcomes = reading.outcomes(database, query, like)

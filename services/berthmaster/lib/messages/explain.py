@@ -569,7 +569,7 @@ def _text(info: inspect.StrType) -> str:
     if info.pattern is not None and info.pattern.startswith(_KEY_PATTERN_START):
         return f"1 to {info.max_length} letters, digits, '-', '_' and '.'"
     if info.max_length is None:
-        return "text"
+        return "text; numbers, true and false in quotes"
     if info.min_length:
         return f"text of {info.min_length} to {info.max_length} characters"
     return f"text of at most {info.max_length} characters"

@@ -124,7 +124,7 @@ def test_gpus_are_told_with_their_wait_and_price() -> None:
         "\n"
         "A100: the queue 'night' allows: T4, H100\n"
         "WAIT is as if jobs ended as they state, or as similar jobs did, and no other\n"
-        "came; 3 jobs wait in all."
+        "came; 3 pending jobs in all."
     )
     assert "NODE MAX  OPEN  CLUSTERS  MEMORY" in screen(fleet.gpu_models(reply, wide=True))
 

@@ -3,10 +3,11 @@
 import csv
 import io
 
+import click
 import pytest
 
 from berthmaster.cli.report import screen as render
-from berthmaster.cli.report.commands import WrongMoment, in_csv, moment, whole
+from berthmaster.cli.report.commands import WrongMoment, in_csv, likened, moment, whole
 from berthmaster.lib.messages.usage import JobUsage, Trend, Trends, UsageReport, UsageRow
 from tests.unit.cli.screens import screen
 
@@ -42,6 +43,16 @@ def test_a_period_is_a_whole_day_or_month() -> None:
     assert whole("2024-02")[1] - whole("2024-02")[0] == 29 * 86_400
     with pytest.raises(WrongMoment):
         whole("2026")
+
+
+def test_likened_job_without_a_tenant_is_of_the_operators_own() -> None:
+    assert likened("train-1", "", "default") == ("default", "train-1")
+    assert likened("train-1", "ann", "default") == ("ann", "train-1")
+    assert likened("ann/train-1", "", "default") == ("ann", "train-1")
+    assert likened("train-1", "", "") == ("", "train-1")  # a tenant's own credentials
+    assert likened("", "", "default") == ("", "")
+    with pytest.raises(click.UsageError, match="--of bob or --like ann/train-1, not both"):
+        likened("ann/train-1", "bob", "default")
 
 
 REPORT = UsageReport(

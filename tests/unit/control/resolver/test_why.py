@@ -65,7 +65,7 @@ def test_one_line_says_what_keeps_how_many_clusters_and_when_the_first_is_free()
     reply = why(world, "asks")
     assert reply.summary == (
         "waits: of 5 clusters: 2 have no H100, 1 too little GPU memory,"
-        " 2 busy: first free about 14:05 UTC; room is kept for it on h2"
+        " 2 busy: first free about 14:05 UTC; capacity is reserved for the job on h2"
     )
     assert reply.first_free_s == pytest.approx(14 * HOUR_S + 300)
     assert reply.reasons == {"no such GPU model": 2, "busy": 2, "too little GPU memory": 1}
@@ -199,7 +199,7 @@ def a_reservation() -> World:
 def test_a_job_that_room_is_kept_for_is_told_where_and_when() -> None:
     reply = why(a_reservation(), "large")
     assert reply.summary == (
-        "waits: of 1 clusters: 1 busy: first free about 13:00 UTC; room is kept for it on c1"
+        "waits: of 1 clusters: 1 busy: first free about 13:00 UTC; capacity is reserved for the job on c1"
     )
     assert reply.reservation is not None
     assert reply.reservation.expected_at_s == reply.first_free_s == 13 * HOUR_S
@@ -212,7 +212,7 @@ def test_a_job_that_would_take_kept_room_is_told_so_and_what_would_help() -> Non
     assert world.settle() == []
     reply = why(world, "small")
     assert reply.summary == (
-        "waits: of 1 clusters: 1 busy; it would fit, but room is kept for a job before it"
+        "waits: of 1 clusters: 1 busy; it would fit, but the capacity is reserved for a job before it"
     )
     assert (reply.held_back, reply.reservation) == (1, None)
     assert reply.hints == ("a duration of at most 2880 s: until then the room may be used",)
@@ -276,9 +276,9 @@ def test_clusters_whose_limits_are_too_soft_are_counted_and_a_softer_one_helps()
     assert world.settle() == []
     reply = why(world, "asks")
     assert reply.summary == (
-        "waits: of 2 clusters: 2 have no part of a GPU with a limit as hard as memory"
+        "waits: of 2 clusters: 2 have no GPU fraction with isolation memory"
     )
-    assert "a softer limit of its part of a GPU: it would fit now, on c1" in reply.hints
+    assert "a weaker isolation of the GPU fraction: it would fit now, on c1" in reply.hints
 
 
 def test_a_toleration_helps_against_its_taint_and_not_against_two() -> None:

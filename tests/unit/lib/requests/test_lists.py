@@ -57,6 +57,15 @@ def test_an_empty_member_is_refused_with_its_index(
     assert read(kind, body) == right
 
 
+def test_read_variable_with_a_number_names_the_quotes() -> None:
+    assert read("request", {"run": {"env": {"LR": 0.1}}}) == Refusal(
+        code="invalid",
+        field="run.env.LR",
+        value="0.1",
+        expected="text; numbers, true and false in quotes",
+    )
+
+
 def test_a_label_of_clusters_without_a_name_is_refused() -> None:
     found = read("request", {"cluster_labels": {"region": "eu", " ": "x"}})
     right = "a label or property of clusters, such as region"

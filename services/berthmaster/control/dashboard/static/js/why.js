@@ -36,7 +36,7 @@ export function leftOut(filtered) {
 export function account(told) {
   if (!told) return null;
   const gpus = (milli) => count(milli / 1000);
-  const parts = [`${gpus(told.used_gpu_milli ?? 0)} GPUs in use`];
+  const parts = [`${gpus(told.used_gpu_milli ?? 0)} GPUs allocated`];
   if (told.guarantee_gpu_milli !== undefined) parts.push(`${gpus(told.guarantee_gpu_milli)} guaranteed`);
   if (told.deserved_gpu_milli !== undefined) parts.push(`${gpus(told.deserved_gpu_milli)} deserved`);
   if (told.capability_gpu_milli !== undefined) parts.push(`limit ${gpus(told.capability_gpu_milli)}`);

@@ -286,7 +286,7 @@ def _why_not_yet(know: Knowledge, policy: Policy, now_s: float, workload: Worklo
         elif fits_beside_nobody:
             held_back = len(left_alone)
             who = "a job" if held_back == 1 else f"{held_back} jobs"
-            summary += f"; it would fit, but room is kept for {who} before it"
+            summary += f"; it would fit, but the capacity is reserved for {who} before it"
             told += shorter(cycle, request, left_alone)
     starts = stated(now_s) if not refusal and shortlist.candidates else free
     before = () if own is not None else place.before  # nobody takes what is kept for it
@@ -339,9 +339,9 @@ def _held(know: Knowledge, now_s: float, workload: Workload, hold: Hold) -> WhyR
 def _kept(know: Knowledge, own: Reservation) -> str:
     """Describe the reservation of a pending job."""
     if own.moving:
-        return f"room is kept for it on {own.cluster}, where it goes on"
+        return f"capacity is reserved for the job on {own.cluster}, where it continues"
     if not own.owed:
-        return f"room is kept for it on {own.cluster}"
+        return f"capacity is reserved for the job on {own.cluster}"
     nodes = {held.node for held in own.held}
     ending = sum(
         know.open[name].cluster == own.cluster
@@ -433,7 +433,7 @@ def why_all(know: Knowledge, policy: Policy, now_s: float, tenant: str) -> WhyRe
         else:
             groups = Counter(_group(why) for why in shortlist.filtered.values())
             reasons[_counts(groups, request)] += mine
-    summary = f"{waiting} wait" if waiting else "nothing waits"
+    summary = f"{waiting} pending" if waiting else "no job is pending"
     return WhyReply(
         tenant=tenant,
         summary=summary,
@@ -625,7 +625,7 @@ def _words(why: str, count: int, request: JobRequest) -> str:
         return why.replace("charges", "charge", 1)
     if why == TOO_SOFT:
         least = next(one for one in ("hardware", "memory") if one in {p.isolation for p in sets})
-        return f"{has} no part of a GPU with a limit as hard as {least}"
+        return f"{has} no GPU fraction with isolation {least}"
     if why == NOT_LINKED:
         most = max(p.gpus for p in sets if p.topology is not None and p.topology.gpu_domain)
         return f"{has} no node with {most} GPUs in one NVLink domain"

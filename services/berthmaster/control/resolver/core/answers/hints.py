@@ -208,7 +208,7 @@ def _anywhere(trial: Trial, request: JobRequest) -> Iterator[str]:
             _each(request, resources={}),
         ),
         (
-            "a softer limit of its part of a GPU",
+            "a weaker isolation of the GPU fraction",
             any(p.isolation for p in request.pod_sets),
             _each(request, isolation=""),
         ),
