@@ -20,8 +20,8 @@ from mkdocs.structure.pages import Page
 from mkdocs.utils import get_relative_url
 
 ROOT: Final = Path(__file__).resolve().parent.parent
-PACKAGE: Final = "mermaid@VERSION"
-SHA256: Final = "DIGEST"
+PACKAGE: Final = "mermaid@11.6.0"
+SHA256: Final = "3a93016a73dc82ba890d919f9bbb176f3da9d98341650c0b517f2595cc68fef8"
 SCRIPT: Final = "assets/mermaid.min.js"
 COPY: Final = ROOT / "build" / PACKAGE / "mermaid.min.js"
 LIMIT_S: Final = 60.0

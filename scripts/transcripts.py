@@ -26,6 +26,9 @@ PAGES: Final = (
     "start/first-job.md",
     "users/job-file.md",
     "users/choose-gpus.md",
+    "users/logs.md",
+    "users/watch-jobs.md",
+    "users/usage.md",
     "operators/queues.md",
     "operators/monitoring.md",
 )
@@ -40,6 +43,10 @@ LIMIT_S: Final = 180.0
 VARIES: Final = re.compile(
     r"\b([agptv]\d\w*(-\w+)*|\d[\d.,:%-]*\w*|ms|UTC|\w*\.berth\S*)\b", re.IGNORECASE
 )
+
+
+# Measured use of a running job's GPUs: shown only once telemetry has arrived.
+LATE: Final = re.compile(r"^GPUs {2,}.*$", re.MULTILINE)
 
 
 class Step(NamedTuple):
@@ -68,7 +75,7 @@ def _of_block(block: str) -> Iterator[Step]:
 
 def words(output: str) -> set[str]:
     """Return the words of an output that a second run prints, too."""
-    return set(re.findall(r"[A-Za-z]{3,}", VARIES.sub(" ", output)))
+    return set(re.findall(r"[A-Za-z]{3,}", VARIES.sub(" ", LATE.sub("", output))))
 
 
 def run(command: str, folder: Path, env: Mapping[str, str]) -> str:
