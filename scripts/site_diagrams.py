@@ -7,7 +7,6 @@ the copy. Without npm or network, pages stay as the theme makes them.
 
 import hashlib
 import logging
-import shutil
 import subprocess
 import tarfile
 import tempfile

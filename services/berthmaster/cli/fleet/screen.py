@@ -64,8 +64,8 @@ def clusters(
         )
         notes += _notes(row)
     legend = safe(
-        "USED: allocated GPUs. IDLE: measured by telemetry. FRAG: free GPUs that suit no typical job. "
-        "GPU: OCM's score, -100 to 100. ?: unknown.",
+        "USED: allocated GPUs. IDLE: measured by telemetry. FRAG: free GPUs that suit no typical "
+        "job. GPU: OCM's score, -100 to 100. ?: unknown.",
         style="dim",
     )
     return Group(table, safe(), fleet_line(rows), legend, *notes)

@@ -129,7 +129,9 @@ class PodSet(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=
             description="Most pods; the job grows where no other job needs the GPUs. None = count."
         ),
     ] = None
-    cpu_milli: Annotated[int, Meta(ge=0, le=10_000_000, description="CPUs of each pod, in thousandths.")] = 1000
+    cpu_milli: Annotated[
+        int, Meta(ge=0, le=10_000_000, description="CPUs of each pod, in thousandths.")
+    ] = 1000
     memory_mib: Annotated[int, Meta(ge=0, le=1 << 30, description="Memory of each pod.")] = 1024
     gpus: Annotated[int, Meta(ge=0, le=MAX_GPUS_A_POD, description="GPUs of each pod.")] = 0
     gpu_milli: Annotated[int, Meta(ge=1, le=WHOLE_MILLI)] = (

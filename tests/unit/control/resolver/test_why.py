@@ -199,7 +199,8 @@ def a_reservation() -> World:
 def test_a_job_that_room_is_kept_for_is_told_where_and_when() -> None:
     reply = why(a_reservation(), "large")
     assert reply.summary == (
-        "waits: of 1 clusters: 1 busy: first free about 13:00 UTC; capacity is reserved for the job on c1"
+        "waits: of 1 clusters: 1 busy: first free about 13:00 UTC;"
+        " capacity is reserved for the job on c1"
     )
     assert reply.reservation is not None
     assert reply.reservation.expected_at_s == reply.first_free_s == 13 * HOUR_S
@@ -212,7 +213,8 @@ def test_a_job_that_would_take_kept_room_is_told_so_and_what_would_help() -> Non
     assert world.settle() == []
     reply = why(world, "small")
     assert reply.summary == (
-        "waits: of 1 clusters: 1 busy; it would fit, but the capacity is reserved for a job before it"
+        "waits: of 1 clusters: 1 busy; it would fit,"
+        " but the capacity is reserved for a job before it"
     )
     assert (reply.held_back, reply.reservation) == (1, None)
     assert reply.hints == ("a duration of at most 2880 s: until then the room may be used",)
@@ -275,9 +277,7 @@ def test_clusters_whose_limits_are_too_soft_are_counted_and_a_softer_one_helps()
     world.submit(job("asks", gpu_milli=500, isolation="memory"))
     assert world.settle() == []
     reply = why(world, "asks")
-    assert reply.summary == (
-        "waits: of 2 clusters: 2 have no GPU fraction with isolation memory"
-    )
+    assert reply.summary == ("waits: of 2 clusters: 2 have no GPU fraction with isolation memory")
     assert "a weaker isolation of the GPU fraction: it would fit now, on c1" in reply.hints
 
 
