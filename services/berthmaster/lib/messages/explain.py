@@ -279,7 +279,10 @@ def explain_validation(
         if message.startswith("Object missing required field"):
             absent = next(f for f in fields.fields if f.required and f.encode_name not in value)
             return invalid([*path, absent.encode_name], MISSING, f"{words(absent.type)} (required)")
-    return invalid(path, value, words(info))
+    right = words(info)
+    if isinstance(value, bool | int | float):  # YAML reads 0.1 and yes as such
+        right = re.sub("^text", "text in quotes", right)
+    return invalid(path, value, right)
 
 
 def nearest(word: str, names: Iterable[str]) -> str:
@@ -569,7 +572,7 @@ def _text(info: inspect.StrType) -> str:
     if info.pattern is not None and info.pattern.startswith(_KEY_PATTERN_START):
         return f"1 to {info.max_length} letters, digits, '-', '_' and '.'"
     if info.max_length is None:
-        return "text; numbers, true and false in quotes"
+        return "text"
     if info.min_length:
         return f"text of {info.min_length} to {info.max_length} characters"
     return f"text of at most {info.max_length} characters"

@@ -43,7 +43,12 @@ MEMBERS: list[tuple[dict[str, Any], str, str, str]] = [
         "[1]",
         "true or false, a whole number, a number, text",
     ),
-    ({"id": "a", "labels": {"x": "1", "y": 5}}, "labels.y", "5", "text of at most 316 characters"),
+    (
+        {"id": "a", "labels": {"x": "1", "y": 5}},
+        "labels.y",
+        "5",
+        "text in quotes of at most 316 characters",
+    ),
     (
         {"id": "a", "run": {"secret_env": {"x": {"name": "a", "key": "/"}}}},
         "run.secret_env.x.key",
