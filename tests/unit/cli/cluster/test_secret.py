@@ -9,7 +9,7 @@ from berthmaster.lib.nats.subjects import token
 
 INSTALL = (
     "helm --kube-context 'a b' -n ns upgrade --install --create-namespace "
-    "--reset-then-reuse-values berth-agent deploy/chart"
+    "--reset-then-reuse-values berth-agent deploy/chart -f deploy/run/images.yaml"
 )
 
 

@@ -223,7 +223,7 @@ BAD: dict[str, tuple[bytes, Refusal]] = {
     ),
     "a variable that is no text": (
         b'{"id":"a","run":{"env":{"N":1}}}',
-        invalid("run.env.N", "1", "text"),
+        invalid("run.env.N", "1", "text in quotes"),
     ),
     "two pod sets of one name": (
         b'{"id":"a","pod_sets":[{"name":"w"},{"name":"x"},{"name":"w"}]}',
