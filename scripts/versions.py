@@ -28,6 +28,7 @@ from scripts.systems import commit
 
 KEPT: Final = Path(__file__).with_suffix(".json")
 PAGE: Final = ROOT / "docs" / "reference" / "versions.md"
+NONE_YET: Final = "| | | no run is recorded yet | | | | | |"
 HEAD: Final = "| Kubernetes | Kueue | tests | passed | failed | skipped | when | commit |"
 
 
@@ -91,7 +92,7 @@ def table(found: list[Run]) -> list[str]:
         f"| {run.failed} | {run.skipped} | {run.when} | {run.commit} |"
         for run in sorted(found, reverse=True)
     ]
-    return [HEAD, "|---|---|---|---|---|---|---|---|", *rows]
+    return [HEAD, "|---|---|---|---|---|---|---|---|", *(rows or [NONE_YET])]
 
 
 def page() -> str:
