@@ -546,7 +546,7 @@ def test_top_on_a_terminal_refreshes_in_place_until_it_is_interrupted(up: Up) ->
     os.close(inside)
     shown = b""
     try:
-        while shown.count(b"FRAG of the") < 3:
+        while shown.count(b"FRAG: free") < 3:
             shown += os.read(terminal, 65536)
         watching.send_signal(signal.SIGINT)
         while watching.poll() is None:
@@ -557,7 +557,7 @@ def test_top_on_a_terminal_refreshes_in_place_until_it_is_interrupted(up: Up) ->
         watching.kill()
         watching.wait()
         os.close(terminal)
-    assert shown.index(b"\x1b[?1049h") < shown.index(b"FRAG of the")  # a screen of its own
+    assert shown.index(b"\x1b[?1049h") < shown.index(b"FRAG: free")  # a screen of its own
     assert b"\x1b[?1049l" in shown  # which is left at the end
 
 
