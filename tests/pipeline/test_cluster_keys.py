@@ -59,6 +59,7 @@ async def test_a_cluster_is_let_in_seen_and_shut_out_and_nobody_else_notices(
                 (
                     "helm --kube-context berlin -n berth-system upgrade --install "
                     "--create-namespace --reset-then-reuse-values berth-agent deploy/chart "
+                    "-f deploy/run/images.yaml "
                     "--set role=worker --set 'worker.namespaces={default}'"
                 ),
                 f"kubectl --context berlin apply -f {file} && rm {file}",
