@@ -16,7 +16,7 @@ def test_the_demo_places_and_runs_its_jobs_and_sums_up(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     report = json.loads(done.stdout)
     summary = report["summary"]
-    assert report["first_placed_s"] < 20  # 2 s on an idle machine
+    assert 0 < report["first_placed_s"] < hang_s()
     assert summary["submitted"] == 150
     assert sum(summary["states"].values()) == 150
     assert summary["placed_at_least_once"] > 100
