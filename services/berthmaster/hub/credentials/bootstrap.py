@@ -19,6 +19,7 @@ from berthmaster.hub.credentials.core.observed import Bootstrap, Endpoint, Life,
 from berthmaster.lib.kube.config import Access, from_kubeconfig_bytes
 from berthmaster.lib.kube.errors import BadConfig
 
+CA_FIELD: Final = "certificate-authority-data"
 KEPT: Final = 3  # number of versions of a Secret in memory
 _SUBJECT: Final = "system:serviceaccount:"
 
@@ -52,9 +53,8 @@ class Bootstraps:
             access = from_kubeconfig_bytes(data, source=where)
         except BadConfig as error:
             return cluster, Refused(where, error.field or KUBECONFIG, error.problem)
-        if not access.ca and access.server.startswith("https://"):
-            why = "missing: whoever holds any public certificate could pose as the worker"
-            return cluster, Refused(where, "certificate-authority-data", why)
+        if why := ca_fault(access):
+            return cluster, Refused(where, CA_FIELD, why)
         versions = self._known.setdefault(name, {})
         versions[meta.resource_version] = access
         while len(versions) > KEPT:
@@ -65,6 +65,13 @@ class Bootstraps:
     def access(self, source: Bootstrap) -> Access | None:
         """Return the access of a bootstrap that this process has read."""
         return self._known.get(source.secret, {}).get(source.version)
+
+
+def ca_fault(access: Access) -> str:
+    """Return why a credential may not be sent to this server without an authority; "" = it may."""
+    if access.ca or not access.server.startswith("https://"):
+        return ""
+    return "missing: whoever holds any public certificate could pose as the worker"
 
 
 def life_of(access: Access) -> Life | None:

@@ -22,7 +22,6 @@ Rules of this file:
 """
 
 import asyncio
-import base64
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,9 +29,9 @@ from typing import Any, Final
 
 import msgspec
 
-from berthmaster.hub.credentials.bootstrap import life_of
+from berthmaster.hub.credentials.bootstrap import CA_FIELD, ca_fault, life_of
 from berthmaster.hub.credentials.core import names
-from berthmaster.hub.credentials.core.described import made_by_us
+from berthmaster.hub.credentials.core.described import address, made_by_us
 from berthmaster.hub.credentials.core.index import PROVIDER_SERIAL
 from berthmaster.hub.credentials.core.observed import (
     SHARE,
@@ -205,9 +204,8 @@ class Plugins:
         if cluster.insecure:
             raise BadConfig(where, "", "insecure-skip-tls-verify", "TLS must be checked")
         access = _access(wanted, cluster, where)
-        if not access.ca and access.server.startswith("https://"):
-            why = "missing: whoever holds any public certificate could pose as the worker"
-            raise BadConfig(where, "", "certificate-authority-data", why)
+        if why := ca_fault(access):
+            raise BadConfig(where, "", CA_FIELD, why)
         extensions = cluster.extensions or ()
         config = next((one.extension for one in extensions if one.name == EXEC_EXTENSION), None)
         return _Run(offered.name, access, config)
@@ -242,13 +240,7 @@ class Plugins:
     async def _printed(self, run: _Run) -> Printed:
         access = run.access
         assert access.user.exec is not None
-        told: dict[str, object] = {"server": access.server}
-        if access.ca:
-            told["certificate-authority-data"] = base64.b64encode(access.ca).decode()
-        if access.server_name:
-            told["tls-server-name"] = access.server_name
-        if access.proxy:
-            told["proxy-url"] = access.proxy
+        told = address(run.endpoint)
         if run.config is not None:
             told["config"] = run.config
         return await Plugin(access.user.exec, told, LIMIT_S).run()
