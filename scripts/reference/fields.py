@@ -1,7 +1,7 @@
 """Tables of fields from a JSON Schema: name, type with bounds, default, meaning."""
 
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any
 
 import msgspec
 
@@ -9,10 +9,8 @@ from scripts.reference.markdown import cell, table
 
 Schema = Mapping[str, Any]
 
-FILLED_IN: Final = ("runtime_used", "part")  # by services, never by people
 
-
-def fields_table(part: Schema, *, without: frozenset[str] = frozenset(FILLED_IN)) -> str:
+def fields_table(part: Schema, *, without: frozenset[str] = frozenset()) -> str:
     """Return the table of an object's fields. Arrays and references name the object inside."""
     required = part.get("required", ())
     rows = (

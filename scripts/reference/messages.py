@@ -3,7 +3,7 @@
 A page has the messages of one family. Fields that all of them share stand once at its top.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -12,6 +12,8 @@ from scripts.reference.fields import Schema, fields_table
 from scripts.reference.markdown import MADE_BY, wrapped
 from scripts.schema_tools.asyncapi import channels
 from scripts.schema_tools.json_schema import MESSAGES, Message, file_name, schema_of
+
+Addresses = Mapping[type[msgspec.Struct], Iterable[str]]
 
 
 class Family(NamedTuple):
@@ -73,11 +75,18 @@ def pages() -> Iterator[tuple[str, str]]:
     }
     if left := {each.name for each in MESSAGES if each.type.__name__ not in known}:
         raise ValueError(f"no page has these messages: {sorted(left)}")
+    addresses = _addresses()
     for name, inside in by_page.items():
-        yield name, _page(name, FAMILIES[name], inside, known)
+        yield name, _page(name, FAMILIES[name], inside, known, addresses)
 
 
-def _page(page: str, family: Family, inside: Sequence[Message], known: dict[str, str]) -> str:
+def _page(
+    page: str,
+    family: Family,
+    inside: Sequence[Message],
+    known: dict[str, str],
+    addresses: Addresses,
+) -> str:
     """Return a page. ``known``: links to the descriptions of objects, extended by this page's."""
     schemas = {message.name: schema_of(message) for message in inside}
     first = [each for name, each in schemas.items() if name.startswith(f"{family.prefixes[0]}.")]
@@ -95,7 +104,8 @@ def _page(page: str, family: Family, inside: Sequence[Message], known: dict[str,
     for message in inside:
         schema = schemas[message.name]
         is_first = message.name.startswith(f"{family.prefixes[0]}.")
-        parts += _section(message, schema, frozenset(shared if is_first else ()))
+        without = frozenset(shared if is_first else ())
+        parts += _section(message, schema, without, addresses.get(message.type, ()))
         if message.name not in ELSEWHERE:
             objects |= schema.get("$defs", {})
     if objects:
@@ -108,13 +118,15 @@ def _page(page: str, family: Family, inside: Sequence[Message], known: dict[str,
     return "\n".join(parts)
 
 
-def _section(message: Message, schema: Schema, shared: frozenset[str]) -> Iterator[str]:
+def _section(
+    message: Message, schema: Schema, shared: frozenset[str], addresses: Iterable[str]
+) -> Iterator[str]:
     yield f"## {message.name}\n"
     if message.name in ELSEWHERE:
         yield f"See {ELSEWHERE[message.name]}.\n"
         return
     yield from _described(schema)
-    for address in _addresses(message.type):
+    for address in addresses:
         yield f"- `{address}`"
     yield f"- Schema: `schemas/json/{file_name(message.name)}`\n"
     without = shared | {TAG}
@@ -134,10 +146,14 @@ def _described(schema: Schema) -> Iterator[str]:
         yield wrapped(text.replace("<", "&lt;")) + "\n"
 
 
-def _addresses(message: type[msgspec.Struct]) -> Iterator[str]:
-    """Yield the subjects on which a message is published; answers have none of their own."""
-    found = (each.address for each in channels() if message in each.messages)
-    yield from dict.fromkeys(address for address in found if address is not None)
+def _addresses() -> Addresses:
+    """Return the subjects of each message. Answers have none of their own."""
+    found: dict[type[msgspec.Struct], dict[str, None]] = {}
+    for channel in channels():
+        if channel.address is not None:
+            for message in channel.messages:
+                found.setdefault(message, {})[channel.address] = None
+    return found
 
 
 def _shared(schemas: Sequence[Schema]) -> dict[str, Any]:

@@ -105,6 +105,7 @@ TRIALS: Final[Mapping[str, Mapping[str, Any]]] = {
     "clusters, cluster_labels": {"clusters": ["berlin"], "cluster_labels": {"tier": "gold"}},
     "profile, weights, data": {"profile": "spread", "weights": {"fit": 1}, "data": ["berlin"]},
 }
+FILLED_IN: Final = frozenset({"runtime_used", "part"})  # by services, never by people
 VIAS: Final = ("direct", "worker", "hub")
 
 
@@ -113,7 +114,7 @@ def page() -> str:
     schema = schema_of(Message(name_of(SubmitRequest), SubmitRequest))
     parts = [HEAD.format(made_by=MADE_BY, example="".join(_yaml(EXAMPLE, schema, schema, "")))]
     for title, part in _structs(schema):
-        parts += [f"## {title}\n", fields_table(part)]
+        parts += [f"## {title}\n", fields_table(part, without=FILLED_IN)]
     rows = ((_label(name), *_answers(trial)) for name, trial in TRIALS.items())
     return "\n".join([*parts, MODES, table(("field", *VIAS), rows), ""])
 
