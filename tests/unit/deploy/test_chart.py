@@ -19,8 +19,9 @@ from berthmaster.hub.clearing.server import LIMIT_S, PATH
 from berthmaster.hub.clearing.settings import ClearingSettings
 from berthmaster.hub.credentials.plugins import read_providers
 from berthmaster.lib.access.permissions import inbox_prefix
+from berthmaster.lib.kueue.names import CLEARING_CONFIGURATION
 from berthmaster.lib.supervisor.hub_folder import CLEARING_SECRET
-from berthmaster.lib.supervisor.hub_keys import WEBHOOK_CONFIGURATION, HubKeysSettings
+from berthmaster.lib.supervisor.hub_keys import HubKeysSettings
 from berthmaster.services import SERVICES
 from berthmaster.worker.shares.settings import SharesSettings
 from berthmaster.worker.telemetry.settings import TelemetrySettings
@@ -190,7 +191,7 @@ def test_webhooks_certificate_is_by_the_hubs_authority_or_cert_managers() -> Non
     assert settings.clearing == f"berth-clearing.{NAMESPACE}.svc"
     assert CLEARING_SECRET in one(own, "Role", "berthmaster-keys")["rules"][0]["resourceNames"]
     assert one(own, "Secret", CLEARING_SECRET).get("data") is None
-    role = one(own, "ClusterRole", WEBHOOK_CONFIGURATION)
+    role = one(own, "ClusterRole", CLEARING_CONFIGURATION)
     assert role["rules"] == [
         {
             "apiGroups": ["admissionregistration.k8s.io"],
@@ -207,7 +208,7 @@ def test_webhooks_certificate_is_by_the_hubs_authority_or_cert_managers() -> Non
     assert notes == {"cert-manager.io/inject-ca-from": f"{NAMESPACE}/berth-clearing"}
     names = {(each["kind"], each["metadata"]["name"]) for each in given}
     assert ("Secret", CLEARING_SECRET) not in names
-    assert ("ClusterRole", WEBHOOK_CONFIGURATION) not in names
+    assert ("ClusterRole", CLEARING_CONFIGURATION) not in names
 
 
 def test_images_come_by_digest_where_there_is_one() -> None:

@@ -28,7 +28,7 @@ from berthmaster.lib.kueue.configuration import Unreadable, configuration_in, se
 from berthmaster.lib.kueue.jobs import FIELD as TTL_FIELD
 from berthmaster.lib.kueue.jobs import HubJob, deleted_after_s
 from berthmaster.lib.kueue.multikueue import ManagedWorkload, others_nominating
-from berthmaster.lib.kueue.names import GROUP, MULTIKUEUE, QUEUE_LABEL
+from berthmaster.lib.kueue.names import CLEARING_WEBHOOK, GROUP, MULTIKUEUE, QUEUE_LABEL
 from berthmaster.lib.kueue.queues import ClusterQueue, LocalQueue, ResourceGroup
 from berthmaster.lib.kueue.workloads import Workload
 from berthmaster.services import SERVICES
@@ -36,7 +36,6 @@ from berthmaster.services import SERVICES
 O = TypeVar("O", bound=Object)  # noqa: E741
 HAMI_DEVICES: Final = "hami.io/node-nvidia-register"
 WORKLOAD_WEBHOOK: Final = "vworkload.kb.io"
-CLEARING_WEBHOOK: Final = "clearing.berthmaster.io"
 KUEUE_MANAGERS: Final = ("kueue", "multikueue")  # prefixes of Kueue's own field managers
 # forms of accelerators on nodes and in quotas
 DEVICES: Final = (How.WHOLE, How.SHARED, How.MIG, How.MILLI, How.TPU)

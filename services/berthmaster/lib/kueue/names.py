@@ -47,3 +47,7 @@ PENDING: Final = "Pending"
 READY: Final = "Ready"
 RETRY: Final = "Retry"
 REJECTED: Final = "Rejected"
+
+# Berthmaster's webhook that clears nominations, as deploy/chart/templates/clearing.yaml names it.
+CLEARING_CONFIGURATION: Final = "berthmaster-clearing"
+CLEARING_WEBHOOK: Final = "clearing.berthmaster.io"

@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from berthmaster.lib.access.certificates import CertificatesError, certificates_in
+from berthmaster.lib.kueue.names import CLEARING_CONFIGURATION, CLEARING_WEBHOOK
 from berthmaster.lib.runtime.errors import CannotStart
 from berthmaster.lib.runtime.periodic import beats
 from berthmaster.lib.runtime.service import Context, Service, run
@@ -41,8 +42,6 @@ NAME: Final = "hub"
 COMPARE_EVERY_S: Final = 10.0
 WRITE_AGAIN_S: Final = 600.0  # the Secrets may have been changed meanwhile
 CALL_LIMIT_S: Final = 10.0
-WEBHOOK_CONFIGURATION: Final = "berthmaster-clearing"
-WEBHOOK: Final = "clearing.berthmaster.io"
 TOKEN_FOLDER: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 
 
@@ -103,8 +102,8 @@ class ApiServer:
         webhook's configuration. Raises PublishFailed.
         """
         encoded = {key: base64.b64encode(value).decode() for key, value in data.items()}
-        if name == WEBHOOK_CONFIGURATION:
-            hook = {"name": WEBHOOK, "clientConfig": {"caBundle": encoded["ca.crt"]}}
+        if name == CLEARING_CONFIGURATION:
+            hook = {"name": CLEARING_WEBHOOK, "clientConfig": {"caBundle": encoded["ca.crt"]}}
             self._apply(
                 "admissionregistration.k8s.io/v1",
                 "MutatingWebhookConfiguration",
@@ -197,7 +196,7 @@ async def main(ctx: Context[HubKeysSettings]) -> None:
         wanted = dict(parts(settings.data, settings.certificates, settings.clearing))
         if CLEARING_SECRET in wanted:
             authority = certificates_in(settings.data / TLS_FOLDER).ca
-            wanted[WEBHOOK_CONFIGURATION] = {"ca.crt": authority.read_bytes()}
+            wanted[CLEARING_CONFIGURATION] = {"ca.crt": authority.read_bytes()}
         return publisher.compare(wanted, loop.time())
 
     told = ""

@@ -15,6 +15,7 @@ from cryptography import x509
 
 from berthmaster.lib.access.certificates import SERVER_LIFE, CertificatesError, ensure_certificates
 from berthmaster.lib.access.keys import remove_user, sign_user
+from berthmaster.lib.kueue.names import CLEARING_CONFIGURATION
 from berthmaster.lib.supervisor.hub_folder import (
     BUS_SECRET,
     CLEARING_SECRET,
@@ -25,7 +26,6 @@ from berthmaster.lib.supervisor.hub_folder import (
     renew_certificates,
 )
 from berthmaster.lib.supervisor.hub_keys import (
-    WEBHOOK_CONFIGURATION,
     ApiServer,
     Publisher,
     PublishFailed,
@@ -169,7 +169,7 @@ def test_webhook_gets_its_own_certificate_and_the_hubs_authority(tmp_path: Path)
     api = tmp_path / "api"
     api.mkdir()
     with api_server(api, 200) as (server, got):
-        server.write(WEBHOOK_CONFIGURATION, {"ca.crt": b"PEM"})
+        server.write(CLEARING_CONFIGURATION, {"ca.crt": b"PEM"})
     [(path, _, body)] = got
     kinds = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations"
     assert path.startswith(f"{kinds}/berthmaster-clearing?fieldManager=")

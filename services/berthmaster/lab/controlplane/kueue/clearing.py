@@ -18,11 +18,12 @@ from berthmaster.lab.controlplane.api import ApiError
 from berthmaster.lab.controlplane.certificates import LOOPBACK, Authority
 from berthmaster.lab.controlplane.plane import Plane
 from berthmaster.lab.controlplane.processes import Process
+from berthmaster.lib.kueue.names import CLEARING_CONFIGURATION, CLEARING_WEBHOOK
 from berthmaster.lib.runtime.ports import PortClaims
 
-NAME = "berthmaster-clearing"
-HOOK = "clearing.berthmaster.io"
-PATH = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations/" + NAME
+PATH = (
+    "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations/" + CLEARING_CONFIGURATION
+)
 
 
 class Clearing:
@@ -70,7 +71,7 @@ class Clearing:
             "caBundle": base64.b64encode(self._authority.certificate_pem).decode(),
         }
         hook = {
-            "name": HOOK,
+            "name": CLEARING_WEBHOOK,
             "clientConfig": client,
             "rules": self._policy["matchConstraints"]["resourceRules"],
             "matchConditions": self._policy["matchConditions"],
@@ -82,6 +83,6 @@ class Clearing:
         return {
             "apiVersion": "admissionregistration.k8s.io/v1",
             "kind": "MutatingWebhookConfiguration",
-            "metadata": {"name": NAME},
+            "metadata": {"name": CLEARING_CONFIGURATION},
             "webhooks": [hook],
         }
