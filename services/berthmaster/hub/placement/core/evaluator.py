@@ -133,6 +133,10 @@ class OwnPlacement:
     def _followed(self) -> tuple[Request | None, ...]:
         return (self.request, *(one.request for one in self.good))
 
+    def write_slices_later(self) -> None:
+        """Look again when slices may be written."""
+        self.again_at_s = min(self.slices_after_s, self.again_at_s or self.slices_after_s)
+
     def worked(self, outcome: ScheduleResult) -> Good:
         """Store the Placement's own request as good, after this outcome."""
         assert self.request is not None
@@ -562,9 +566,7 @@ class Evaluator:
             return annotations
         writes = self.slices.writes(standing.placement, self.index.pages(key))
         if writes and now_s < standing.slices_after_s:
-            standing.again_at_s = min(
-                standing.slices_after_s, standing.again_at_s or standing.slices_after_s
-            )
+            standing.write_slices_later()
             return ()
         return writes
 
@@ -644,9 +646,7 @@ class Evaluator:
         standing.busy = False
         standing.slice_failures += 1
         standing.slices_after_s = now_s + _pause_s(standing.slice_failures)
-        standing.again_at_s = min(
-            standing.slices_after_s, standing.again_at_s or standing.slices_after_s
-        )
+        standing.write_slices_later()
         if standing.slice_failures != LOUD_AFTER:
             return ()
         note = f"PlacementDecisions of sig-multicluster cannot be written: {answer.why}"

@@ -317,12 +317,11 @@ class _Search:
         models, lacks = self._know.derived.ledger.models(), dict[int, str]()
         for number in choosing.tries:
             request = choosing.each[number]
-            asked: JobRequest | None = msgspec.structs.replace(request, clusters=clusters)
-            assert asked is not None
+            asked = msgspec.structs.replace(request, clusters=clusters)
             right = turn.right_to(asked, models)
-            if not right.refusal:
-                asked = within_right(self._know, right, asked)
-                found = self._find(turn, asked, shape_of(asked)) if asked is not None else None
+            narrowed = None if right.refusal else within_right(self._know, right, asked)
+            if narrowed is not None:
+                found = self._find(turn, narrowed, shape_of(narrowed))
                 if found is not None:
                     return request, found, choosing.taken(number, lacks)
             lacks[number] = right.refusal or BUSY
