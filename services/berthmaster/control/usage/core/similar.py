@@ -48,10 +48,11 @@ class Outcome(NamedTuple):
 def likeness_of(tenant: str, request: JobRequest) -> Likeness:
     labelled, shape, *_ = kinds_of(tenant, request)
     program = next((g for g in groups_of(tenant, request) if g[0] == "program"), None)
-    return Likeness(*(_digest(kind) if kind else "" for kind in (labelled, program, shape)))
+    return Likeness(*(digest_of(kind) if kind else "" for kind in (labelled, program, shape)))
 
 
-def _digest(kind: Sequence[str]) -> str:
+def digest_of(kind: Sequence[str]) -> str:
+    """Return a key for equal features."""
     return hashlib.blake2b("\0".join(kind).encode(errors="replace"), digest_size=12).hexdigest()
 
 

@@ -11,7 +11,6 @@ GPU a pod fits: the memory with `HEADROOM`, and the activity at the 95th percent
 then that of the whole GPU.
 """
 
-import hashlib
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -22,6 +21,8 @@ from msgspec.structs import replace
 from berthmaster.control.usage.core import waits
 from berthmaster.control.usage.core.gpus import Slice
 from berthmaster.control.usage.core.prices import Prices
+from berthmaster.control.usage.core.similar import digest_of
+from berthmaster.control.usage.core.spans import HOUR_MS
 from berthmaster.lib.messages.api import Refusal
 from berthmaster.lib.messages.suggest import Best, Change, Configuration, Suggestions
 from berthmaster.lib.messages.workload import WHOLE_MILLI, JobRequest, PodSet
@@ -30,7 +31,7 @@ from berthmaster.lib.profiles.sketch import Sketch, total
 HEADROOM: Final = 1.1  # memory of a slice by the measured peak
 MEASURED_S: Final = 300.0  # measurements before a slice is suggested
 MOST: Final = 32  # configurations in a reply
-HOUR_MILLI_MS: Final = WHOLE_MILLI * 3_600_000  # of one GPU
+HOUR_MILLI_MS: Final = WHOLE_MILLI * HOUR_MS  # of one GPU
 _ONE_GPU_A_POD: Final = re.compile(r"(\d+)x1\Z")
 _OF_PART: Final = re.compile(r"x(0\.|(\dc\.)?\dg\.)")
 _NOTHING: Final = Sketch()
@@ -73,10 +74,8 @@ class Measured(NamedTuple):
 
 
 def form_of(tenant: str, request: JobRequest) -> Form:
-    tags = ""
-    if request.labels:
-        words = "\0".join((tenant, *(f"{k}={v}" for k, v in sorted(request.labels.items()))))
-        tags = hashlib.blake2b(words.encode(errors="replace"), digest_size=12).hexdigest()
+    labels = [f"{name}={value}" for name, value in sorted(request.labels.items())]
+    tags = digest_of((tenant, *labels)) if labels else ""
     return Form(tags, "+".join(map(_layout, request.pod_sets)))
 
 
