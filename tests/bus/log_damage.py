@@ -74,14 +74,18 @@ class Side:
 
 @asynccontextmanager
 async def services(
-    url: str, memory: Path | None = None, also: Sequence[tuple[Service[Any], CommonSettings]] = ()
+    url: str,
+    memory: Path | None = None,
+    also: Sequence[tuple[Service[Any], CommonSettings]] = (),
+    **resolver: Any,
 ) -> AsyncIterator[Side]:
-    """Gateway, resolver, door, and ``also`` others, until the block ends."""
+    """Gateway, resolver, door, and ``also`` others, until the block ends. ``resolver``: settings
+    of that service."""
     side = Side()
     given: dict[str, Any] = {"nats_url": url, "http_port": -1}
     given["memory_dir"] = str(memory) if memory is not None else ""
     side.start(GATEWAY, patient(GatewaySettings, "gateway", **given))
-    side.start(RESOLVER, patient(ResolverSettings, "resolver", **given))
+    side.start(RESOLVER, patient(ResolverSettings, "resolver", **given, **resolver))
     side.start(DOOR, patient(DoorSettings, "door", **given))
     for service, settings in also:
         side.start(service, settings)
