@@ -1,7 +1,7 @@
-"""Other configurations of a job: the request and the reply of the verb ``suggest``.
+"""Request and reply of the verb ``suggest``: other configurations of a job.
 
-Subjects: ``berth.api.<tenant>.suggest`` for a tenant, of its own jobs; ``berth.operator.suggest``
-of any tenant's. Both only read. A suggestion rests on ended jobs and changes nothing.
+A tenant asks ``berth.api.<tenant>.suggest`` about its own jobs. An operator asks
+``berth.operator.suggest`` about the jobs of any tenant. The verb only reads ended jobs.
 """
 
 from typing import Annotated, Literal
