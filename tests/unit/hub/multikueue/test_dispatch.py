@@ -1,13 +1,15 @@
 """Stories of mode dispatch: from a Job made with kubectl to its end, and what can come between."""
 
 import pytest
+from msgspec.structs import replace
 
 from berthmaster.hub.multikueue.core.deciding.steps import REPORT_S
 from berthmaster.hub.multikueue.core.instructions import Nominate, SwitchOff
+from berthmaster.lib.kueue.jobs import HubJob, JobStatus
 from berthmaster.lib.lifecycle.fold import Verdict
 from berthmaster.lib.messages.fleet import CopyReport
 from berthmaster.lib.messages.workload import Cancelled, CancelRequested, Succeeded
-from tests.unit.hub.multikueue.hub_objects import cluster, config, copy_report, pods
+from tests.unit.hub.multikueue.hub_objects import cluster, condition, config, copy_report, pods
 from tests.unit.hub.multikueue.world import World
 
 
@@ -266,6 +268,38 @@ def test_a_job_that_is_deleted_before_its_workload_is_cancelled_and_has_not_fail
     world.settle()
     assert world.kinds(name)[-1] == cancelled
     assert set(world.log.verdicts) == {Verdict.COUNTED}
+
+
+@pytest.mark.parametrize("kueue", ["says that its owner is gone", "says nothing"])
+@pytest.mark.parametrize(("end", "kind"), [("Complete", "succeeded"), ("Failed", "failed")])
+def test_finish_job_deleted_at_its_end_counts_as_the_job_ended(
+    kueue: str, end: str, kind: str
+) -> None:
+    """With a TTL of 0 the hub deletes a Job that has just ended, before Kueue has seen that."""
+    world = World()
+    world.all_workers()
+    world.begin()
+    world.submit()
+    world.reserve()
+    world.settle()
+    world.admit("train", "w1")
+    world.start()
+    world.settle()
+    name = world.name()
+    job = world.hub["HubJob", "team", "train"]
+    assert isinstance(job, HubJob)
+    ended = JobStatus(conditions=(condition(end, True, end, "as the worker says"),))
+    world.drop(replace(job, status=ended))
+    if kueue == "says nothing":
+        world.drop(world.kueue("train"))
+    else:
+        world.finish("train", "OwnerNotFound", "The Job is gone")
+    world.settle()
+    world.wait(REPORT_S + 1.0)
+    assert world.kinds(name)[-1] == f"{kind} w1"
+    assert "had ended when it was deleted" in world.log.folds[name].reason
+    assert set(world.log.verdicts) == {Verdict.COUNTED}
+    assert not world.core.hub.lives.ended_jobs
 
 
 def test_a_job_deleted_while_nobody_looked_is_cancelled_after_the_start() -> None:

@@ -22,7 +22,8 @@ Steps, in the order of the checks::
     not on the bus            submitted
     over on the bus           stop jobs that still run under a cancelled name
     gone from the hub         cancelled
-    finished                  (placed, claimed) succeeded or failed
+    finished, or its Job was  (placed, claimed) succeeded or failed
+      deleted after its end
     cancel requested          stop; cancelled once inactive
     eviction decided          a Berthmaster check says Retry, until Kueue has ended the attempt
     held, or released         (eviction decided, evicted) deactivated, or activated
@@ -63,6 +64,7 @@ from berthmaster.lib.messages.fleet import CopyReport
 UNKNOWN = "unknown"  # cluster of a finished job, if no party names it
 NOT_SAID = "the hub does not say in which cluster it ran"
 GONE = "it was deleted on the hub"
+JOB_GONE = "its Job had ended when it was deleted on the hub"
 AWAITS_REPORT = "it has ended; the cluster that ran it has still to report so"
 REPORT_S = 10.0  # after the hub has shown the end, if several clusters may have run it
 LATE = " (it began and ended while the log could not be written)"
@@ -184,7 +186,7 @@ def next_step(view: WorkloadView, memo: Memo, policy: HubPolicy, now_s: float) -
         return _of_stranger(view, policy)
     if hub is None:
         return _without_object(view, memo, policy)
-    if hub.holds("Finished"):
+    if hub.holds("Finished") or view.ended_job is not None:
         return _finished(view, memo, now_s)
     if bus.cancel_requested:
         return _cancelling(view, policy)
@@ -328,15 +330,14 @@ def _finished(view: WorkloadView, memo: Memo, now_s: float) -> Step:
     assert hub is not None
     if memo.finished_since_s is None:
         memo.finished_since_s = now_s
-    finished = hub.condition("Finished")
-    assert finished is not None
-    gone = GONE + (LATE if memo.is_late else "")
-    if finished.reason == OWNER_GONE:
+    ending = _ending(view, hub)
+    if ending is None:
+        gone = GONE + (LATE if memo.is_late else "")
         return End(State.CANCELLED, "cancelled by request" if bus.cancel_requested else gone)
-    good = finished.reason in ("Succeeded", "JobFinished") and not _job_failed(view.job)
+    good, said = ending
     if now_s < memo.finished_since_s + REPORT_S and _awaits_report(view, memo):
         return Wait(AWAITS_REPORT, memo.finished_since_s + REPORT_S)
-    message = (finished.message or finished.reason)[:400] + (LATE if memo.is_late else "")
+    message = said[:400] + (LATE if memo.is_late else "")
     where = _ran_in(view, memo)
     if where == UNKNOWN:
         among = ", ".join(_ref_of(view, name) for name in hub.nominated)
@@ -401,6 +402,17 @@ def _ran_in(view: WorkloadView, memo: Memo) -> str:
     if is_unproven and bus.attempt:
         return UNKNOWN
     return bus.cluster if bus.state in HELD else ""
+
+
+def _ending(view: WorkloadView, hub: KueueWorkload) -> tuple[bool, str] | None:
+    """Return whether the job succeeded, and the words for that; None for a job that was deleted
+    before its end. With a TTL of 0 a Job may be gone before Kueue has seen its end.
+    """
+    finished, gone = hub.condition("Finished"), view.ended_job
+    if finished is None or not finished.true or finished.reason == OWNER_GONE:
+        return (gone.succeeded, JOB_GONE) if gone is not None else None
+    good = finished.reason in ("Succeeded", "JobFinished") and not _job_failed(view.job or gone)
+    return good, finished.message or finished.reason
 
 
 def _job_failed(job: HubJob | None) -> bool:

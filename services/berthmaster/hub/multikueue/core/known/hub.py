@@ -16,7 +16,7 @@ missing in two cases. Other ended Workloads predate this service.
 
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeVar
 
 from berthmaster.lib.kube.labels import TENANT, WORKLOAD
 from berthmaster.lib.kube.objects import Object, key_of, seconds
@@ -30,13 +30,16 @@ from berthmaster.lib.kueue.workloads import KueueWorkload, WorkloadStatus
 from berthmaster.lib.lifecycle.workload import Key, key
 
 UNSURE_S: Final = 600.0
-MOST_GONE: Final = 10_000  # deleted Workloads kept until the log contains their end
+MOST_GONE: Final = 10_000  # deleted Workloads, and Jobs, kept until the log contains their end
+T = TypeVar("T")
 
 
 class Lives:
     def __init__(self) -> None:
         self.written_until_s = float("inf")  # time of the previous process's last event
         self.gone: OrderedDict[Key, KueueWorkload] = OrderedDict()  # last state of each
+        # Jobs that had ended when they were deleted, perhaps before their Workload said so
+        self.ended_jobs: OrderedDict[Key, HubJob] = OrderedDict()
         self._seen: dict[Key, str] = {}  # uid of each Workload seen before its end
 
     def seen(self, name: Key, workload: KueueWorkload) -> None:
@@ -48,12 +51,13 @@ class Lives:
         """Keep a Workload that was deleted before the log contained its end. ``is_open``: the log
         contains its beginning.
         """
-        finished = workload.holds(FINISHED)
-        if not (finished if is_open else self.is_unwritten(name, workload)):
-            return
-        self.gone[name] = workload
-        if len(self.gone) > MOST_GONE:
-            self.gone.popitem(last=False)
+        finished = workload.holds(FINISHED) or name in self.ended_jobs
+        if finished if is_open else self.is_unwritten(name, workload):
+            _keep(self.gone, name, workload)
+
+    def job_lost(self, name: Key, job: HubJob) -> None:
+        """Keep an ended Job that was deleted before the log contained its end."""
+        _keep(self.ended_jobs, name, job)
 
     def began(self, name: Key) -> None:
         """Note that the log contains the beginning."""
@@ -63,6 +67,7 @@ class Lives:
         """Note that the log contains the end."""
         self._seen.pop(name, None)
         self.gone.pop(name, None)
+        self.ended_jobs.pop(name, None)
 
     def is_unwritten(self, name: Key, workload: KueueWorkload) -> bool:
         """Return whether an ended Workload is missing in the log and belongs there."""
@@ -72,6 +77,12 @@ class Lives:
             return seconds(_over_at(workload)) > self.written_until_s - UNSURE_S
         except ValueError:
             return False
+
+
+def _keep(kept: OrderedDict[Key, T], name: Key, thing: T) -> None:
+    kept[name] = thing
+    if len(kept) > MOST_GONE:
+        kept.popitem(last=False)
 
 
 def _over_at(workload: KueueWorkload) -> str:
@@ -210,11 +221,11 @@ class Hub:
                     del self.workload_of[name]
                 return {name}
             case HubJob():
+                touched = self.names_of_job(at)
                 self.jobs.pop(at, None)
-                gone = {name for name, job in self.job_of.items() if job == at}
-                for name in gone:
+                for name in [name for name in touched if self.job_of.get(name) == at]:
                     del self.job_of[name]
-                return gone | self._owned_by(at)
+                return touched
             case LocalQueue():
                 self.local_queues.pop(at, None)
             case ClusterQueue():
@@ -254,9 +265,11 @@ class Hub:
         """Whether Kueue has made a Workload of a Job."""
         return job in self._owned
 
-    def _owned_by(self, job: ObjectKey) -> set[Key]:
-        found = (self._names.get(at) for at in self._owned.get(job, ()))
-        return {name for name in found if name is not None}
+    def names_of_job(self, job: ObjectKey) -> set[Key]:
+        """Return the workloads of a Job: those that it was made for, and its Workloads'."""
+        made = {name for name, at in self.job_of.items() if at == job}
+        owned = (self._names.get(at) for at in self._owned.get(job, ()))
+        return made | {name for name in owned if name is not None}
 
     # Names of Workloads
 

@@ -110,6 +110,7 @@ class WorkloadView(NamedTuple):
     alive_at_s: Mapping[str, float]  # last heartbeat of these clusters and the attempt's
     elsewhere: str = ""  # id of another hub that has the workload
     is_unwritten: bool = False  # over, and missing in the log
+    ended_job: HubJob | None = None  # had ended when it was deleted; the log lacks the end
     # Start of uninterrupted updates from hub and Kueue; infinite without
     heard_since_s: float = float("-inf")
 
@@ -268,6 +269,7 @@ def view_of(name: Key, know: BusState, hub: Hub) -> WorkloadView:
         is_unwritten=(
             bus is None and workload is not None and hub.lives.is_unwritten(name, workload)
         ),
+        ended_job=hub.lives.ended_jobs.get(name),
         heard_since_s=max(hub.heard_since_s, hub.kueue_since_s),
     )
 
@@ -278,7 +280,8 @@ def _gone(name: Key, bus: Workload | None, hub: Hub) -> KueueWorkload | None:
     if found is None or bus is None:
         return found
     same = bus.origin is None or bus.origin.uid in ("", found.metadata.uid)
-    return found if same and found.holds(FINISHED) else None
+    over = found.holds(FINISHED) or name in hub.lives.ended_jobs
+    return found if same and over else None
 
 
 Kind = tuple[str, int]  # ClusterQueue, the Workload's priority
