@@ -38,6 +38,7 @@ FAULTS: Final[Mapping[str, tuple[str, str]]] = {
     "exit": ("a container exited with a code other than 0", "`retries`, then failed"),
     "out_of_memory": ("a container exceeded its memory", "`retries`, then failed"),
     "not_started": ("a pod could not start: image, Secret, volume", "requeued; failed after three"),
+    "stalled": ("no new progress line for `stalls_after_s`", "requeued; failed after three"),
     "evicted": ("the kubelet, a drain or an operator evicted a pod", "requeued"),
     "preempted": ("the cluster's scheduler or Kueue preempted a pod", "requeued"),
     "node_lost": ("the node stopped answering", "requeued; failed after three"),

@@ -79,6 +79,7 @@ EXAMPLE: Final[Mapping[str, Any]] = {
     "preemptible": True,
     "checkpoint_every_s": 600,
     "grace_s": 120,
+    "stalls_after_s": 900,
     "depends_on": [{"id": "prepare", "until": "succeeded"}],
 }
 # Requests that differ from a plain one in the field that is tried.
@@ -99,6 +100,7 @@ TRIALS: Final[Mapping[str, Mapping[str, Any]]] = {
     "divide": {"pod_sets": [{"count": 4}], "divide": {"by": "room"}},
     "deadline_s": {"deadline_s": 3600},
     "max_run_s": {"max_run_s": 3600},
+    "stalls_after_s": {"stalls_after_s": 900},
     "checkpoint_every_s, grace_s": {"checkpoint_every_s": 600, "grace_s": 60},
     "depends_on": {"depends_on": [{"id": "prepare"}]},
     "set_at_most": {"set": "sweep", "set_at_most": 8},

@@ -59,7 +59,7 @@ def ending_event(work: Workload, state: State, reason: str, by: str, now_s: floa
 
 
 OWN: Final[frozenset[Fault]] = frozenset({"exit", "out_of_memory"})
-CONTAGIOUS: Final[frozenset[Fault]] = frozenset({"not_started", "node_lost", "gpu_lost"})
+CONTAGIOUS: Final[frozenset[Fault]] = frozenset({"not_started", "stalled", "node_lost", "gpu_lost"})
 SAME_WAY: Final = 3
 LONGEST_BACKOFF_S: Final = 3600.0
 _MAX_DOUBLINGS: Final = 30

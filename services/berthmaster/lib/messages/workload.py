@@ -377,6 +377,13 @@ class JobRequest(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defau
             "evictions does not count. None = no limit."
         ),
     ] = None
+    stalls_after_s: Annotated[
+        Annotated[float, Meta(ge=60, le=31_536_000)] | None,
+        Meta(
+            description="Time without a new progress line after which the attempt ends and the job "
+            "is requeued; None = no limit."
+        ),
+    ] = None
     labels: Annotated[Labels, Meta(description="Labels of the submitter; not interpreted.")] = {}
     profile: Annotated[
         str, Meta(max_length=63, description='Profile that ranks clusters; "" = the queue\'s.')
@@ -435,14 +442,15 @@ class HubObject(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaul
 
 
 # Cause of the end of an attempt before its work was done; "" = unknown. Faults of the job: exit and
-# out_of_memory. A job that could not start: not_started. Faults of the cluster: an eviction by the
-# kubelet or an operator (evicted), preempted by the scheduler, a lost node or GPU, a late start
-# (late), and the time limit of the job (deadline).
+# out_of_memory. A job that could not start: not_started. One without progress: stalled. Faults of
+# the cluster: an eviction by the kubelet or an operator (evicted), preempted by the scheduler, a
+# lost node or GPU, a late start (late), and the time limit of the job (deadline).
 Fault = Literal[
     "",
     "exit",
     "out_of_memory",
     "not_started",
+    "stalled",
     "evicted",
     "preempted",
     "node_lost",

@@ -5,6 +5,8 @@ Rules of this file:
 - Pod 0 of the first pod set speaks for a job, like rank 0 in all frameworks.
 - A log is polled, not followed: the last lines behind those already read. A job with reports is
   polled more often, a silent one ever more seldom.
+- A poll without new progress reports for how long there was none. A poll that may have skipped
+  lines begins that time again.
 - Polls per second and bytes of a cluster are bounded, and due polls wait for their turn. That costs
   only time: a line stays for the next poll.
 - The log of a job that is being stopped is followed to its end, because it may write a checkpoint.
@@ -28,6 +30,7 @@ from berthmaster.worker.executor.core.cluster_protocol import (
     PodsCompleted,
     PodsExpired,
     PodsGone,
+    PodsQuiet,
     PodsRunning,
     PodsSaid,
 )
@@ -54,6 +57,7 @@ class _Watched(msgspec.Struct):
     due_s: float
     pause_s: float = LOOK_S  # of a job without any report
     has_said: bool = False
+    quiet_since_s: float = 0.0  # progress was last read, or may have been missed
     behind: Cursor = START
     looked_at_s: float = 0.0  # by the server's clock; 0 = never
     looks: asyncio.Task[None] | None = None
@@ -117,7 +121,9 @@ class ProgressReader:
         """Start polling the log of a running attempt."""
         if attempt not in self._watched and self._rate:
             now_s = self._loop.time()
-            self._watched[attempt] = _Watched(attempt, now_s, now_s + LOOK_S)
+            self._watched[attempt] = _Watched(
+                attempt, began_s=now_s, due_s=now_s + LOOK_S, quiet_since_s=now_s
+            )
 
     def leave(self, attempt: Attempt) -> None:
         watched = self._watched.pop(attempt, None)
@@ -147,7 +153,12 @@ class ProgressReader:
     async def _look(self, one: _Watched) -> None:
         try:
             async with asyncio.timeout(LOOK_LIMIT_S):
-                await self._read(one, follow=False)
+                lines = await self._read(one, follow=False)
+            now_s = self._loop.time()
+            if lines >= TAIL_LINES:
+                one.quiet_since_s = now_s
+            elif now_s > one.quiet_since_s:
+                self._tell(PodsQuiet(one.attempt, now_s - one.quiet_since_s))
         except (NoLog, TimeoutError):
             pass  # looked at again
         finally:
@@ -178,8 +189,8 @@ class ProgressReader:
         except (NoLog, TimeoutError):
             pass
 
-    async def _read(self, one: _Watched, *, follow: bool) -> None:
-        """Read new lines as they come."""
+    async def _read(self, one: _Watched, *, follow: bool) -> int:
+        """Read new lines as they come, and return their number."""
         pods = await self._source.pods(one.attempt)
         if not pods:
             raise NoLog("no pod of it is there")
@@ -189,19 +200,22 @@ class ProgressReader:
         stream = await self._source.open(
             one.attempt, pods[0], since_s=since_s, tail=TAIL_LINES, follow=follow
         )
-        size = 0
+        size = count = 0
         try:
             while size < LOOK_BYTES or follow:
                 await asyncio.sleep(self._pace.wait_s(self._loop.time()))
                 data = await stream.read()
                 self._pace.read(len(data), self._loop.time())
                 size += len(data)
-                self._hear(one, lines.feed(data) if data else lines.end(), before_s)
+                new = lines.feed(data) if data else lines.end()
+                count += len(new)
+                self._hear(one, new, before_s)
                 one.behind = lines.cursor
                 if not data:
                     break
         finally:
             stream.close()
+        return count
 
     def _hear(self, one: _Watched, lines: list[bytes], before_s: float) -> None:
         progress, checkpoint, said_ns, unreadable = heard_in(lines)
@@ -212,6 +226,8 @@ class ProgressReader:
         if progress is None and checkpoint is None:
             return
         one.has_said = True
+        if progress is not None:
+            one.quiet_since_s = self._loop.time()
         if progress is not None and progress.eta_s is not None and said_ns:
             age_s = max(0.0, self._clock() - said_ns / 1e9)
             if before_s:  # a node's clock may be behind; the line is younger than the last look

@@ -42,6 +42,7 @@ from berthmaster.worker.executor.core.cluster_protocol import (
     PodsFailed,
     PodsFound,
     PodsGone,
+    PodsQuiet,
     PodsRefused,
     PodsRunning,
     PodsWaiting,
@@ -275,6 +276,31 @@ def test_one_that_runs_for_longer_than_it_may_is_stopped_and_has_failed() -> Non
     assert isinstance(told, Append)
     assert isinstance(told.event, Failed)
     assert told.event.reason == why
+
+
+def test_running_job_without_progress_for_too_long_is_evicted_as_stalled() -> None:
+    executor = Executor("berlin")
+    executor.handle(PodsFound(TRAIN), 0)
+    limited = msgspec.structs.replace(REQUEST, stalls_after_s=600.0)
+    running = work(State.RUNNING, request=limited, running_at_s=10.0)
+    executor.handle(PodsRunning(TRAIN, running.pods), 11)
+    executor.handle(Reloaded(ref="1", workload=running), 11)
+    assert executor.handle(PodsQuiet(TRAIN, 599.0), 620) == []
+    why = "no new progress line for 610 s, and its stalls_after_s is 600 s"
+    assert executor.handle(PodsQuiet(TRAIN, 610.0), 631) == [StopPods(TRAIN, why)]
+    (told,) = executor.handle(PodsGone(TRAIN, why), 632)
+    assert isinstance(told, Append)
+    assert isinstance(told.event, Evicted)
+    assert (told.event.fault, told.event.reason) == ("stalled", why)
+
+
+def test_silence_is_no_fault_of_a_job_without_that_limit() -> None:
+    executor = Executor("berlin")
+    executor.handle(PodsFound(TRAIN), 0)
+    running = work(State.RUNNING, running_at_s=10.0)
+    executor.handle(PodsRunning(TRAIN, running.pods), 11)
+    executor.handle(Reloaded(ref="1", workload=running), 11)
+    assert executor.handle(PodsQuiet(TRAIN, 1e9), 20) == []
 
 
 def order_to_make_room(after: int) -> EvictionRequested:

@@ -28,6 +28,7 @@ from berthmaster.worker.executor.core.cluster_protocol import (
     Attempt,
     PodEvent,
     PodsGone,
+    PodsQuiet,
     PodsRunning,
     PodsSaid,
     StopPods,
@@ -41,7 +42,7 @@ from berthmaster.worker.executor.core.objects import (
     PodStatus,
     Terminated,
 )
-from berthmaster.worker.executor.progress import MOST_SILENT_S, ProgressReader
+from berthmaster.worker.executor.progress import MOST_SILENT_S, TAIL_LINES, ProgressReader
 from tests.support.patience import hang_s
 from tests.unit.worker.executor.test_core import NAME, PODS, TRAIN, running_executor, work
 
@@ -201,12 +202,23 @@ async def _looked_at() -> None:
     # Nobody looks at the same lines twice, and who is silent is looked at ever more seldom.
     one = reader._watched[TRAIN]
     told.clear()
+    one.quiet_since_s -= 90
+    await reader._look(one)
+    (quiet,) = told
+    assert isinstance(quiet, PodsQuiet)
+    assert 90 <= quiet.quiet_s < 90 + hang_s()
+
+    # A look that may have skipped lines proves no silence.
+    told.clear()
+    logs.text = [b"2026-11-24T10:00:01Z hello\n"] * TAIL_LINES
     await reader._look(one)
     assert told == []
+    assert loop.time() - one.quiet_since_s < 90
     silent = reader._watched[others[1]]
     logs.text = [b"2026-11-24T10:00:00Z hello\n"]
     for _ in range(8):
         await reader._look(silent)
+    told.clear()
     assert silent.pause_s == MOST_SILENT_S
 
     # Asked to go it writes its last checkpoint: that it is gone is told after that.
@@ -222,4 +234,4 @@ async def _looked_at() -> None:
         while len(told) < 2:
             await asyncio.sleep(0)
     assert told == [PodsSaid(TRAIN, None, SAVED), PodsGone(TRAIN, "room")]
-    assert logs.opened[-1] == (TRAIN, 1_795_514_400.0, True)
+    assert logs.opened[-1] == (TRAIN, 1_795_514_401.0, True)

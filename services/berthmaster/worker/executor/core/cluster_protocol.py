@@ -126,6 +126,14 @@ class PodsSaid(NamedTuple):
     checkpoint: Checkpoint | None = None
 
 
+class PodsQuiet(NamedTuple):
+    """The log was read to its end. It had no new progress line for so long, as far as it was read
+    without a gap."""
+
+    attempt: Attempt
+    quiet_s: float
+
+
 class PodsRefused(NamedTuple):
     """The cluster rejected or lost a pod, without a fault of the job. ``hopeless``: the request
     itself cannot run, so no other cluster is tried.
@@ -174,6 +182,7 @@ PodEvent = (
     | PodsWaiting
     | PodsRunning
     | PodsSaid
+    | PodsQuiet
     | PodsRefused
     | PodsCompleted
     | PodsFailed

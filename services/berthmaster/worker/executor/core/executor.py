@@ -74,6 +74,7 @@ from berthmaster.worker.executor.core.cluster_protocol import (
     DeletePods,
     PodEvent,
     PodsFound,
+    PodsQuiet,
     PodsSaid,
     PodsWaiting,
     ResizePods,
@@ -90,7 +91,13 @@ from berthmaster.worker.executor.core.events import (
     Tick,
 )
 from berthmaster.worker.executor.core.job import FinalResult, How, Job, Pods
-from berthmaster.worker.executor.core.limits import Limits, left_s, max_run_ends_s, order_of
+from berthmaster.worker.executor.core.limits import (
+    Limits,
+    left_s,
+    max_run_ends_s,
+    order_of,
+    stalled,
+)
 from berthmaster.worker.executor.core.log_events import LogEvents
 
 NO_READING_YET: Final = 1 << 62  # above all sequences: a read in flight may be older
@@ -373,6 +380,8 @@ class Executor:
             self._be_patient(job, now_s)
         if isinstance(event, PodsSaid) and event.progress is not None:
             job.said_at_s = now_s
+        if isinstance(event, PodsQuiet) and (why := stalled(job, event.quiet_s)):
+            job.judge(FinalResult(How.EVICTED, why, fault="stalled"))
         if isinstance(event, PodsWaiting) and event.bound != job.bound:
             job.bound = event.bound
             self._watch_gang(job, now_s)

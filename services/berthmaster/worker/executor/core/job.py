@@ -32,6 +32,7 @@ from berthmaster.worker.executor.core.cluster_protocol import (
     PodsFound,
     PodsGone,
     PodsQueued,
+    PodsQuiet,
     PodsRefused,
     PodsRunning,
     PodsSaid,
@@ -220,6 +221,8 @@ class Job(msgspec.Struct, kw_only=True):
                 if checkpoint is not None:
                     is_news = checkpoint != self.told_checkpoint
                     self.said_checkpoint = checkpoint if is_news else None
+            case PodsQuiet():
+                pass  # the executor knows the limit
             case PodsRefused(_, reason, fault, node, hopeless):
                 how = How.FAILED if hopeless else How.EVICTED
                 self.judge(FinalResult(how, reason, fault=fault, node=node, hopeless=hopeless))

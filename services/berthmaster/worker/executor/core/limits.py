@@ -4,7 +4,7 @@ from typing import Final, NamedTuple
 
 from berthmaster.lib.lifecycle.states import State
 from berthmaster.worker.executor.core.cluster_protocol import CreatePods
-from berthmaster.worker.executor.core.job import Job
+from berthmaster.worker.executor.core.job import Job, Pods
 
 MAX_DOUBLINGS: Final = 30
 
@@ -74,6 +74,14 @@ def max_run_ends_s(job: Job) -> float | None:
     if most_s is None or not job.running_at_s:
         return None
     return job.running_at_s + max(0.0, most_s - job.ran_s)
+
+
+def stalled(job: Job, quiet_s: float) -> str:
+    """Return why a running job without progress for so long is given up; "" = it is not."""
+    most_s = job.request.stalls_after_s if job.request is not None else None
+    if most_s is None or quiet_s < most_s or job.pods is not Pods.RUNNING:
+        return ""
+    return f"no new progress line for {quiet_s:.0f} s, and its stalls_after_s is {most_s:g} s"
 
 
 def order_of(job: Job, executor: str, now_s: float) -> CreatePods:

@@ -205,6 +205,8 @@ def part_request(
         part=part,
         retries=0 if how.gang else request.retries,
         max_evictions=GANG_EVICTIONS if how.gang else request.max_evictions,
+        # The first pod of the job alone reports progress.
+        stalls_after_s=None if number else request.stalls_after_s,
         max_run_s=None if most_s is None else max(_LEAST_RUN_S, most_s - job.ran_s),
     )
 
