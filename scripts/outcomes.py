@@ -1,10 +1,11 @@
 """A pytest plugin that writes down what came of a tier: python -m pytest -p scripts.outcomes.
 
 The file that BERTH_OUTCOMES names gets one JSON object, an Outcomes, at the end of the run. A run
-that was killed leaves none.
+that was killed leaves none, so each try that failed is also printed at once.
 """
 
 import os
+import sys
 from collections import Counter
 from pathlib import Path
 from typing import Any, Final
@@ -23,6 +24,13 @@ class Outcomes(msgspec.Struct, frozen=True, kw_only=True):
     failed: tuple[str, ...]  # "test: first line of its error"
     skipped: tuple[str, ...]  # "test: reason"
     rerun: tuple[str, ...]  # "test: first line of the error of its first try"
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    """Print a try that failed, with its seconds."""
+    if report.outcome in ("failed", "rerun") and "PYTEST_XDIST_WORKER" not in os.environ:
+        told = f"\n{report.outcome} after {report.duration:.0f} s: {_line(report)}"
+        print(told, file=sys.__stderr__, flush=True)
 
 
 def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:

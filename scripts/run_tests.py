@@ -74,7 +74,7 @@ TIERS: Final[dict[str, Tier]] = {
     "web": Tier(within=("sh", "scripts/chromium.sh")),
     "gpu": Tier(reruns=0),
     "containers": Tier(within=("sh", "scripts/engine.sh")),
-    "cluster": Tier(processes=3, within=(*BUILD, "--"), needs_build=True),
+    "cluster": Tier(processes=2, within=(*BUILD, "--"), needs_build=True),
     "bed": Tier(processes=3, within=(*BUILD, "--"), needs_build=True, only_named=True),
 }
 

@@ -1,4 +1,4 @@
-"""The definitions of the kinds of jobs that MultiKueue copies, as their projects publish them.
+"""The definitions of the kinds of jobs that MultiKueue copies, compact, from their projects.
 
 They are part of the projects' Go modules, which Go's own proxy serves and its cache keeps: nothing
 of them is kept here. The versions are those that Kueue 0.19.2 is built with.
@@ -13,6 +13,7 @@ from typing import Final, NamedTuple
 
 from berthmaster.lab.controlplane.api import Object, documents
 from berthmaster.lab.controlplane.compiling import Unavailable
+from berthmaster.lab.controlplane.planes import compact
 from tests.support.patience import hang_s
 
 
@@ -73,7 +74,7 @@ def definitions(names: Iterable[str]) -> list[Object]:
 def definitions_of(source: Source) -> list[Object]:
     """Raises Unavailable."""
     folder = _module(source.module)
-    return [document for file in source.files for document in documents(folder / file)]
+    return [compact(one) for file in source.files for one in documents(folder / file)]
 
 
 def _module(module: str) -> Path:

@@ -10,11 +10,10 @@ from scripts import transcripts
 Place = tuple[Path, Mapping[str, str]]
 
 
-@pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
-    folder = tmp_path_factory.mktemp("pages")
-    with transcripts.up(folder) as env:
-        yield folder, env
+@pytest.fixture
+def place(tmp_path: Path) -> Iterator[Place]:
+    with transcripts.up(tmp_path) as env:
+        yield tmp_path, env
 
 
 def test_commands_of_pages_print_what_the_pages_show(place: Place) -> None:

@@ -8,7 +8,7 @@ from tests.simulation.faults import DAMAGE, KINDS, PROCESSES
 from tests.simulation.many import outcomes_of
 from tests.simulation.world import run
 
-SEEDS = 400
+SEEDS = 200
 DAMAGED = 40  # half of them are
 
 

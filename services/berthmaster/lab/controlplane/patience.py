@@ -15,8 +15,9 @@ from typing import Final, TypeVar
 T = TypeVar("T")
 
 HANG_S: Final = 180.0  # without progress on an idle machine, where steps take seconds
-POLL_S: Final = 0.005
-SLOWEST_POLL_S: Final = 0.05
+POLL_S: Final = 0.01
+SLOWEST_POLL_S: Final = 0.25
+POLL_SHARE: Final = 0.1  # of the time waited so far: a check costs both sides computing time
 
 
 class Hung(AssertionError):
@@ -61,7 +62,8 @@ class Patience:
     def pause_s(self) -> float:
         """Return the pause before the next check, because checks slow down the processes in
         question."""
-        return min(max(POLL_S, (self._looked_s - self._began_s) / 20), SLOWEST_POLL_S)
+        waited_s = self._looked_s - self._began_s
+        return min(max(POLL_S, POLL_SHARE * waited_s), SLOWEST_POLL_S)
 
     def look(self, found: object = "") -> None:
         """Count the time since the last check. Raises Hung at the limit.
