@@ -2,6 +2,7 @@
 
 import ast
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -30,8 +31,13 @@ class Metric(NamedTuple):
     labels: tuple[str, ...]
 
 
-def declared() -> Iterator[Metric]:
-    """Yield each metric that a service makes, in the order of files."""
+@cache
+def declared() -> tuple[Metric, ...]:
+    """Return each metric that a service makes, in the order of files."""
+    return tuple(_declared())
+
+
+def _declared() -> Iterator[Metric]:
     for path in sorted(SOURCE.rglob("*.py")):
         package = ".".join(["berthmaster", *path.relative_to(SOURCE).parts[:2]])
         for node in ast.walk(ast.parse(path.read_text())):

@@ -1,5 +1,7 @@
 """All generated pages by path. Each generator is a module with ``page() -> str``."""
 
+from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
 from typing import Final
 
@@ -10,7 +12,8 @@ from scripts.reference import cli, errors, messages, metrics, permissions, reque
 REFERENCE: Final = ROOT / "docs" / "reference"
 
 
-def pages() -> dict[Path, str]:
+@cache
+def pages() -> Mapping[Path, str]:
     """Return the text of every generated page, and of pages with a generated table."""
     return {
         REFERENCE / "request.md": request.page(),
