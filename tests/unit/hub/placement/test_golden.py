@@ -16,6 +16,7 @@ from berthmaster.hub.placement.cel.question import ClusterInput, Question
 from berthmaster.hub.placement.core.document import canonical
 from berthmaster.hub.placement.core.objects import AddOnPlacementScore, CandidateCluster
 from berthmaster.hub.placement.core.scheduling.plugins import predicate
+from tests.support.patience import NEVER_S
 from tests.unit.hub.placement.objects import answered, language, request, snapshot
 
 GOLDEN: dict[str, Any] = json.loads(
@@ -102,6 +103,14 @@ REFUSED = {
 REFUSED_HERE = {text: why for why, texts in REFUSED.items() for text in texts}
 
 
+class Unhurried(Question, frozen=True):
+    """A question whose budget covers a collection of garbage in the whole test process."""
+
+    @property
+    def budget_s(self) -> float:
+        return NEVER_S
+
+
 def meaning(text: str) -> Any:
     """True, False or None (no value) for each cluster; "refused" with why if that is told."""
     inputs = [
@@ -117,7 +126,7 @@ def meaning(text: str) -> Any:
         for one in CLUSTERS
     ]
     yes, no = (
-        language().answer(Question((each,), ((0,),), inputs)) for each in (text, f"!(\n{text}\n)")
+        language().answer(Unhurried((each,), ((0,),), inputs)) for each in (text, f"!(\n{text}\n)")
     )
     if yes.refused or all(one.wrong for one in yes.clusters):
         return "refused", yes.refused or yes.why
