@@ -324,7 +324,7 @@ async def test_follower_over_purge_reports_caught_up(server: Server) -> None:
             await conn.api("STREAM.PURGE.FLEET")
 
     async with connected(server.url, replicas=1) as conn:
-        total = 2000
+        total = 50_000  # the server sends them for longer than a purge takes
         for number in range(total):
             await conn.publish(f"berth.fleet.c1.node.n{number % 50}", b"%d" % number)
         await conn.flush()
