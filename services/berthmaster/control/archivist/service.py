@@ -30,7 +30,7 @@ from berthmaster.lib.nats.stream_connection import stream_connection
 from berthmaster.lib.nats.stream_messages import Recorded
 from berthmaster.lib.nats.streams import ARCHIVE, WORKLOADS
 from berthmaster.lib.nats.worker import Handle, Later, Never, Worker
-from berthmaster.lib.runtime.periodic import beats
+from berthmaster.lib.runtime.periodic import beats, together
 from berthmaster.lib.runtime.service import Context, Service
 
 TASK_LIMIT_S: Final = 30.0  # after which the message is delivered again
@@ -80,11 +80,8 @@ class Shell:
             *(self._worker(each, self._on_ending) for each in ARCHIVED_STORIES),
             *(self._worker(each, self._on_tombstone) for each in TOMBSTONES),
         ]
-        async with asyncio.TaskGroup() as group:
-            group.create_task(self._tell_health(workers))
-            group.create_task(self._guard.run())
-            for worker in workers:
-                group.create_task(worker.run(self._ctx.stopping))
+        running = [worker.run(self._ctx.stopping) for worker in workers]
+        await together(self._tell_health(workers), self._guard.run(), *running)
 
     def _worker(self, durable: Durable, handle: Handle) -> Worker:
         return Worker(self._conn, "archivist", durable, handle, concurrency=CONCURRENCY)

@@ -105,7 +105,7 @@ from berthmaster.lib.nats.stream_reads import last_message
 from berthmaster.lib.nats.streams import FLEET, FOLLOWED, WORKLOADS
 from berthmaster.lib.runtime.candidacy import Record
 from berthmaster.lib.runtime.lease import Outdated, StoreAway
-from berthmaster.lib.runtime.periodic import beats
+from berthmaster.lib.runtime.periodic import beats, together
 from berthmaster.lib.runtime.service import Context, Service
 
 NAME: Final = "door"
@@ -251,9 +251,7 @@ class Shell:
             for cluster in core.log.clusters:
                 self._nudge(cluster, core.log.position)
 
-        async with asyncio.TaskGroup() as all_of_it:
-            all_of_it.create_task(follower.run(self._on_event, caught_up=ready))
-            all_of_it.create_task(guard.run())
+        await together(follower.run(self._on_event, caught_up=ready), guard.run())
 
     def _on_event(self, recorded: Recorded) -> None:
         core = self._core

@@ -1,4 +1,5 @@
-"""Waits with an end: a periodic tick, a pause, an event with a time limit, cancellable work.
+"""Waits with an end: a periodic tick, a pause, an event with a time limit, cancellable work, and
+several works at once.
 
 The tick keeps its phase, whatever the duration of the work. Ticks missed because of slow work or a
 slow machine are dropped and counted, not repeated in a burst.
@@ -71,3 +72,19 @@ async def unless_stopped(work: Coroutine[Any, Any, T], stopping: asyncio.Event) 
     finally:
         stop.cancel()
         task.cancel()
+
+
+async def together(*works: Coroutine[Any, Any, object]) -> None:
+    """Wait for all works. The first failure cancels the others, and is raised in a group.
+
+    The works get a task of their own. A task whose ``TaskGroup`` has failed keeps a request to be
+    cancelled. Until Python 3.11.3 every later ``asyncio.timeout`` of that task then raises
+    CancelledError in place of TimeoutError, which ends the task without a word.
+    """
+
+    async def group() -> None:
+        async with asyncio.TaskGroup() as tasks:
+            for work in works:
+                tasks.create_task(work)
+
+    await asyncio.ensure_future(group())

@@ -5,7 +5,7 @@ from typing import Any, TypeVar
 
 import pytest
 
-from berthmaster.lib.runtime.periodic import beats, set_within, stopped_within
+from berthmaster.lib.runtime.periodic import beats, set_within, stopped_within, together
 from tests.support.patience import hang_s
 from tests.support.virtual import in_virtual_time
 
@@ -90,3 +90,49 @@ def test_a_cancellation_in_the_turn_in_which_the_event_is_set_is_never_swallowed
         assert not in_virtual_time(
             cancelled(lambda event: asyncio.wait_for(event.wait(), hang_s()))
         )
+
+
+def test_failure_of_one_work_cancels_the_others_and_leaves_later_time_limits_as_they_are() -> None:
+    cancelled: list[bool] = []
+
+    async def fails() -> None:
+        await asyncio.sleep(1)
+        raise ValueError("broken")
+
+    async def waits() -> None:
+        try:
+            await asyncio.sleep(1000)
+        finally:
+            cancelled.append(True)
+
+    async def story() -> None:
+        with pytest.raises(ExceptionGroup) as failed:
+            await together(waits(), fails())
+        assert [str(each) for each in failed.value.exceptions] == ["broken"]
+        assert cancelled == [True]
+        task = asyncio.current_task()
+        assert task is not None
+        assert task.cancelling() == 0  # what asyncio.timeout asks, and a TaskGroup leaves at 1
+        assert not await set_within(1, asyncio.Event())
+
+    in_virtual_time(story())
+
+
+def test_cancelled_wait_cancels_all_works() -> None:
+    ended: list[int] = []
+
+    async def waits(number: int) -> None:
+        try:
+            await asyncio.sleep(1000)
+        finally:
+            ended.append(number)
+
+    async def story() -> None:
+        task = asyncio.ensure_future(together(waits(1), waits(2)))
+        await asyncio.sleep(1)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    in_virtual_time(story())
+    assert sorted(ended) == [1, 2]
