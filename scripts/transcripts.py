@@ -47,6 +47,9 @@ VARIES: Final = re.compile(
 
 # Measured use of a running job's GPUs: shown only once telemetry has arrived.
 LATE: Final = re.compile(r"^GPUs {2,}.*$", re.MULTILINE)
+# The cluster with one GPU is busy until its cluster reports the end of the last job.
+BUSY: Final = re.compile(r"^\S+ +busy: no room now *\n?", re.MULTILINE)
+EMPTY_TABLE: Final = re.compile(r"^LEFT OUT +WHY *\n*\Z", re.MULTILINE)
 
 
 class Step(NamedTuple):
@@ -75,7 +78,8 @@ def _of_block(block: str) -> Iterator[Step]:
 
 def words(output: str) -> set[str]:
     """Return the words of an output that a second run prints, too."""
-    return set(re.findall(r"[A-Za-z]{3,}", VARIES.sub(" ", LATE.sub("", output))))
+    kept = EMPTY_TABLE.sub("", BUSY.sub("", LATE.sub("", output)))
+    return set(re.findall(r"[A-Za-z]{3,}", VARIES.sub(" ", kept)))
 
 
 def run(command: str, folder: Path, env: Mapping[str, str]) -> str:

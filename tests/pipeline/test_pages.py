@@ -39,5 +39,8 @@ def test_every_page_with_a_console_block_is_played() -> None:
 def test_words_of_outputs_ignore_numbers_and_clusters() -> None:
     measured = "GPUs       t4: 2 GPUs, 89% busy\nqueue default"
     assert transcripts.words(measured) == {"queue", "default"}
+    table = "1  t4     62.0\n\nLEFT OUT  WHY\na10       busy: no room now"
+    assert transcripts.words(table) == set()
+    assert transcripts.words(f"{table}\ng3        cordoned") == {"LEFT", "OUT", "WHY", "cordoned"}
     one = transcripts.words("t4  run on g2-b, g2-0028: score 58.9, 9s ago")
     assert one == {"run", "score", "ago"} == transcripts.words("run on g3: score 7, 12s ago")
