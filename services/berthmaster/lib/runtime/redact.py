@@ -60,9 +60,10 @@ _LOGIN: Final = re.compile(
     r"|(?i:https?)://(?=[^\s/@]{0,256}\d)(?=[^\s/@]{0,256}[A-Za-z])[\w.~%+-]{16,256}@"
     r"|(?<![^\s\"'=])[\w.-]{1,64}:(?!\$)[^\s@:\"']{1,256}@(?:tcp|unix)\("
 )
-# Bytes as text: base64 of both alphabets, also in lines.
+# Bytes as text: base64 of both alphabets, also in lines. Groups are not possessive: Python before
+# 3.11.5 then goes on behind what a failed try of the group has read (gh-106052).
 _ENCODED: Final = re.compile(
-    r"(?<![A-Za-z0-9_+/-])[A-Za-z0-9_+/-]{40,}+(?:=*(?:\\+[nr]|\s)*+[A-Za-z0-9_+/-]{40,}+)*+"
+    r"(?<![A-Za-z0-9_+/-])[A-Za-z0-9_+/-]{40,}+(?:=*(?:\\+[nr]|\s)*[A-Za-z0-9_+/-]{40,}+)*"
 )
 _GZIP: Final = zlib.MAX_WBITS | 16
 _XZ_MEMORY: Final = 64 * 1024 * 1024

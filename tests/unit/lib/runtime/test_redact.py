@@ -70,3 +70,11 @@ def test_what_is_no_secret_stays(text: str) -> None:
 def test_bytes_of_any_kind_are_redacted_before_they_are_cut() -> None:
     assert redact_bytes(b"\xff\x00 " + SEED.encode() + b" rest", 100) == b"\xff\x00 <hidden> rest"
     assert redact_bytes(b"x" * 90 + b" " + SEED.encode(), 100) == b"x" * 90 + b" <hidden>"
+
+
+@pytest.mark.parametrize("behind", ['\\"', "\\x", "=\\", "=.", '="', "\\\\"])
+def test_long_name_before_a_mark_stays_as_it_is(behind: str) -> None:
+    """Python before 3.11.5 took some of these marks for a part of the name."""
+    line = f'secrets \\"{"z" * 253}{behind} is forbidden'
+    assert redact(line) == line
+    assert redact(f"{line}{'y' * 41}") == f"{line}{'y' * 41}"
