@@ -45,8 +45,8 @@ VARIES: Final = re.compile(
 )
 
 
-# Measured use of a running job's GPUs: shown only once telemetry has arrived.
-LATE: Final = re.compile(r"^GPUs {2,}.*$", re.MULTILINE)
+# Measured use of a job's GPUs: shown only if telemetry came while it ran.
+LATE: Final = re.compile(r"^(GPUs {2,}.*|nothing was measured of these jobs' GPUs)$", re.MULTILINE)
 # The cluster with one GPU is busy until its cluster reports the end of the last job.
 BUSY: Final = re.compile(r"^\S+ +busy: no room now *\n?", re.MULTILINE)
 EMPTY_TABLE: Final = re.compile(r"^LEFT OUT +WHY *\n*\Z", re.MULTILINE)
