@@ -165,7 +165,10 @@ def containers(node: nodes.Node) -> dict[str, Any]:
         line.split()[0] for line in node.ctr("tasks", "ls").splitlines() if "RUNNING" in line
     ]
     for name in running:
-        info = json.loads(node.ctr("containers", "info", name))
+        try:
+            info = json.loads(node.ctr("containers", "info", name))
+        except subprocess.CalledProcessError:
+            continue  # removed since
         if info["Labels"].get("io.kubernetes.container.name") == "main":
             pod = info["Labels"]["io.kubernetes.pod.name"].removesuffix(f"-{node.name}")
             found[pod] = info["Spec"]

@@ -48,9 +48,18 @@ def place(node: nodes.Node) -> Iterator[Place]:
 
 
 def run(node: nodes.Node, name: str, milli: int, resource: str = MILLI) -> dict[str, Any]:
-    """Start a pod with a share; what its container was made with."""
+    """Start a pod with a share; what its container was made with. A kubelet that has not yet heard
+    that a GPU is offered again refuses the pod for good, so that it is started again."""
     node.run_pod(name, resource, milli)
-    wait_until(lambda: name in containers(node), f"{name} runs: {node.pods().get(name)}")
+
+    def runs() -> bool:
+        if node.pods().get(name, {}).get("status", {}).get("phase") == "Failed":
+            node.stop_pod(name)
+            wait_until(lambda: name not in node.pods(), f"{name} is gone")
+            node.run_pod(name, resource, milli)
+        return name in containers(node)
+
+    wait_until(runs, f"{name} runs")
     spec: dict[str, Any] = containers(node)[name]
     return spec
 
