@@ -153,9 +153,9 @@ class ProgressReader:
     async def _look(self, one: _Watched) -> None:
         try:
             async with asyncio.timeout(LOOK_LIMIT_S):
-                lines = await self._read(one, follow=False)
+                is_whole = await self._read(one, follow=False)
             now_s = self._loop.time()
-            if lines >= TAIL_LINES:
+            if not is_whole:
                 one.quiet_since_s = now_s
             elif now_s > one.quiet_since_s:
                 self._tell(PodsQuiet(one.attempt, now_s - one.quiet_since_s))
@@ -189,8 +189,10 @@ class ProgressReader:
         except (NoLog, TimeoutError):
             pass
 
-    async def _read(self, one: _Watched, *, follow: bool) -> int:
-        """Read new lines as they come, and return their number."""
+    async def _read(self, one: _Watched, *, follow: bool) -> bool:
+        """Read new lines as they come. Return whether that reached the end, with no line skipped
+        before it.
+        """
         pods = await self._source.pods(one.attempt)
         if not pods:
             raise NoLog("no pod of it is there")
@@ -212,10 +214,10 @@ class ProgressReader:
                 self._hear(one, new, before_s)
                 one.behind = lines.cursor
                 if not data:
-                    break
+                    return count < TAIL_LINES
         finally:
             stream.close()
-        return count
+        return False
 
     def _hear(self, one: _Watched, lines: list[bytes], before_s: float) -> None:
         progress, checkpoint, said_ns, unreadable = heard_in(lines)

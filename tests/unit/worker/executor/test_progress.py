@@ -42,7 +42,12 @@ from berthmaster.worker.executor.core.objects import (
     PodStatus,
     Terminated,
 )
-from berthmaster.worker.executor.progress import MOST_SILENT_S, TAIL_LINES, ProgressReader
+from berthmaster.worker.executor.progress import (
+    LOOK_BYTES,
+    MOST_SILENT_S,
+    TAIL_LINES,
+    ProgressReader,
+)
 from tests.support.patience import hang_s
 from tests.unit.worker.executor.test_core import NAME, PODS, TRAIN, running_executor, work
 
@@ -211,6 +216,11 @@ async def _looked_at() -> None:
     # A look that may have skipped lines proves no silence.
     told.clear()
     logs.text = [b"2026-11-24T10:00:01Z hello\n"] * TAIL_LINES
+    await reader._look(one)
+    assert told == []
+    assert loop.time() - one.quiet_since_s < 90
+    one.quiet_since_s -= 90
+    logs.text = [b"2026-11-24T10:00:01.5Z " + b"x" * LOOK_BYTES + b"\n"]
     await reader._look(one)
     assert told == []
     assert loop.time() - one.quiet_since_s < 90
