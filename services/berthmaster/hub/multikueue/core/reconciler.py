@@ -226,9 +226,9 @@ class Reconciler:
 
     def on_object(self, thing: Object, *, gone: bool = False) -> None:
         """Apply an object of the hub, or its removal."""
-        if gone:
-            self._remember_last(thing)
         touched = self.hub.drop(thing) if gone else self.hub.put(thing)
+        if gone:
+            self._remember_last(thing, {name for name in touched if name not in self.know.ended})
         self._work.add(touched)
         self.rooms.heard_of(touched)
         if not gone and isinstance(thing, KueueWorkload):
@@ -238,17 +238,15 @@ class Reconciler:
         if not isinstance(thing, KueueWorkload | HubJob):
             self._checks.moved = True
 
-    def _remember_last(self, thing: Object) -> None:
-        """Keep a removed Workload or Job that the log must still learn of."""
-        at = key_of(thing.metadata)
-        if isinstance(thing, HubJob) and thing.ended:
-            for name in self.hub.names_of_job(at):
-                if name not in self.know.ended:
-                    self.hub.lives.job_lost(name, thing)
-        elif isinstance(thing, KueueWorkload):
-            found = self.hub.name_of(at)
-            if found is not None and found not in self.know.ended:
-                self.hub.lives.lost(found, thing, is_open=found in self.know.open)
+    def _remember_last(self, thing: Object, names: set[Key]) -> None:
+        """Keep a removed Workload or Job that the log must still learn of. ``names``: its workloads
+        without an end in the log.
+        """
+        for name in names:
+            if isinstance(thing, HubJob) and thing.ended:
+                self.hub.lives.job_lost(name, thing)
+            elif isinstance(thing, KueueWorkload):
+                self.hub.lives.lost(name, thing, is_open=name in self.know.open)
 
     def on_parameters(self, check: str, found: Selector | str) -> None:
         """Apply the parameters of a Berthmaster check, or the error."""

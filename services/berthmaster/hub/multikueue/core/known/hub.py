@@ -221,7 +221,7 @@ class Hub:
                     del self.workload_of[name]
                 return {name}
             case HubJob():
-                touched = self.names_of_job(at)
+                touched = self._names_of_job(at)
                 self.jobs.pop(at, None)
                 for name in [name for name in touched if self.job_of.get(name) == at]:
                     del self.job_of[name]
@@ -265,7 +265,7 @@ class Hub:
         """Whether Kueue has made a Workload of a Job."""
         return job in self._owned
 
-    def names_of_job(self, job: ObjectKey) -> set[Key]:
+    def _names_of_job(self, job: ObjectKey) -> set[Key]:
         """Return the workloads of a Job: those that it was made for, and its Workloads'."""
         made = {name for name, at in self.job_of.items() if at == job}
         owned = (self._names.get(at) for at in self._owned.get(job, ()))
