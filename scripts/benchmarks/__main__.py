@@ -24,6 +24,7 @@ MODULES = {
     "engine": ("engine",),
     "decisions": ("decisions",),
     "predict": ("predict", "arrivals"),
+    "trials": ("trials",),
     "lookback": ("lookback",),
     "telemetry": ("telemetry",),
     "quality": ("quality",),

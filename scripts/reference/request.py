@@ -93,6 +93,9 @@ TRIALS: Final[Mapping[str, Mapping[str, Any]]] = {
     "resources": {"pod_sets": [{"gpus": 1, "resources": {"rdma/hca": 1}}]},
     "claims": {"pod_sets": [{"claims": ["nic"]}]},
     "choose": {"pod_sets": [{"gpus": 1, "choose": {"gpus": [1, 2]}}]},
+    "trial": {
+        "pod_sets": [{"trial": {"budget_s": 60, "configurations": [{"gpus": 1}, {"gpus": 2}]}}]
+    },
     "topology": {"pod_sets": [{"count": 2, "gpus": 1, "topology": {"same": "node"}}]},
     "min_count, max_count": {"pod_sets": [{"count": 4, "min_count": 2, "gpus": 1}]},
     "runtime of one pod": {"runtime": {"name": "torch"}},
@@ -107,7 +110,7 @@ TRIALS: Final[Mapping[str, Mapping[str, Any]]] = {
     "clusters, cluster_labels": {"clusters": ["berlin"], "cluster_labels": {"tier": "gold"}},
     "profile, weights, data": {"profile": "spread", "weights": {"fit": 1}, "data": ["berlin"]},
 }
-FILLED_IN: Final = frozenset({"runtime_used", "part"})  # by services, never by people
+FILLED_IN: Final = frozenset({"runtime_used", "part", "trial_of"})  # by services, never by people
 VIAS: Final = ("direct", "worker", "hub")
 
 
@@ -126,6 +129,8 @@ def _structs(schema: Schema) -> Iterator[tuple[str, Schema]]:
     titles = {
         "StrictPodSet": "Fields of `pod_sets`",
         "StrictChoose": "Fields of `choose`",
+        "StrictTrial": "Fields of `trial`",
+        "StrictTrialConfiguration": "Fields of `trial.configurations`",
         "StrictTopology": "Fields of `topology`",
         "StrictToleration": "Fields of `tolerations`",
         "StrictRunSpec": "Fields of `run`",
@@ -192,5 +197,7 @@ def _refusal(trial: Mapping[str, Any], via: str) -> Refusal | None:
     request = validation.job_request(body)
     if isinstance(request, Refusal):
         raise ValueError(f"{trial}: {request.field}: {request.expected}")
-    queues = {"q": msgspec.convert({"queue": "q", "via": via, "place": "ns"}, QueueSetting)}
+    queues = {
+        "q": msgspec.convert({"queue": "q", "via": via, "trial_gpu_h_a_day": 20.0}, QueueSetting)
+    }
     return refusal_of(queues, "t", request, {}) or order_refusal(request, via)

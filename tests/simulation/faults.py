@@ -21,6 +21,7 @@ SHARING: Final = ("parents",)  # queues are put below others, where they may be 
 BALANCING: Final = ("balance",)  # jobs move so that others fit who have waited for long
 DIVIDING: Final = ("divided",)  # jobs that may be divided over clusters
 MEASURING: Final = ("idle",)  # running jobs are said to be idle, rightly or not
+TRYING: Final = ("trials",)  # jobs that try configurations first
 # No fault, but a way of deciding: reservations and backfill go by similar jobs, and the estimates
 # are wrong by ten times either way, or by any factor.
 FORESEEING: Final = ("similar",)
@@ -40,6 +41,7 @@ KINDS: Final = (
     *DIVIDING,
     *MEASURING,
     *FORESEEING,
+    *TRYING,
 )
 SHARE: Final = 0.5  # of the kinds that a seed has
 

@@ -19,6 +19,7 @@ from berthmaster.lib.lifecycle.attempts import OWN
 from berthmaster.lib.lifecycle.fold import Verdict, offer
 from berthmaster.lib.lifecycle.pods import counts_of, least, most
 from berthmaster.lib.lifecycle.states import HELD, Ending, State
+from berthmaster.lib.lifecycle.trials import trial_requests
 from berthmaster.lib.lifecycle.workload import Key, Workload, division_of, key
 from berthmaster.lib.messages.control import ClusterLost
 from berthmaster.lib.messages.placement import Decision
@@ -189,7 +190,7 @@ class Judge:
                 if standing.state is not State.PLACED:
                     self.find("a claimed workload never moves by itself", str(event))
             case CancelRequested():
-                if name not in self.cancels:
+                if name not in self.cancels and not _is_trial(work):
                     self.find("only people cancel", str(event))
             case EvictionRequested():
                 self.ordered.setdefault(name, set()).add(event.reason)
@@ -309,7 +310,9 @@ class Judge:
         is_part = division_of(event.id) is not None
         waits = standing.state is State.QUEUED
         by_decider = is_part and waits and event.by.startswith("resolver")
-        if isinstance(event, Cancelled) and name not in self.cancels and not by_decider:
+        by_gateway = _is_trial(self.workloads[name])
+        said = name in self.cancels or by_decider or by_gateway
+        if isinstance(event, Cancelled) and not said:
             self.find("only people cancel", str(event))
         if standing.state is State.DIVIDED:  # the auditor looks at its parts
             if not event.by.startswith("resolver"):
@@ -317,7 +320,7 @@ class Judge:
             return
         attempt = Attempt(event.tenant, event.id, event.attempt)
         if standing.state not in HELD:
-            if not isinstance(event, Cancelled):
+            if not isinstance(event, Cancelled) and not self._ends_by_trials(name):
                 self.find("what is not claimed does not end by itself", str(event))
             return
         group = self._group(standing.cluster, attempt)
@@ -333,6 +336,14 @@ class Judge:
                 self.find("what succeeded was completed", f"{event}; {group}")
         elif not isinstance(event, Cancelled):
             self._check_reason(event, group, standing)
+
+    def _ends_by_trials(self, name: Key) -> bool:
+        """Whether the job's trials have ended, which may end the job."""
+        work = self.workloads[name]
+        if work.attempt or work.request is None or not (trials := trial_requests(work.request)):
+            return False
+        each = [self.workloads.get(key(work.tenant, one.id)) for one in trials]
+        return bool(work.trials) or all(trial is not None and trial.ended for trial in each)
 
     def _check_reason(
         self, event: Evicted | Failed, group: Group | None, standing: Standing
@@ -358,6 +369,8 @@ class Judge:
         if by_itself and group is not None and group.made.fails:
             return
         ran = standing.state is State.RUNNING
+        if _is_trial(work) and ran and reason.startswith("it ran for longer than its max_run_s"):
+            return
         if reason.startswith("not all pods ran") and not ran:
             return  # its executor stood still, and heard of its own limit before it heard of them
         self.find("no job ends because of silence", f"{event}; {group}")
@@ -420,3 +433,7 @@ class Judge:
             self.find("what ended is not created", f"{order}; {work}")
         if work.held_back:
             self.find("a gang starts when all of its parts are claimed", f"{order}; {work}")
+
+
+def _is_trial(work: Workload) -> bool:
+    return work.request is not None and bool(work.request.trial_of)

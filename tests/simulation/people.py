@@ -130,6 +130,7 @@ class Peopled(Ground):
             "max_evictions": chance.choice((0, 1, 3, 10)),
         }
         self._divide(body)
+        self._try_out(body)
         queue = chance.choice(("default", "team"))
         if self.faults.has("queues"):
             body["queue"] = queue
@@ -154,6 +155,26 @@ class Peopled(Ground):
         body["pod_sets"] = [{"gpus": dice.choice((1, 2)), "count": dice.randint(2, 6)}]
         body["divide"] = {"by": dice.choice(("room", "room", "weight")), "gang": gang}
         body |= {"retries": dice.choice((0, 2)), "backoff_s": 1.0}
+
+    def _try_out(self, body: dict[str, object]) -> None:
+        """Some try one and two GPUs first, for a time that may be too long or too short."""
+        dice, longer = self.faults.dice("trials"), self.pace.longer
+        if not self.faults.has("trials") or "divide" in body or dice.random() > 0.4:
+            return
+        trial: dict[str, object] = {
+            "budget_s": 30.0 * longer,
+            "configurations": [{"gpus": 1}, {"gpus": 2}],
+            "then": dice.choice(("best", "best", "report")),
+            "by": dice.choice(("time", "cost")),
+            "wait_s": min(2_592_000.0, dice.choice((60.0, 200.0)) * longer),
+        }
+        body["pod_sets"] = [{"trial": trial}]
+
+    def _trial_rule(self) -> dict[str, object]:
+        """Return what queues say of trials."""
+        if not self.faults.has("trials"):
+            return {}
+        return {"trial_gpu_h_a_day": self.faults.dice("trials").choice((1.0, 1e6))}
 
     def _says(self, lasts_s: float) -> float | None:
         """What it says of how long it takes."""
@@ -180,6 +201,8 @@ class Peopled(Ground):
                     self._submit(body)  # the log has lost it before its tenant had the answer
                 else:
                     self.judge.find("none is lost", f"accepted and not in the log: {reply}")
+            elif isinstance(reply, Refusal) and "trial" in reply.field:
+                self.clock.after(2.0, lambda: self._submit(body))  # the queue is being set
             elif isinstance(reply, Refusal) and reply.field == "queue":
                 again = dict(body)  # it is being made
                 if "without others below it" in reply.expected:  # a parent now: to its child
@@ -279,6 +302,7 @@ class Peopled(Ground):
             "capability_gpu_milli": dice.choice((None, 3000, 8000)),
             "guarantee_gpu_milli": dice.choice((None, None, 3000)),
             "weight": dice.choice((0.5, 2.0)),
+            **self._trial_rule(),
         }
 
     def _set(self, setting: dict[str, object]) -> None:
@@ -297,12 +321,13 @@ class Peopled(Ground):
         rebalances = "never"
         if self.faults.has("balance"):
             rebalances = self.faults.dice("balance").choice(("queue", "all", "all"))
-        if self.faults.has("balance") or self.faults.has("idle"):
+        if any(map(self.faults.has, ("balance", "idle", "trials"))):
             default: dict[str, object] = {
                 "type": "control.queue.v1",
                 "queue": "default",
                 "rebalances": rebalances,
                 **self._idle_rule(),
+                **self._trial_rule(),
             }
             self.clock.at(START_S, lambda: self._set(default))
         if self.faults.has("queues"):
@@ -321,6 +346,7 @@ class Peopled(Ground):
                     "max_running_jobs": dice.choice((None, None, 2)),
                     "resources": dice.choice(({}, {"gpu/T4": {"capability": 3000}})),
                     **self._idle_rule(),
+                    **self._trial_rule(),
                 }
                 below = setting | {"parent": self._parent()}
                 for each in (self._above(), below) if self.faults.has("parents") else (below,):

@@ -8,6 +8,7 @@ from typing import Final, NamedTuple
 from berthmaster.control.resolver.core.answers import explain
 from berthmaster.control.resolver.core.resolver import Resolver
 from berthmaster.control.resolver.replay import Inputs, Report, replay
+from berthmaster.lib.lifecycle.choices import trial_in
 from berthmaster.lib.lifecycle.states import LIVE, State
 from berthmaster.lib.lifecycle.workload import Key, Workload, key
 from berthmaster.lib.messages.api import WhyReply
@@ -28,6 +29,7 @@ SAME: Final = "every reader folds the same"
 STORY_CHARS: Final = 420
 LOOKS_IN_A_ROW: Final = 3
 BEGINNING_S: Final = 60.0  # from a placement, an attempt has begun
+TRIALS_S: Final = 30.0  # after a wait for trials, the gateway has ended the wait
 
 
 class Outcome(NamedTuple):
@@ -226,8 +228,19 @@ class World(Haunted):
                 continue
             if isinstance(why, WhyReply) and " s more: " in why.summary:
                 continue
+            tries = isinstance(why, WhyReply) and "trials to have ended" in why.summary
+            if tries and self._waits_for_trials(work):
+                continue
             if not isinstance(why, WhyReply) or not (why.filtered or "queue" in why.summary):
                 self.judge.find("who waits has a reason", f"{name}: {why}")
+
+    def _waits_for_trials(self, job: Workload) -> bool:
+        """Whether some trial is open, perhaps that of an equal job, or may still be submitted."""
+        trial = trial_in(job.request) if job.request is not None else None
+        works = self.judge.workloads.values()
+        open_ = any(w.request and w.request.trial_of for w in works if not w.ended)
+        since_s = self.clock.now_s - job.submitted_at_s - TRIALS_S * self.pace.longer
+        return open_ or (trial is not None and since_s <= trial.wait_s)
 
     def fresh_resolver(self) -> Resolver:
         """One that has read everything from the beginning."""

@@ -39,6 +39,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 Read = Callable[[Any], Any]  # from click's value to the field's value; raises WrongInput
 _BOUNDS: Final = ("gt", "ge", "lt", "le")
 _YES_NO: Final = {"yes": True, "no": False, "none": None}
+_GPU_HOURS: Final = re.compile(r"([0-9]{1,7}(?:\.[0-9]{1,3})?)(?:h/day)?")
 _MEANING: Final = re.compile(r'[;.] (None|""|empty|0) = ([^.;]+)')
 
 
@@ -103,6 +104,13 @@ def _gpu_milli(name: str, text: str, _: FieldType) -> int:
     return milli
 
 
+def _gpu_h_a_day(name: str, text: str, _: FieldType) -> float:
+    found = _GPU_HOURS.fullmatch(text)
+    if found is None:
+        raise WrongInput(f"{name} {text!r}: right is GPU hours a day such as 20h/day, or 'none'")
+    return float(found[1])
+
+
 def _jobs(name: str, text: str, _: FieldType) -> int:
     if not text.isdecimal() or not text.isascii():
         raise WrongInput(f"{name} {text!r}: right is a number of jobs, or 'none'")
@@ -118,6 +126,7 @@ def _number(name: str, text: str, _: FieldType) -> int:
 
 UNITS: Final = (
     Unit("_gpu_milli", "GPUS", _gpu_milli),
+    Unit("_gpu_h_a_day", "HOURS", _gpu_h_a_day, "20h/day"),
     Unit("_milli", "N", _cpu_milli, "250m", lambda milli: f"{milli / 1000:g}"),
     Unit("_mib", "MEM", _memory_mib, "16Gi", lambda mib: f"{mib >> 10}Gi" if mib else "0"),
     Unit("_s", "TIME", _seconds, "5m", lambda seconds: f"{seconds:g}s"),

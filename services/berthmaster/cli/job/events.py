@@ -10,6 +10,7 @@ from rich.text import Text
 from berthmaster.cli.output import amounts
 from berthmaster.cli.output.terminal import plain_table, safe
 from berthmaster.lib.lifecycle.pods import is_set_elastic, least, most
+from berthmaster.lib.lifecycle.trials import summary
 from berthmaster.lib.messages.api import RecordedEvent
 from berthmaster.lib.messages.families import event_kind
 from berthmaster.lib.messages.placement import PodBinding
@@ -130,7 +131,7 @@ def describe(event: WorkloadEvent) -> str:
         case Submitted():
             return f"{request_line(event.request)}; queue {event.request.queue}"
         case Released():
-            return "the jobs before it are done"
+            return summary(event.trials) or "the jobs before it are done"
         case Reprioritized():
             return f"priority {event.priority}"
         case CancelRequested():

@@ -103,6 +103,7 @@ OPTIONS: Final = FieldOptions(
         "pod_sets.resources": Flag(metavar="NAME=N", read=parse_resources),
         "pod_sets.claims": Flag(metavar="NAME"),
         "pod_sets.choose": Flag("--choose"),
+        "pod_sets.trial": None,  # a job file
         "pod_sets.topology.same": Flag(metavar="LABEL"),
         "pod_sets.topology.nodes": Flag(
             "--fewest-nodes", switch="fewest", help="Run all pods on as few nodes as possible."
@@ -140,6 +141,7 @@ OPTIONS: Final = FieldOptions(
         "divide.gang": None,
         "divide.address": None,
         "part": None,
+        "trial_of": None,
     },
 )
 ARRAY: Final = click.option(

@@ -10,6 +10,7 @@ from berthmaster.cli.job.events import NAME_COLUMNS, history, places, progress_t
 from berthmaster.cli.output import amounts
 from berthmaster.cli.output.terminal import plain_table, safe
 from berthmaster.lib.engine.scoring.profiles import BALANCED
+from berthmaster.lib.lifecycle.trials import outcome
 from berthmaster.lib.messages.api import (
     DryRunReply,
     Expectation,
@@ -145,6 +146,9 @@ def job(reply: GetReply, now_s: float) -> RenderableType:
         fact("progress", f"{text}, as told {amounts.age(age_s)} ago")
     if view.checkpoint is not None:
         fact("checkpoint", f"step {view.checkpoint.step}, {view.checkpoint.uri}")
+    fact("trial of", view.trial_of)
+    for number, trial in enumerate(view.trials, start=1):
+        fact("" if number > 1 else "trials", f"{number}: {outcome(trial)}")
     for number, line in enumerate(figures_lines(reply.figures, now_s)):
         fact("" if number else "GPUs", line)
     parts: list[RenderableType] = [facts]
@@ -349,18 +353,24 @@ def chosen(choice: Choice) -> list[RenderableType]:
 
 def compared(options: Sequence[Option]) -> RenderableType:
     """Return the configurations that the job could have had, in the requested order."""
-    numbers = ("GPUS", "TIME", "JOBS", "COST")
+    of_trials = any(one.step_s is not None for one in options)
+    numbers = ("GPUS", "STEP" if of_trials else "TIME", "JOBS", "COST")
     table = plain_table("MODEL", *numbers, "WHY NOT", right=numbers)
     for one in options:
+        seconds = one.step_s if of_trials else one.expected_s
         table.add_row(
             safe(", ".join(one.gpu_models) or "any"),
             str(one.gpus),
-            "-" if one.expected_s is None else amounts.duration(one.expected_s),
+            "-" if seconds is None else _step(seconds) if of_trials else amounts.duration(seconds),
             str(one.jobs) if one.jobs else "-",
-            "-" if one.cost is None else f"{one.cost:.2f}",
+            "-" if one.cost is None else f"{one.cost:.2g}" if of_trials else f"{one.cost:.2f}",
             safe(one.why or "taken", style="" if one.why else "cyan"),
         )
     return table
+
+
+def _step(seconds: float) -> str:
+    return f"{seconds:.3g} s"
 
 
 def ranks_by(profile: str, weights: Mapping[str, float]) -> str:

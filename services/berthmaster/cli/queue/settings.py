@@ -108,6 +108,7 @@ OPTIONS: Final = FieldOptions(
             "--place", metavar="[CLUSTER=]NAMESPACE[/LOCALQUEUE][@ACCOUNT]", read=parse_places
         ),
         "idle_below_percent": Flag("--idle-below", metavar="PERCENT"),
+        "trial_gpu_h_a_day": Flag("--trials"),
         "defaults": Flag("--default"),
         "held": Flag("--hold/--release"),
         "deleted": Flag("--delete/--restore"),

@@ -142,7 +142,7 @@ def notice_of(recorded: RecordedEvent, work: Workload) -> Notice | None:
     kind = _KIND_OF.get(type(event))
     if kind is None or not isinstance(event, Succeeded | Failed | Cancelled | Evicted):
         return None
-    if request is not None and request.part is not None:
+    if request is not None and (request.part is not None or request.trial_of):
         return None
     reason = f": {event.reason}" if event.reason else ""
     return Notice(

@@ -211,6 +211,7 @@ def _gateway(_: str) -> Grants:
         publish=(
             *_CLOCK,
             *_events("-", "submitted", "released", "reprioritized", "held", "hold_released"),
+            *_events("-", "succeeded", "failed"),  # of a job that ends by its trials alone
             *_events("*", "cancel_requested", "move_requested", "cancelled"),
             *_events("*", "checkpointed", "progressed", "idle_changed", "limit_exceeded"),
             *_read(WORKLOADS, ARCHIVE, LOG_ENDS),

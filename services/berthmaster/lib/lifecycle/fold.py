@@ -45,7 +45,7 @@ from enum import Enum
 from typing import Final, NamedTuple
 
 from berthmaster.lib.lifecycle.attempts import OWN, backoff_s, repeats_after
-from berthmaster.lib.lifecycle.choices import choice_of
+from berthmaster.lib.lifecycle.choices import has_choice
 from berthmaster.lib.lifecycle.pods import as_reported, set_pods, together, with_known_gpus, without
 from berthmaster.lib.lifecycle.states import STATE_OF, Ending, NoSuchTransition, State, after
 from berthmaster.lib.lifecycle.workload import Key, Workload, counted_s, key
@@ -198,6 +198,8 @@ def _names_the_open_attempt(workload: Workload, event: WorkloadEvent) -> bool:
             return event.attempt == workload.attempt + 1
         case CancelRequested():
             return event.cluster == workload.cluster
+        case Succeeded() if workload.state is State.QUEUED:  # ended by trials alone
+            return not workload.attempt and not event.attempt and not event.cluster
         case Succeeded() | Failed() | Cancelled():  # "" if never placed, or requeued
             return event.attempt == workload.attempt and event.cluster in ("", workload.cluster)
         case Admitted() | Running() if workload.held_back:
@@ -305,6 +307,7 @@ def _wish(
     match event:
         case Released():
             workload.released = True
+            workload.trials = event.trials
         case Reprioritized():
             workload.priority = event.priority
         case CancelRequested():
@@ -339,11 +342,7 @@ def _begin(workload: Workload, event: Placed | Divided, stored_at_s: float) -> N
     workload.after_eviction = ""
     workload.exceeded = ()
     workload.wish = workload.idle = None
-    if (
-        isinstance(event, Placed)
-        and workload.request is not None
-        and choice_of(workload.request) is not None
-    ):
+    if isinstance(event, Placed) and workload.request is not None and has_choice(workload.request):
         workload.request, workload.wished = event.request, workload.request
     set_pods(workload, event.pods if isinstance(event, Placed) else ())
 

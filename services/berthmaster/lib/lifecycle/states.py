@@ -23,7 +23,8 @@ Writers of each event:
     writer               events
     gateway              submitted, released, reprioritized, held, hold_released, cancel_requested,
                          move_requested, idle_changed, limit_exceeded; checkpointed and
-                         progressed of a tenant; cancelled before the claim
+                         progressed of a tenant; cancelled before the claim; submitted of
+                         trials, and the end of a job by its trials alone
     resolver             placed, withdrawn, eviction_requested, resize_requested, divided,
     committed;
                          evicted or failed, for a lost cluster or a passed deadline; submitted of
@@ -103,6 +104,7 @@ TRANSITIONS: Final = MappingProxyType[State, dict[type[WorkloadEvent], State]](
             Held: State.QUEUED,
             HoldReleased: State.QUEUED,
             Checkpointed: State.QUEUED,
+            Succeeded: State.SUCCEEDED,  # only of a job that ends with the report of its trials
             Cancelled: State.CANCELLED,
             Failed: State.FAILED,
         },

@@ -13,6 +13,7 @@ from typing import Final, NewType
 
 import msgspec
 
+from berthmaster.lib.lifecycle.choices import trial_in
 from berthmaster.lib.lifecycle.states import ENDED, LIVE, State
 from berthmaster.lib.messages.workload import CarriedWorkload, JobRequest
 
@@ -81,17 +82,22 @@ class Workload(CarriedWorkload, gc=False, kw_only=True, omit_defaults=True):
 
     @property
     def depends(self) -> bool:
-        """Return whether the workload waits for dependencies. A workload that was placed once has
-        none left.
+        """Return whether the workload waits for dependencies or trials. A workload that was placed
+        once waits for neither. A job that only reports its trials is never placed.
         """
         request = self.request
-        return (
-            request is not None and bool(request.depends_on) and not (self.released or self.attempt)
-        )
+        if request is None or self.attempt:
+            return False
+        trial = trial_in(request)
+        if self.released:
+            return trial is not None and trial.then == "report"
+        return trial is not None or bool(request.depends_on)
 
     @property
     def waited_for(self) -> str:
         """Return the dependencies in words."""
+        if self.request is not None and (trial := trial_in(self.request)) is not None:
+            return f"its {len(trial.configurations)} trials to have ended"
         others = self.request.depends_on if self.request is not None else ()
         return ", ".join(f"{other.id} to have {other.until}" for other in others)
 

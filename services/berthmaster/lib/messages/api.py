@@ -25,8 +25,10 @@ from berthmaster.lib.messages.suggest import Suggestions
 from berthmaster.lib.messages.telemetry import JobFigures
 from berthmaster.lib.messages.usage import Trends, UsageReport
 from berthmaster.lib.messages.workload import (
+    MAX_CHOICES,
     MAX_DEPENDENCIES,
     MAX_POD_SETS,
+    MAX_PRIORITY,
     MAX_TOLERATIONS,
     Checkpoint,
     Choose,
@@ -43,6 +45,9 @@ from berthmaster.lib.messages.workload import (
     SetName,
     Toleration,
     Topology,
+    Trial,
+    TrialConfiguration,
+    TrialResult,
     WorkloadEvent,
     WorkloadId,
 )
@@ -89,6 +94,20 @@ class StrictChoose(Choose, frozen=True, kw_only=True, forbid_unknown_fields=True
     """Configurations to choose from, in a request."""
 
 
+class StrictTrialConfiguration(
+    TrialConfiguration, frozen=True, kw_only=True, forbid_unknown_fields=True
+):
+    """A configuration to try, in a request."""
+
+
+class StrictTrial(Trial, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Configurations to try, in a request."""
+
+    configurations: Annotated[
+        tuple[StrictTrialConfiguration, ...], Meta(min_length=1, max_length=MAX_CHOICES)
+    ]  # configurations to try
+
+
 class StrictPodSet(PodSet, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A pod set in a request."""
 
@@ -98,6 +117,7 @@ class StrictPodSet(PodSet, frozen=True, kw_only=True, forbid_unknown_fields=True
     # topology: where the pods stand relative to each other; null = anywhere
     choose: StrictChoose | None = None
     # choose: configurations of which the resolver takes one; null = as the other fields say
+    trial: StrictTrial | None = None  # configurations to try before the job runs; null = none
 
 
 class StrictSecretKey(SecretKey, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -128,6 +148,10 @@ class SubmitRequest(JobRequest, frozen=True, kw_only=True, forbid_unknown_fields
     several clusters.
     """
 
+    priority: Annotated[
+        int,
+        Meta(ge=-MAX_PRIORITY, le=MAX_PRIORITY, description="A job of higher priority goes first."),
+    ] = 0
     pod_sets: Annotated[tuple[StrictPodSet, ...], Meta(min_length=1, max_length=MAX_POD_SETS)] = (
         StrictPodSet(),
     )  # groups of equal pods
@@ -140,6 +164,7 @@ class SubmitRequest(JobRequest, frozen=True, kw_only=True, forbid_unknown_fields
     divide: StrictDivide | None = None
     # divide: how to divide the job over clusters; null = all pods in one cluster
     part: None = None  # set by the resolver; always null in a request
+    trial_of: Literal[""] = ""  # set by the gateway; always empty in a request
 
 
 class SubmitReply(
@@ -182,7 +207,7 @@ class ReprioritizeRequest(
     """Change the priority of one workload."""
 
     id: WorkloadId
-    priority: Annotated[int, Meta(ge=-1_000_000, le=1_000_000)]
+    priority: Annotated[int, Meta(ge=-MAX_PRIORITY, le=MAX_PRIORITY)]
 
 
 class ChangeReply(
@@ -322,6 +347,8 @@ class WorkloadView(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     waits_for: tuple[str, ...] = ()  # ids of unfinished dependencies
     parts: tuple[PartPlace, ...] = ()  # parts of the open attempt of a divided job
     part_of: str = ""  # id of the divided job; "" = not a part
+    trial_of: str = ""  # id of the job that this is a trial of; "" = no trial
+    trials: tuple[TrialResult, ...] = ()  # results of the job's trials, once all have ended
 
     @property
     def clusters(self) -> tuple[str, ...]:

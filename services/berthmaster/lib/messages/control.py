@@ -225,6 +225,12 @@ class QueueSetting(
             "evicted and cancelled."
         ),
     ] = "report"
+    trial_gpu_h_a_day: Annotated[
+        Annotated[float, Meta(ge=0, le=1_000_000)] | None,
+        Meta(
+            description="GPU hours of trials of the queue's jobs within 24 hours; None = no trials."
+        ),
+    ] = None
     defaults: JobDefaults = JobDefaults()  # defaults of jobs, copied at submission
     held: Annotated[
         bool, Meta(description="Whether the queue accepts requests and dispatches none.")

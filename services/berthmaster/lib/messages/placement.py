@@ -57,13 +57,15 @@ class RankedCluster(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_de
 
 
 class Option(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
-    """One configuration that a job may have (``choose``), as a decision compared it."""
+    """One configuration of a job (``choose`` or ``trial``), as a decision compared it."""
 
     gpus: int  # GPUs of each pod
     gpu_models: tuple[str, ...] = ()  # accepted GPU models; empty = any
     expected_s: float | None = None
     # expected_s: median run time of similar jobs in this configuration; null = unknown, or unused
     jobs: int = 0  # number of those jobs
+    step_s: float | None = None
+    # step_s: time of a step in the job's trial, or of its run without steps; null = no result
     cost: float | None = None
     # cost: GPU hours by the lowest price of a cluster; GPU hours alone where prices are unknown;
     # null = unknown, or unused

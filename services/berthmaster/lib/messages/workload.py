@@ -44,6 +44,8 @@ MAX_PREFERRED_MODELS = 8
 MAX_DEPENDENCIES = 64
 MAX_ARRAY_JOBS = 10_000  # of one array
 MAX_ARRAY_INDEX = 99_999
+MAX_PRIORITY = 1_000_000
+TRIAL_PRIORITY = -MAX_PRIORITY - 1  # of trials, below every priority that a request may have
 
 WorkloadId = Annotated[
     str, Meta(pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$(?!\n)", min_length=1, max_length=52)
@@ -110,6 +112,60 @@ class Choose(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=
             "the shortest, cost = the cheapest run by similar jobs, also if the job waits for it."
         ),
     ] = "start"
+
+
+class TrialConfiguration(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
+    """One configuration to try. A field left out is as in the job."""
+
+    gpus: Annotated[
+        Annotated[int, Meta(ge=1, le=MAX_GPUS_A_POD)] | None,
+        Meta(description="GPUs of each pod; None = gpus."),
+    ] = None
+    gpu_models: Annotated[
+        tuple[LabelText, ...],
+        Meta(max_length=32, description="Accepted GPU models; empty = gpu_models."),
+    ] = ()
+    args: Annotated[
+        Annotated[tuple[str, ...], Meta(max_length=256)] | None,
+        Meta(description="Arguments in place of run.args; None = run.args."),
+    ] = None
+    env: Annotated[
+        dict[str, str],
+        Meta(max_length=256, description="Environment variables in addition to run.env."),
+    ] = {}
+
+
+class Trial(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
+    """Short runs of the job in several configurations, before the job itself."""
+
+    budget_s: Annotated[
+        float,
+        Meta(ge=30, le=86_400, description="Run time of each trial, which then ends."),
+    ]
+    configurations: Annotated[
+        tuple[TrialConfiguration, ...],
+        Meta(min_length=1, max_length=MAX_CHOICES, description="Configurations to try."),
+    ]
+    then: Annotated[
+        Literal["best", "report"],
+        Meta(description="best: run the job in the best configuration; report: end the job."),
+    ] = "best"
+    by: Annotated[
+        Literal["time", "cost"],
+        Meta(
+            description="The best configuration: time = most steps a second; cost = most steps for "
+            "the price of its GPUs."
+        ),
+    ] = "time"
+    wait_s: Annotated[
+        float,
+        Meta(
+            ge=60,
+            le=2_592_000,
+            description="Longest wait of the job for its trials; then the best result so far "
+            "counts.",
+        ),
+    ] = 3600.0
 
 
 class PodSet(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
@@ -201,6 +257,7 @@ class PodSet(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=
     topology: Topology | None = None  # where the pods stand relative to each other; null = anywhere
     choose: Choose | None = None
     # choose: configurations of which the resolver takes one; null = as the other fields say
+    trial: Trial | None = None  # configurations to try before the job runs; null = none
     node_labels: Annotated[Labels, Meta(description="Labels that nodes must have.")] = {}
     tolerations: Annotated[tuple[Toleration, ...], Meta(max_length=MAX_TOLERATIONS)] = ()
     # tolerations: taints of nodes and clusters to tolerate
@@ -314,7 +371,9 @@ class JobRequest(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defau
     queue: Annotated[Name, Meta(description="Queue of the job.")] = "default"
     priority: Annotated[
         int,
-        Meta(ge=-1_000_000, le=1_000_000, description="A job of higher priority goes first."),
+        Meta(
+            ge=TRIAL_PRIORITY, le=MAX_PRIORITY, description="A job of higher priority goes first."
+        ),
     ] = 0
     pod_sets: Annotated[tuple[PodSet, ...], Meta(min_length=1, max_length=MAX_POD_SETS)] = (
         PodSet(),
@@ -417,6 +476,24 @@ class JobRequest(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defau
     # divide: how to divide the job over clusters; null = all pods in one cluster
     part: Part | None = None
     # part: identity as a part of a divided job, set by the resolver; requests leave this out
+    trial_of: str = ""
+    # trial_of: id of the job that this is a trial of, set by the gateway; requests leave this out
+
+
+TrialEnd = Literal["succeeded", "failed", "stopped", "not_run"]
+
+
+class TrialResult(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
+    """Outcome of one trial. Without a step rate and without success there is no result."""
+
+    ended: TrialEnd
+    # ended: stopped = at the end of its time; not_run = got no GPUs in time, or was evicted
+    steps_per_s: float | None = None  # by progress lines; null = fewer than two
+    ran_s: float = 0.0  # run time of the last attempt
+    cluster: str = ""  # cluster of the last attempt; "" = never placed
+    reason: str = ""  # why the trial ended; "" = unset
+    at_s: float = 0.0  # server's time of the end
+    job: str = ""  # id of the equal job whose trial this was; "" = the job itself
 
 
 class Progress(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
@@ -491,6 +568,8 @@ class Reprioritized(
 
 class Released(Event, frozen=True, kw_only=True, omit_defaults=True, tag="workload.released.v1"):
     """All dependencies are satisfied, and the workload may be placed."""
+
+    trials: tuple[TrialResult, ...] = ()  # results in the order of the configurations
 
 
 class Held(Event, frozen=True, kw_only=True, omit_defaults=True, tag="workload.held.v1"):
@@ -787,6 +866,7 @@ class CarriedWorkload(msgspec.Struct, gc=False, kw_only=True, omit_defaults=True
     # origin: object on a hub behind the workload; null = submitted by a request
     priority: int = 0  # current priority
     released: bool = False  # True: all dependencies are satisfied
+    trials: tuple[TrialResult, ...] = ()  # results of the job's trials, once all have ended
     submitted_sequence: int = 0  # stream sequence of the submission
     submitted_at_s: float = 0.0
     attempt: int = 0  # number of placements so far; the last one is open while the state is live

@@ -34,6 +34,7 @@ from berthmaster.lib.messages.workload import JobRequest, PodSet
 from berthmaster.lib.requests.choose import hub_refusal
 from berthmaster.lib.requests.pod_sets import via_refusal
 from berthmaster.lib.requests.runtimes import filled_in
+from berthmaster.lib.requests.trial import queue_refusal
 
 MAX_QUEUES_ABOVE: Final = 8
 MAX_CHILDREN_NAMED: Final = 10
@@ -325,6 +326,8 @@ def refusal_of(
         why = f"the Kueue of a cluster starts the jobs of the queue {setting.queue!r}, at its time"
         return invalid(["deadline_s"], request.deadline_s, f"nothing: {why}")
     if refusal := via_refusal(setting, request):
+        return refusal
+    if refusal := queue_refusal(setting, request, request_refusal):
         return refusal
     return request_refusal(setting, request) or _too_much(setting, request, waiting)
 

@@ -66,6 +66,7 @@ from berthmaster.lib.requests.names import gpu_env_fault
 from berthmaster.lib.requests.pod_fields import run_fault
 from berthmaster.lib.requests.pod_sets import divide_fault, id_fault, pod_set_fault
 from berthmaster.lib.requests.secrecy import secret_fault
+from berthmaster.lib.requests.trial import trial_fault
 from berthmaster.lib.runtime.redact import secret_in
 
 T = TypeVar("T", bound=msgspec.Struct)
@@ -155,7 +156,8 @@ def request_fault(request: JobRequest) -> Refusal | None:
         if not place or place.startswith("="):
             right = "a cluster's name, or a label or property of clusters as key=value"
             return invalid(["data", at], place, right)
-    fault = id_fault(request) or choose_fault(request) or divide_fault(request)
+    fault = id_fault(request) or choose_fault(request) or trial_fault(request, request_fault)
+    fault = fault or divide_fault(request)
     if fault is not None:
         return fault
     run = request.run

@@ -9,7 +9,7 @@ reload, a bounded number of times.
 """
 
 from collections.abc import Generator
-from typing import Final, NamedTuple, assert_never
+from typing import Any, Final, NamedTuple, assert_never
 
 import msgspec
 
@@ -41,6 +41,8 @@ from berthmaster.control.gateway.core.job_verbs import (
 )
 from berthmaster.control.gateway.core.job_verbs import refusal_of as order_refusal
 from berthmaster.control.gateway.core.shared_state import SharedState
+from berthmaster.lib.lifecycle.attempts import ending_event
+from berthmaster.lib.lifecycle.choices import trial_in
 from berthmaster.lib.lifecycle.fold import Verdict, fold_history, is_whole
 from berthmaster.lib.lifecycle.instructions import (
     Answered,
@@ -52,7 +54,14 @@ from berthmaster.lib.lifecycle.instructions import (
     Stored,
     Unknown,
 )
-from berthmaster.lib.lifecycle.states import BEGUN, HELD, State
+from berthmaster.lib.lifecycle.states import BEGUN, HELD, Ending, State
+from berthmaster.lib.lifecycle.trials import (
+    MOST_ATTEMPTS,
+    all_failed,
+    result_of,
+    summary,
+    trial_requests,
+)
 from berthmaster.lib.lifecycle.workload import Workload, request_digest
 from berthmaster.lib.messages.api import (
     ApiReply,
@@ -69,6 +78,7 @@ from berthmaster.lib.messages.control import (
     GpuCordon,
     QueueSetting,
 )
+from berthmaster.lib.messages.explain import invalid
 from berthmaster.lib.messages.placement import HUB_CELL, MAIN_CELL
 from berthmaster.lib.messages.runtimes import RuntimeSetting
 from berthmaster.lib.messages.workload import (
@@ -79,6 +89,7 @@ from berthmaster.lib.messages.workload import (
     Released,
     Reprioritized,
     Submitted,
+    TrialResult,
 )
 from berthmaster.lib.requests import validation
 from berthmaster.lib.requests.queues import placing_fault, priority_refusal, taken, with_defaults
@@ -234,6 +245,8 @@ def settle(shared: SharedState, ref: str, doubt: Settle, now_s: float) -> Conver
             return unavailable(AGAIN) if read.failed else not_found(name)
         if work.state is not State.QUEUED or not work.depends:
             return changed(tenant, name, work.shown, "")
+        if work.request is not None and trial_in(work.request) is not None:
+            return (yield from try_out(shared, ref, work, now_s))
         states: dict[str, State] = {}
         others = work.request.depends_on if work.request is not None else ()
         for at in shared_state.unknown(shared, tenant, others):
@@ -260,6 +273,74 @@ def settle(shared: SharedState, ref: str, doubt: Settle, now_s: float) -> Conver
             shared.wrote(tenant, name, outcome.sequence)
             return changed(tenant, name, work.shown, "")
     return unavailable(AGAIN)
+
+
+NO_GPUS: Final = "no GPUs were idle for it in the time that its job waits for trials"
+EVICTED: Final = f"it was evicted in {MOST_ATTEMPTS} attempts"
+
+
+def try_out(shared: SharedState, ref: str, work: Workload, now_s: float) -> Conversation:
+    """Submit a pending job's trials, and after their end release or end the job.
+
+    A lost race needs no second try: the event that won it starts another settling.
+    """
+    request, told = work.request, changed(work.tenant, work.id, work.shown, "")
+    trial = trial_in(request) if request is not None else None
+    if request is None or trial is None or work.hold is not None:
+        return told
+    head: dict[str, Any] = {"tenant": work.tenant, "by": shared.by, "cause": ref}
+    results = list(shared.trials.known(work, now_s))
+    if not (work.released or results or shared.trials.is_first(work)):
+        return told
+    is_late = now_s >= work.submitted_at_s + trial.wait_s
+    for one in () if work.released or results else trial_requests(request):
+        known = shared.certain(work.tenant, one.id)
+        story: list[RecordedEvent] = []
+        if known is None:
+            step = yield ReadStory(ref=ref, tenant=work.tenant, id=one.id)
+            if not isinstance(step.told, StoryRead):
+                raise TypeError(f"ReadStory was answered by {type(step.told).__name__}")
+            if step.told.failed:
+                return unavailable(AGAIN)
+            known, story = _life(work.tenant, one.id, step.told)
+            now_s = step.now_s
+        if known.request is not None and known.request.trial_of != work.id:
+            reason = f"another job has the id {one.id}"
+            results.append(TrialResult(ended="not_run", reason=reason))
+        elif known.ended:
+            results.append(result_of(known, story, trial.budget_s))
+        elif known.state is State.NEW and is_late:
+            results.append(TrialResult(ended="not_run", reason=NO_GPUS))
+        elif known.state is State.NEW:
+            digest = request_digest(one)
+            event = Submitted(
+                **head, id=one.id, after=known.sequence, at_s=now_s, request=one, digest=digest
+            )
+            outcome, now_s = yield from _append(ref, event)
+            if isinstance(outcome, Stored):
+                shared.wrote(work.tenant, one.id, outcome.sequence)
+            elif isinstance(outcome, Unknown):
+                return unavailable(AGAIN)
+        elif known.state is State.QUEUED and (is_late or known.attempt >= MOST_ATTEMPTS):
+            reason = NO_GPUS if is_late else EVICTED
+            yield from fulfil(shared, ref, Wish(work.tenant, one.id, reason=reason), now_s)
+    if not work.released and len(results) < len(trial.configurations):
+        return told
+    if work.released:
+        ending = ending_event(work, State.SUCCEEDED, summary(work.trials), shared.by, now_s)
+        outcome, _ = yield from _append(ref, ending)
+    elif all_failed(results):
+        why = f"its trials failed: {summary(results)}"
+        ending = ending_event(work, State.FAILED, why, shared.by, now_s)
+        outcome, _ = yield from _append(ref, ending)
+    else:
+        released = Released(
+            **head, id=work.id, after=work.sequence, at_s=now_s, trials=tuple(results)
+        )
+        outcome, _ = yield from _append(ref, released)
+    if isinstance(outcome, Stored):
+        shared.wrote(work.tenant, work.id, outcome.sequence)
+    return unavailable(AGAIN) if isinstance(outcome, Unknown) else told
 
 
 def change(shared: SharedState, asked: Requested, tenant: str, now_s: float) -> Conversation:
@@ -331,6 +412,9 @@ def _wish_refusal(
         return refusal
     if isinstance(wish, Order):
         return order_refusal(wish, work, now_s)
+    if wish.priority is not None and work.request is not None and work.request.trial_of:
+        right = "nothing: trials go after all other jobs"
+        return invalid(["priority"], wish.priority, right)
     return _raise_refusal(shared, wish, work)
 
 
@@ -577,7 +661,8 @@ def _idle(setting: QueueSetting) -> str:
 
 
 def _append(
-    ref: str, event: Submitted | Released | Cancelled | CancelRequested | Reprioritized | JobEvent
+    ref: str,
+    event: Submitted | Released | Ending | CancelRequested | Reprioritized | JobEvent,
 ) -> Generator[Ask, Step, tuple[Stored | Refused | Unknown, float]]:
     step = yield Append(ref=ref, event=event)
     if not isinstance(step.told, Answered):

@@ -57,6 +57,7 @@ from berthmaster.lib.lifecycle.instructions import (
     Reply,
 )
 from berthmaster.lib.lifecycle.states import State
+from berthmaster.lib.lifecycle.trials import trial_requests
 from berthmaster.lib.lifecycle.workload import Key, Workload
 from berthmaster.lib.messages.api import JOB_VERBS, ApiReply, Refusal
 from berthmaster.lib.messages.control import Cordon
@@ -87,6 +88,7 @@ class Gateway:
         self._idle = IdleWatch()
         self._limits = LimitWatch()
         self._pursued: dict[str, Wish | Order | Cordon | Settle] = {}
+        self._again: dict[str, Wish | Order | Cordon | Settle] = {}  # after the open conversation
         self.verdicts: Counter[Verdict] = Counter()  # of the log's events
 
     @property
@@ -135,13 +137,13 @@ class Gateway:
                 self._shared.view.forget(now_s - limits.keep_ended_s, most=limits.max_ended)
                 self._suspect(now_s)
                 self._note_measured(now_s)
+                self._settle_on(self._shared.trials.due(now_s))
                 return self._pursue(now_s)
             case CaughtUp():
                 self._shared.caught_up = True
                 for work in self._shared.view.open_workloads():
                     self._wish_on(work)
-                    self._idle.follow(work, now_s)
-                    self._settle_on(self._waiting.follow(work))
+                    self._follow(work, now_s)
                 return self._pursue(now_s)
             case UnreadableEvent():
                 why = f"this version cannot read its event {event.sequence} ({event.why})"
@@ -153,6 +155,7 @@ class Gateway:
                 self._idle.forget()
                 self._limits.forget()
                 self._wishes.clear()
+                self._again.clear()
             case LogDamaged():
                 self._shared.damage = event.why
             case QueueSet():
@@ -223,7 +226,10 @@ class Gateway:
         talk, waits_for = self._talks.get(told.ref, (None, None))
         if talk is None or type(told) is not waits_for:
             return []  # abandoned, or a repeated outcome: no conversation waits
-        return self._advance(told.ref, talk, Step(told, now_s))
+        steps = self._advance(told.ref, talk, Step(told, now_s))
+        if told.ref in self._again and told.ref not in self._talks:
+            steps += self._start(told.ref, self._again.pop(told.ref), now_s)
+        return steps
 
     def _advance(self, ref: str, talk: Conversation, step: Step | None) -> list[Instruction]:
         try:
@@ -246,6 +252,8 @@ class Gateway:
         talk, _ = self._talks.pop(event.ref, (None, None))
         if talk is None:
             return []
+        if event.ref in self._again:
+            self._wishes[event.ref] = self._again.pop(event.ref)
         return self._finish(event.ref, unavailable(conversations.AGAIN))
 
     # Events of the log
@@ -261,9 +269,8 @@ class Gateway:
         self.verdicts[verdict] += 1
         begun: list[Instruction] = []
         if self._shared.caught_up and verdict is Verdict.COUNTED:
-            self._idle.follow(work, now_s)
             self._limits.follow(work)
-            self._settle_on(self._waiting.follow(work))
+            self._follow(work, now_s)
             begun = self._pursue(now_s) if self._wishes else []
         if verdict is Verdict.COUNTED:
             self._suspects.take(event.event, work, event.stored_at_s)
@@ -272,11 +279,38 @@ class Gateway:
             return [*begun, *self._pursue(now_s)]
         return begun
 
+    def _follow(self, work: Workload, now_s: float) -> None:
+        """Note a changed workload wherever later events depend on it."""
+        self._idle.follow(work, now_s)
+        self._settle_on(self._waiting.follow(work))
+        self._settle_on(self._shared.trials.follow(work))
+        self._end_trials(work)
+
     def _settle_on(self, names: list[Key]) -> None:
         """Check the jobs that depend on a changed workload."""
         for name in names:
             tenant, _, workload_id = name.partition("/")
             self._wishes[f"{WISH}after/{name}"] = Settle(tenant, workload_id)
+
+    def _end_trials(self, work: Workload) -> None:
+        """Cancel trials of a job that has ended or needs none."""
+        request, view = work.request, self._shared.view
+        if request is None:
+            return
+        job = view.find(work.tenant, request.trial_of) if request.trial_of else work
+        strays = [work] if job is None or (job.released and job is not work) else []
+        if work.ended:
+            strays = [
+                trial
+                for one in trial_requests(request)
+                if (trial := view.find(work.tenant, one.id)) is not None
+            ]
+        for trial in strays:
+            if not trial.ended and not trial.cancel_requested:
+                wish = Wish(
+                    trial.tenant, trial.id, reason="the job that it is a trial of has ended"
+                )
+                self._wishes[f"{WISH}trial/{trial.key}"] = wish
 
     def _wish_on(self, work: Workload) -> None:
         """Cancel an evicted workload whose cancel was requested before, so that no attempt
@@ -336,13 +370,21 @@ class Gateway:
         waiting, self._wishes = self._wishes, {}  # after a failure: retried at a tick
         while waiting and len(self._talks) < self._shared.limits.max_in_flight:
             ref, wish = waiting.popitem()
-            self._pursued[ref] = wish
-            if isinstance(wish, Cordon):
-                talk = conversations.put(self._shared, ref, wish, "")
-            elif isinstance(wish, Settle):
-                talk = conversations.settle(self._shared, ref, wish, now_s)
+            if ref in self._talks:  # one conversation a ref, as outcomes name nothing else
+                self._again[ref] = wish
             else:
-                talk = conversations.fulfil(self._shared, ref, wish, now_s)
-            begun += self._advance(ref, talk, None)
+                begun += self._start(ref, wish, now_s)
         self._wishes |= waiting
         return begun
+
+    def _start(
+        self, ref: str, wish: Wish | Order | Cordon | Settle, now_s: float
+    ) -> list[Instruction]:
+        self._pursued[ref] = wish
+        if isinstance(wish, Cordon):
+            talk = conversations.put(self._shared, ref, wish, "")
+        elif isinstance(wish, Settle):
+            talk = conversations.settle(self._shared, ref, wish, now_s)
+        else:
+            talk = conversations.fulfil(self._shared, ref, wish, now_s)
+        return self._advance(ref, talk, None)

@@ -13,6 +13,7 @@ from typing import Final
 
 import msgspec
 
+from berthmaster.control.gateway.core.trial_watch import Trials
 from berthmaster.control.gateway.core.workload_index import WorkloadIndex
 from berthmaster.lib.lifecycle.states import ENDED, State
 from berthmaster.lib.lifecycle.workload import Key, Workload, key
@@ -58,6 +59,7 @@ class SharedState:
         self._queue_sequences: dict[str, int] = {}
         self._runtime_sequences: dict[str, int] = {}
         self.followed_to = 0  # last log sequence in the index
+        self.trials = Trials()
         self._ahead: dict[Key, int] = {}  # last sequence we wrote that the index does not have yet
 
     def set_queue(self, setting: QueueSetting, sequence: int) -> None:
@@ -119,6 +121,7 @@ class SharedState:
         self.view = WorkloadIndex()
         self.caught_up = False
         self.followed_to = 0
+        self.trials = Trials()
         self._ahead.clear()
 
 

@@ -109,6 +109,8 @@ def view_of(work: Workload) -> WorkloadView:
         sequence=work.sequence,
         cancel_requested=work.cancel_requested,
         held_by=work.hold.who if work.hold is not None else "",
+        trial_of=work.request.trial_of if work.request else "",
+        trials=work.trials,
         checkpoint=work.checkpoint,
         progress=work.progress,
         progress_at_s=work.progress_at_s,

@@ -15,7 +15,7 @@ import msgspec
 from berthmaster.control.usage.core.gpus import Catalogue, Held, asked_milli, held
 from berthmaster.control.usage.core.similar import Likeness, likeness_of
 from berthmaster.control.usage.core.suggest import Form, Own, form_of
-from berthmaster.lib.lifecycle.choices import choice_of
+from berthmaster.lib.lifecycle.choices import has_choice
 from berthmaster.lib.lifecycle.fold import Verdict, fold_history
 from berthmaster.lib.lifecycle.pods import together, with_bound
 from berthmaster.lib.messages.api import RecordedEvent
@@ -120,7 +120,8 @@ class EndedJob(msgspec.Struct, frozen=True, kw_only=True):
     evictions: int
     reason: str
     holdings: tuple[Holding, ...]
-    is_part: bool = False  # of a divided job, which counts once. The part's holdings count here
+    is_part: bool = False
+    # is_part: part of a divided job, or a trial. Its holdings count here, and the job counts once
     likeness: Likeness = Likeness("", "", "")
     form: Form = Form("", "")
 
@@ -175,8 +176,8 @@ class Life:
         self.hub = (origin.hub or origin.namespace) if origin else ""
         self.by_hub = event.cell == HUB_CELL
         self._take_features(request)
-        self._chooses = choice_of(request) is not None
-        self.is_part = request.part is not None
+        self._chooses = has_choice(request)
+        self.is_part = request.part is not None or bool(request.trial_of)
         self._starts_whole = request.divide is not None and request.divide.gang
         self.placed_ms: int | None = None
         self.running_ms: int | None = None

@@ -372,15 +372,16 @@ class Expectations:
             self._foreseen[name] = foreseen
 
     def succeeded(self, workload: Workload, at_s: float) -> bool:
-        """Learn from a successful end. Return whether anything was learned."""
-        if workload.request is None or not workload.running_at_s > 0:
+        """Learn from a successful end, but of a trial's. Return whether anything was learned."""
+        request = workload.request
+        if request is None or request.trial_of or not workload.running_at_s > 0:
             return False
         ran_s = saved_s(workload) + max(0.0, at_s - workload.running_at_s)
         foreseen = self._foreseen.pop(workload.key, None)
         if foreseen is not None:
             self.durations.judge(foreseen, ran_s)
-        self.durations.learn(workload.tenant, workload.request, workload.submitted_at_s, ran_s)
-        self.lives.learn(gpu_share(workload.request), ran_s)
+        self.durations.learn(workload.tenant, request, workload.submitted_at_s, ran_s)
+        self.lives.learn(gpu_share(request), ran_s)
         return True
 
     def ended(self, name: Key) -> None:

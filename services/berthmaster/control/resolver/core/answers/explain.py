@@ -45,8 +45,9 @@ from berthmaster.lib.engine.fleet.pieces import NO_PIECES, NO_TOPOLOGY, TOO_FEW_
 from berthmaster.lib.engine.fleetview.fleet_problems import all_unlisted, unlisted_words
 from berthmaster.lib.engine.fleetview.shortlist import BUSY, Shortlist
 from berthmaster.lib.engine.queueing.queues import GPU, QueueShare
+from berthmaster.lib.engine.queueing.trial_budget import trial_refusal
 from berthmaster.lib.jobs.kinds.ray_job import made_as
-from berthmaster.lib.lifecycle.choices import choice_of
+from berthmaster.lib.lifecycle.choices import has_choice
 from berthmaster.lib.lifecycle.fold import frozen_summary
 from berthmaster.lib.lifecycle.pods import at_size, is_elastic, least_request, size_steps, without
 from berthmaster.lib.lifecycle.states import State
@@ -168,7 +169,7 @@ def _why_there(
         where += f": best of {len(choice.ranking)} that could take it, score {best.score:.1f}"
     if said := _made_as(know, workload):
         where += f"; {said}"
-    if workload.wished is not None and choice_of(workload.wished) is not None:
+    if workload.wished is not None and has_choice(workload.wished):
         assert workload.request is not None  # of the open attempt
         where += f"; chosen: {words_of(workload.wished, workload.request)}"
     elif workload.wished is not None:
@@ -247,7 +248,7 @@ def _why_not_yet(know: Knowledge, policy: Policy, now_s: float, workload: Worklo
     if workload.hold is not None:
         return _held(know, now_s, workload, workload.hold)
     cycle = Cycle(know, policy, now_s)
-    choosing = pick(cycle, workload.tenant, workload.request)
+    choosing = pick(cycle, workload.tenant, workload.request, workload.trials)
     # The minimum size is enough to start
     request = choosing.awaited if choosing is not None else least_request(workload.request)
     if (again_at_s := know.derived.resting.get(workload.key)) is not None:
@@ -572,7 +573,12 @@ def _look(cycle: Cycle, request: JobRequest) -> tuple[Shortlist, str]:
     if shortlist.candidates and cycle.bind(narrowed, shortlist) is None:
         shortlist.candidates.clear()
     _tell_never(cycle.know, shortlist, request)
-    return shortlist, right.refusal
+    refusal = right.refusal
+    if not refusal and request.trial_of:
+        know = cycle.know
+        setting = know.queues.get(request.queue)
+        refusal = trial_refusal(know.recent_trials, setting, request, cycle.now_s)
+    return shortlist, refusal
 
 
 def _tell_never(know: Knowledge, shortlist: Shortlist, request: JobRequest) -> None:

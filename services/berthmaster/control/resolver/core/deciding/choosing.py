@@ -1,4 +1,4 @@
-"""Choose one of the configurations that a job lists (``choose``).
+"""Choose one of the configurations that a job lists (``choose``, or ``trial``).
 
 ``pick`` orders the configurations of one pending job. The search (decide.py) then treats the job
 like one that was submitted in that configuration.
@@ -8,6 +8,9 @@ like one that was submitted in that configuration.
 - ``time``, ``cost``: the job takes the configuration with the shortest or cheapest run, and waits
   for it like any other job. The run time is the median of at least three ended jobs with the same
   queue, shape and labels. Configurations without that come after the others, in the listed order.
+
+- ``trial``: the job takes the configuration with the shortest or cheapest step by its trials
+  (lib/lifecycle/trials.py), and waits for it. Without any result it takes the first one.
 
 Example: jobs with the label model=bert took 2 h on 8 GPUs, and 3 h on 4. By time the next one takes
 8 GPUs, by cost 4: 12 GPU hours in place of 16.
@@ -32,10 +35,11 @@ from berthmaster.control.resolver.core.deciding.cycle import Cycle
 from berthmaster.lib.engine.fitting.topology import never
 from berthmaster.lib.engine.fleetview.components import price_of
 from berthmaster.lib.engine.fleetview.shortlist import BUSY
-from berthmaster.lib.lifecycle.choices import choice_of, configurations, smallest
+from berthmaster.lib.lifecycle.choices import choice_of, configurations, smallest, trial_in
+from berthmaster.lib.lifecycle.trials import seconds_a_step
 from berthmaster.lib.lifecycle.workload import key
 from berthmaster.lib.messages.placement import Option, Weighed
-from berthmaster.lib.messages.workload import JobRequest
+from berthmaster.lib.messages.workload import JobRequest, Trial, TrialResult
 
 HOUR_S: Final = 3600.0
 UNKNOWN_TIME: Final = "fewer than 3 similar jobs ended"
@@ -63,12 +67,19 @@ class Pick(NamedTuple):
         return tuple(found)
 
 
-def pick(cycle: Cycle, tenant: str, request: JobRequest) -> Pick | None:
-    """Return the configurations of a pending job in order; None without a choice."""
+def pick(
+    cycle: Cycle, tenant: str, request: JobRequest, trials: Sequence[TrialResult] = ()
+) -> Pick | None:
+    """Return the configurations of a pending job in order; None without a choice.
+
+    ``trials``: the job's results.
+    """
+    each = configurations(request)
+    if (trial := trial_in(request)) is not None:
+        return _by_trials(cycle, request, trial, each, trials)
     choose = choice_of(request)
     if choose is None:
         return None
-    each = configurations(request)
     if choose.by == "start":
         options = tuple(_option(request, one) for one in each)
         return Pick(tuple(range(len(each))), each, smallest(request), options, None)
@@ -76,21 +87,9 @@ def pick(cycle: Cycle, tenant: str, request: JobRequest) -> Pick | None:
     values = costs = weighed.expected_s
     if choose.by == "cost":
         values = costs = _costs(cycle, each, weighed.expected_s)
-
-    def rank(number: int) -> tuple[bool, float, int]:
-        value = values[number]
-        return value is None, 0.0 if value is None else value, number
-
-    order = sorted(range(len(each)), key=rank)
-    whys = dict.fromkeys(order, SLOWER if choose.by == "time" else COSTLIER)
-    whys |= {at: UNKNOWN_TIME for at in order if values[at] is None}
-    first = order[0]
-    for number in order:
-        clusters, lacks = _clusters(cycle, each[number])
-        if clusters:
-            first = number
-            break
-        whys[number] = lacks
+    behind = SLOWER if choose.by == "time" else COSTLIER
+    whys = {at: UNKNOWN_TIME for at, value in enumerate(values) if value is None}
+    first, whys = _first(cycle, each, values, whys, behind)
     options = tuple(
         msgspec.structs.replace(
             _option(request, one),
@@ -104,6 +103,62 @@ def pick(cycle: Cycle, tenant: str, request: JobRequest) -> Pick | None:
     return Pick((first,), each, each[first], options, weighed)
 
 
+def _by_trials(
+    cycle: Cycle,
+    request: JobRequest,
+    trial: Trial,
+    each: Sequence[JobRequest],
+    results: Sequence[TrialResult],
+) -> Pick:
+    steps: Sequence[float | None] = seconds_a_step(results) or (None,) * len(each)
+    values = steps if trial.by == "time" else _costs(cycle, each, steps)
+    behind = SLOWER if trial.by == "time" else COSTLIER
+    whys = {at: _no_result(results, at) for at, value in enumerate(values) if value is None}
+    first, whys = _first(cycle, each, values, whys, behind)
+    options = tuple(
+        msgspec.structs.replace(
+            _option(request, one),
+            step_s=steps[at],
+            cost=values[at] if trial.by == "cost" else None,
+            why="" if at == first else whys[at],
+        )
+        for at, one in enumerate(each)
+    )
+    return Pick((first,), tuple(each), each[first], options, None)
+
+
+def _no_result(results: Sequence[TrialResult], at: int) -> str:
+    if not results:
+        return "no trials were run"
+    reason = results[at].reason
+    return f"its trial had no result: {reason}" if reason else "its trial had no result"
+
+
+def _first(
+    cycle: Cycle,
+    each: Sequence[JobRequest],
+    values: Sequence[float | None],
+    unknown: Mapping[int, str],
+    behind: str,
+) -> tuple[int, dict[int, str]]:
+    """Return the configuration with the least value that a cluster can have, and why not the
+    others. ``unknown``: why some have no value.
+    """
+
+    def rank(number: int) -> tuple[bool, float, int]:
+        value = values[number]
+        return value is None, 0.0 if value is None else value, number
+
+    order = sorted(range(len(each)), key=rank)
+    whys = dict.fromkeys(order, behind) | dict(unknown)
+    for number in order:
+        clusters, lacks = _clusters(cycle, each[number])
+        if clusters:
+            return number, whys
+        whys[number] = lacks
+    return order[0], whys
+
+
 def words_of(request: JobRequest, one: JobRequest) -> str:
     """Return a configuration in words, such as 4 GPUs of H100."""
     option = _option(request, one)
@@ -112,7 +167,7 @@ def words_of(request: JobRequest, one: JobRequest) -> str:
 
 
 def _option(request: JobRequest, one: JobRequest) -> Option:
-    at = next(n for n, pods in enumerate(request.pod_sets) if pods.choose is not None)
+    at = next(n for n, pods in enumerate(request.pod_sets) if pods.choose or pods.trial)
     pods = one.pod_sets[at]
     return Option(gpus=pods.gpus, gpu_models=pods.gpu_models)
 

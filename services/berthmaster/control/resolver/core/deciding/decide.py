@@ -22,6 +22,7 @@ Placements are charged to the draft while the rest is decided, and released at i
 Only the log changes knowledge, so deciding twice gives equal plans.
 """
 
+from collections import defaultdict
 from functools import cached_property
 
 import msgspec
@@ -65,6 +66,7 @@ from berthmaster.lib.engine.fleetview.shortlist import BUSY, Shortlist
 from berthmaster.lib.engine.queueing.idle import idle_action
 from berthmaster.lib.engine.queueing.ledger import amounts_of
 from berthmaster.lib.engine.queueing.queues import Amounts
+from berthmaster.lib.engine.queueing.trial_budget import trial_gpu_s, trial_refusal
 from berthmaster.lib.lifecycle.pods import (
     at_size,
     is_elastic,
@@ -195,6 +197,9 @@ class _Search:
         self._know = draft.cycle.know
         # Shapes without a fit: outside these reservations or, if True, beside the jobs before them.
         self._no_place: set[tuple[bytes, frozenset[Key], bool]] = set()
+        self._tried_gpu_s = defaultdict[str, float](
+            float
+        )  # of trials placed in this draft, by queue
 
     @cached_property
     def preemptor(self) -> Preemptor:
@@ -214,6 +219,8 @@ class _Search:
         request = workload.request
         if request is None or turn.right.refusal:
             return None
+        if request.trial_of and self._trial_refusal(request):
+            return None
         if request.part is not None and is_parted(draft.cycle, workload):
             return None
         elastic = is_elastic(request)
@@ -221,7 +228,7 @@ class _Search:
         if elastic:
             asked = least_request(request)
             shape = shape_of(asked)
-        choosing = pick(draft.cycle, workload.tenant, request)
+        choosing = pick(draft.cycle, workload.tenant, request, workload.trials)
         if choosing is not None:
             turn, asked, shape = self._awaited(turn, choosing)
             if turn.right.refusal:
@@ -262,7 +269,7 @@ class _Search:
             # placement.
             if is_tried and line.is_first(turn.key) and not draft.includes(Division):
                 self.passed_over.append((line, line.overtaken, left_alone))
-            if not owed and turn.key not in know.retried:
+            if not (owed or request.trial_of) and turn.key not in know.retried:
                 self._free_or_reserve(turn, asked, shape)
             return None
         return self._take(turn, workload, request, found, options)
@@ -277,6 +284,8 @@ class _Search:
     ) -> Amounts:
         """Charge and record a placement; return its usage."""
         draft, (shortlist, chosen, bound) = self._draft, found
+        if request.trial_of:
+            self._tried_gpu_s[request.queue] += trial_gpu_s(request)
         draft.charge(bound.holdings)
         if draft.reserved:
             draft.reservations.drop(turn.key)
@@ -284,6 +293,11 @@ class _Search:
         _record(draft, workload, request, shortlist, chosen, bound, options)
         taken = with_bound(request, bound.bindings)
         return amounts_of(self._know.fleet.node, taken, chosen.cluster, bound.bindings)
+
+    def _trial_refusal(self, request: JobRequest) -> str:
+        know, drafted = self._know, self._tried_gpu_s[request.queue]
+        setting, now_s = know.queues.get(request.queue), self._draft.cycle.now_s
+        return trial_refusal(know.recent_trials, setting, request, now_s, drafted)
 
     def _find_largest(self, turn: Turn, request: JobRequest) -> _Place | None:
         """Return a place for the requested pods, or for as many as fit and the queue may have."""

@@ -75,7 +75,7 @@ from berthmaster.lib.lifecycle.pods import with_bound, without
 from berthmaster.lib.lifecycle.workload import Key, Workload, unsaved_s
 from berthmaster.lib.messages.control import QueueSetting
 from berthmaster.lib.messages.placement import EvictionOrder, Reservation
-from berthmaster.lib.messages.workload import JobRequest, PodSet
+from berthmaster.lib.messages.workload import TRIAL_PRIORITY, JobRequest, PodSet
 
 EQUAL_SEARCHES: Final = 8  # a commit, among jobs of equal priority: one for each size and shape
 NODES_WEIGHED: Final = 64  # nodes of a cluster where a pod would fit
@@ -423,7 +423,8 @@ class Preemptor:
         self, turn: Turn, asked: JobRequest, shape: Shape, setting: QueueSetting
     ) -> Evictions | None:
         best_tier = min(level.tier for level in turn.levels)
-        if best_tier is Tier.BORROWED and setting.preempts == "never":
+        trials_run = TRIAL_PRIORITY in self._know.derived.movable.queues().values()
+        if best_tier is Tier.BORROWED and setting.preempts == "never" and not trials_run:
             return None
         priority = self._know.open[turn.key].priority
         job = Beneficiary(turn.levels, priority, setting.preempts)

@@ -15,6 +15,7 @@ Rules of this file:
   each level.
 - The position of a queue depends only on its own usage and first job, so placing a job moves one
   queue at each level.
+- Trials go after all other jobs of all queues.
 - Blocked classes get turns too: their first job may get a reservation (reservations.py).
 - A job with a reservation has a turn of its own, since other jobs of its class may go before.
 - Jobs that continue on capacity reserved for them alone, such as parts of divided jobs and moving
@@ -53,9 +54,10 @@ from berthmaster.lib.engine.queueing.queues import (
 )
 from berthmaster.lib.lifecycle.pods import least_request
 from berthmaster.lib.lifecycle.workload import Key, Workload
-from berthmaster.lib.messages.workload import JobRequest
+from berthmaster.lib.messages.workload import TRIAL_PRIORITY, JobRequest
 
-Place = tuple[bool, int, int, float, Order, str]
+Place = tuple[int, int, int, float, Order, str]
+_TRIALS: Final = 2  # after all guarantees (0) and all other jobs (1)
 _AHEAD: Final = -(1 << 62)  # of all queues' priorities, negated
 # Less comes first: not guaranteed and -queue priority, of each queue from the top; -priority.
 Rank = tuple[tuple[tuple[bool, int], ...], int]
@@ -82,7 +84,7 @@ class Turn(NamedTuple):
     @property
     def rank(self) -> Rank:
         """Return the rank; a smaller rank goes first."""
-        return tuple((at[0], at[1]) for at, _ in self.places), self.priority
+        return tuple((bool(at[0]), at[1]) for at, _ in self.places), self.priority
 
     def right_to(self, request: JobRequest, models: Models) -> Right:
         """Return whether the queue may run this request, possibly smaller than the job's."""
@@ -349,7 +351,8 @@ class Turns:
             by = tier(share, queue.used, self._know.derived.ask_in(line), self._models)
         if queue.below and not queue.below[0][0][0] and self._tree.keeps(share.queue):
             by = Tier.GUARANTEED
-        return (by is not Tier.GUARANTEED, -share.priority, by, queue.has, order, share.queue)
+        first = _TRIALS if order[1] == -TRIAL_PRIORITY else int(by is not Tier.GUARANTEED)
+        return (first, -share.priority, by, queue.has, order, share.queue)
 
     def _share(self, share: QueueShare, used: Mapping[str, int]) -> float:
         return dominant_share(used, self._totals, share.weight, self._multipliers)

@@ -28,6 +28,7 @@ from berthmaster.lib.engine.queueing.life_tables import LOOKED_AT, NO_LIVES
 from berthmaster.lib.engine.queueing.life_tables import is_due as is_lives_due
 from berthmaster.lib.engine.queueing.lines import gpu_share
 from berthmaster.lib.engine.queueing.preemption import RecentEvictions
+from berthmaster.lib.engine.queueing.trial_budget import RecentTrials, trial_gpu_s
 from berthmaster.lib.engine.scoring.pod_mix import Sampled, sampled_from
 from berthmaster.lib.engine.scoring.pressure import NO_PRESSURE, is_due
 from berthmaster.lib.lifecycle.commits import Chain
@@ -111,6 +112,7 @@ class Knowledge:
         self.retried: frozenset[Key] = frozenset()
         self.reservations: dict[Key, Reservation] = {}  # of the newest decision with reservations
         self.recent_evictions = RecentEvictions()
+        self.recent_trials = RecentTrials()
         self.told_mix = Sampled()  # of the newest decision with a mix
         self.told_pressure = Told()
         self.told_lives = ToldLives()
@@ -339,6 +341,8 @@ class Knowledge:
                 self.reservations = told
             for order in decision.evictions:
                 self._count_evicted(key(order.tenant, order.id), decision.now_s)
+            for choice in decision.placements:
+                self._count_trial(key(choice.tenant, choice.id), decision.now_s)
             for rebalance in decision.rebalances:
                 for move in rebalance.moves:
                     self._count_evicted(key(move.tenant, move.id), decision.now_s)
@@ -376,6 +380,13 @@ class Knowledge:
         workload = self.open.get(name)
         request = workload.request if workload is not None else None
         self.recent_evictions.add(at_s, request.queue if request is not None else "")
+
+    def _count_trial(self, name: Key, at_s: float) -> None:
+        """Charge a placed trial to the budget of its queue."""
+        workload = self.open.get(name)
+        if workload is not None and workload.request is not None and workload.request.trial_of:
+            request = workload.request
+            self.recent_trials.add(at_s, request.queue, trial_gpu_s(request))
 
     def _left(self, name: Key, cluster: str) -> None:
         """An attempt is over, and another one is known at once."""

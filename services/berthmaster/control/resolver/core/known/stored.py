@@ -6,6 +6,7 @@ from berthmaster.control.resolver.core.known.indexes import PartEnd
 from berthmaster.control.resolver.core.known.knowledge import Knowledge, Told, ToldLives
 from berthmaster.lib.engine.queueing.expectations import Learned
 from berthmaster.lib.engine.queueing.preemption import RecentEvictions
+from berthmaster.lib.engine.queueing.trial_budget import RecentTrials
 from berthmaster.lib.engine.scoring.pod_mix import Mix, MixState, Sampled
 from berthmaster.lib.lifecycle.states import State
 from berthmaster.lib.lifecycle.workload import Key, Workload, key
@@ -30,6 +31,7 @@ class Snapshot(msgspec.Struct, kw_only=True, tag="resolver.snapshot.v11"):
     unclaimed: dict[str, float]
     reservations: list[Reservation] = []
     moved: list[tuple[float, str]] = []
+    tried: list[tuple[float, str, float]] = []
     divisions: dict[Key, int] = {}
     part_ends: dict[Key, list[PartEnd]] = {}
 
@@ -54,6 +56,7 @@ def snapshot_of(know: Knowledge) -> Snapshot:
         elsewhere=sorted(know.elsewhere),
         reservations=list(know.reservations.values()),
         moved=know.recent_evictions.state(),
+        tried=know.recent_trials.state(),
         divisions=dict(know.parts.numbers),
         part_ends=know.parts.state(),
         unclaimed={
@@ -81,5 +84,6 @@ def restore(know: Knowledge, snapshot: Snapshot) -> None:
     know.parts.restore(snapshot.part_ends)
     know.parts.numbers = dict(snapshot.divisions)
     know.recent_evictions = RecentEvictions(snapshot.moved)
+    know.recent_trials = RecentTrials(snapshot.tried)
     for name, at_s in snapshot.unclaimed.items():
         know.clusters.left_unclaimed(name, at_s)

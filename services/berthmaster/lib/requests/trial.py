@@ -1,0 +1,120 @@
+"""Checks ``trial`` of pod sets: the configurations that a job tries first. Pure.
+
+Example: a configuration of 16 GPUs in a queue with at most 8 GPUs a job is refused, as the job
+itself would be.
+"""
+
+from collections.abc import Callable
+from typing import Final
+
+import msgspec
+
+from berthmaster.lib.engine.queueing.trial_budget import trial_gpu_s
+from berthmaster.lib.lifecycle.choices import configurations, trial_in
+from berthmaster.lib.lifecycle.trials import trial_id, trial_requests
+from berthmaster.lib.messages.api import Refusal
+from berthmaster.lib.messages.control import QueueSetting
+from berthmaster.lib.messages.explain import Step, invalid
+from berthmaster.lib.messages.workload import JobRequest, PodSet, Trial
+
+MAX_ID_CHARS: Final = 52
+_HOUR_S: Final = 3600.0
+_WITHOUT: Final = "nothing, as the pod set has a trial"
+
+
+def trial_fault(
+    request: JobRequest, check: Callable[[JobRequest], Refusal | None]
+) -> Refusal | None:
+    """Return a refusal of the first field that a job with a trial may not have, if any.
+
+    ``check``: checks the request in one configuration.
+    """
+    tried = [(at, pods) for at, pods in enumerate(request.pod_sets) if pods.trial is not None]
+    if not tried:
+        return None
+    if len(tried) > 1:
+        right = f"nothing: pod_sets[{tried[0][0]}] has a trial, and one pod set of a job may"
+        return invalid(["pod_sets", tried[1][0], "trial"], "a second one", right)
+    at, pods = tried[0]
+    assert pods.trial is not None  # found above
+    return _job_fault(request) or _configurations_fault(request, at, pods, pods.trial, check)
+
+
+def _job_fault(request: JobRequest) -> Refusal | None:
+    """Return a refusal of fields beside the trial."""
+    for at, pods in enumerate(request.pod_sets):
+        if pods.choose is not None:
+            return invalid(["pod_sets", at, "choose"], f"by {pods.choose.by}", _WITHOUT)
+        for field in ("min_count", "max_count"):
+            if (value := getattr(pods, field)) is not None:
+                return invalid(["pod_sets", at, field], value, _WITHOUT)
+    if request.divide is not None:
+        right = "nothing: a job with a trial runs in one cluster"
+        return invalid(["divide"], request.divide.by, right)
+    if request.depends_on:
+        right = "nothing: a job with a trial waits for its own trials only"
+        return invalid(["depends_on"], request.depends_on[0].id, right)
+    trial = trial_in(request)
+    assert trial is not None
+    longest = MAX_ID_CHARS - len(trial_id("", len(trial.configurations) - 1))
+    if len(request.id) > longest:
+        right = f"at most {longest} characters, as the ids of trials are longer by -t<number>"
+        return invalid(["id"], request.id, right)
+    return None
+
+
+def _configurations_fault(
+    request: JobRequest,
+    at: int,
+    pods: PodSet,
+    trial: Trial,
+    check: Callable[[JobRequest], Refusal | None],
+) -> Refusal | None:
+    each = configurations(request)
+    path: list[Step] = ["pod_sets", at, "trial", "configurations"]
+    for number, one in enumerate(each):
+        if one in each[:number]:
+            same = f"another configuration than number {each.index(one)}"
+            return invalid([*path, number], "the same", same)
+        if not one.pod_sets[at].gpus:
+            right = "1 or more: trials use idle GPUs"
+            return invalid([*path, number, "gpus"], 0, right)
+        if (fault := check(one)) is not None:
+            where = invalid([*path, number], "", "").field
+            return msgspec.structs.replace(fault, field=f"{where}: {fault.field}")
+    return None
+
+
+def queue_refusal(
+    setting: QueueSetting,
+    request: JobRequest,
+    check: Callable[[QueueSetting, JobRequest], Refusal | None],
+) -> Refusal | None:
+    """Return a refusal if jobs of this queue may not try configurations, or not these.
+
+    ``check``: checks the request in one configuration against the queue's bounds.
+    """
+    at = next((at for at, pods in enumerate(request.pod_sets) if pods.trial is not None), None)
+    if at is None:
+        return None
+    field: list[Step] = ["pod_sets", at, "trial"]
+    if setting.via != "direct":
+        right = f"nothing: Kueue orders the jobs of the queue {setting.queue!r}"
+        return invalid(field, "a trial", right)
+    if not setting.trial_gpu_h_a_day:
+        right = f"nothing: the queue {setting.queue!r} has no GPU hours for trials (--trials)"
+        return invalid(field, "a trial", right)
+    for number, (one, tried) in enumerate(
+        zip(configurations(request), trial_requests(request), strict=True)
+    ):
+        if (fault := check(setting, one)) is not None:
+            where = invalid([*field, "configurations", number], "", "").field
+            return msgspec.structs.replace(fault, field=f"{where}: {fault.field}")
+        hours = trial_gpu_s(tried) / _HOUR_S
+        if hours > setting.trial_gpu_h_a_day:
+            right = (
+                f"at most {setting.trial_gpu_h_a_day:g} GPU hours for one trial, as the queue "
+                f"{setting.queue!r} has a day"
+            )
+            return invalid([*field, "configurations", number], f"{hours:.3g} GPU hours", right)
+    return None
