@@ -3,9 +3,9 @@
 Each job of Sia's lists has a model and a batch size. It may run on 1, 2, 4 or 8 GPUs of one node of
 three kinds, as Sia's heterogeneous cluster has them. The first job of a model and batch size in a
 list tries each of these configurations for ``BUDGET_S``; equal jobs after it take its results, as
-the gateway does. A trial writes a progress line every 10 s with the steps done until then, which
-vary by ``JITTER``. What a configuration really takes is the table's step time, and the work of a
-job is the number of steps until its model's target.
+the gateway does. A trial writes a progress line after each step, whose times vary by ``JITTER``,
+and a line is read every 10 s. What a configuration really takes is the table's step time, and the
+work of a job is the number of steps until its model's target.
 
 - ``within_5_percent_share``: jobs whose chosen configuration is at most 5 % behind the best in
   hindsight, in steps a second (time) or GPU seconds a step (cost).
@@ -32,8 +32,8 @@ LISTS: Final = ("philly", "saturn", "newtrace")
 GPUS_A_NODE: Final = {"aws": 4, "dgx-ext": 8, "rtx": 8}
 SIZES: Final = (1, 2, 4, 8)
 BUDGET_S: Final = 45.0
-LINE_EVERY_S: Final = 10.0
-JITTER: Final = 0.03  # standard deviation of the steps between two lines
+READ_EVERY_S: Final = 10.0
+JITTER: Final = 0.03  # standard deviation of a step's time, as a share
 GOOD: Final = 1.05
 LEAST_SHARE: Final = 0.7  # of the smallest measured batch; below it the table says nothing
 BUDGETS: Final = {
@@ -118,14 +118,21 @@ def kind_of(folder: Path, batch: int) -> Kind:
 
 
 def tried(step_s: float, chance: random.Random) -> TrialResult:
-    """Return what the progress lines of a trial show: whole steps, with some jitter."""
-    done, lines = 0.0, [0]
-    for _ in range(int(BUDGET_S // LINE_EVERY_S)):
-        done += max(0.0, chance.gauss(1.0, JITTER)) * LINE_EVERY_S / step_s
-        lines.append(int(done))
-    steps = lines[-1] - lines[0]
-    seconds = LINE_EVERY_S * (len(lines) - 1)
-    return TrialResult(ended="stopped", steps_per_s=steps / seconds if steps else None)
+    """Return what the progress lines of a trial show."""
+    lines: list[tuple[float, int]] = []  # time and step, as read
+    at_s, step, read_at_s = 0.0, 0, READ_EVERY_S
+    while at_s < BUDGET_S:
+        before = at_s, step
+        at_s += step_s * max(0.1, chance.gauss(1.0, JITTER))
+        while read_at_s < at_s and read_at_s <= BUDGET_S:
+            if step and before not in lines:
+                lines.append(before)
+            read_at_s += READ_EVERY_S
+        step += 1
+    if len(lines) < 2:
+        return TrialResult(ended="stopped")
+    (began_s, first), (ended_s, last) = lines[0], lines[-1]
+    return TrialResult(ended="stopped", steps_per_s=(last - first) / (ended_s - began_s))
 
 
 class Outcome(NamedTuple):

@@ -94,7 +94,7 @@ def _steps_per_s(story: Sequence[RecordedEvent]) -> float | None:
         if isinstance(one.event, Placed):
             reports.clear()
         elif isinstance(one.event, Progressed):
-            reports.append((one.stored_at_s, one.event.progress.step))
+            reports.append((one.stored_at_s - one.event.age_s, one.event.progress.step))
     if len(reports) < 2:
         return None
     (began_s, first), (ended_s, last) = reports[0], reports[-1]

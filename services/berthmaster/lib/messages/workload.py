@@ -628,6 +628,8 @@ class Progressed(
     cluster: str
     attempt: int
     progress: Progress  # newest progress of the job
+    age_s: Annotated[float, Meta(ge=0, le=315_360_000)] = 0.0
+    # age_s: seconds from the job's line to this event
 
 
 class IdleChanged(

@@ -230,13 +230,15 @@ class ProgressReader:
         one.has_said = True
         if progress is not None:
             one.quiet_since_s = self._loop.time()
-        if progress is not None and progress.eta_s is not None and said_ns:
+        age_s = 0.0
+        if progress is not None and said_ns:
             age_s = max(0.0, self._clock() - said_ns / 1e9)
             if before_s:  # a node's clock may be behind; the line is younger than the last look
                 age_s = min(age_s, self._clock() - before_s)
-            left_s = max(0.0, progress.eta_s - age_s)
-            progress = msgspec.structs.replace(progress, eta_s=left_s)
-        self._tell(PodsSaid(one.attempt, progress, checkpoint))
+            if progress.eta_s is not None:
+                left_s = max(0.0, progress.eta_s - age_s)
+                progress = msgspec.structs.replace(progress, eta_s=left_s)
+        self._tell(PodsSaid(one.attempt, progress, checkpoint, age_s))
 
     def _spawn(self, work: "asyncio._CoroutineLike[None]", name: str) -> asyncio.Task[None]:
         task = self._loop.create_task(work, name=name)

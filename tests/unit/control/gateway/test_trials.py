@@ -330,3 +330,24 @@ def test_job_with_other_arguments_is_no_equal() -> None:
     other = msgspec.structs.replace(trying(4), id="other", run=RunSpec(args=("--batch", "9")))
     log.add(submitted(other))
     assert log.work("other-t0").state is State.QUEUED
+
+
+def test_step_rate_counts_from_the_times_of_the_lines_not_of_their_events() -> None:
+    log = begun(trying(4))
+    request = log.work("train-t0").request
+    assert request is not None
+    for make in (placed, claimed, running):
+        log.add(make(request, log.last("train-t0")))
+    head: dict[str, Any] = {"tenant": "ann", "id": "train-t0", "at_s": 0.0, "by": "executor"}
+    for step, age_s in ((0, 0.0), (8, 20.0)):  # 100 s apart as stored, 80 s as written
+        event = Progressed(
+            **head,
+            after=log.last("train-t0"),
+            cluster="c1",
+            attempt=1,
+            progress=Progress(step=step),
+            age_s=age_s,
+        )
+        log.add(event, after_s=100.0)
+    log.add(succeeded(request, log.last("train-t0")))
+    assert log.work("train").trials[0].steps_per_s == pytest.approx(0.1)

@@ -80,7 +80,13 @@ def test_progress_is_told_at_once_and_then_seldom_with_the_time_that_is_left_by_
     assert executor.handle(Tick(), 110) == []
     due_s = 104.5 + PROGRESS_EVERY_S
     assert appended(executor.handle(Tick(), due_s)) == [
-        Progressed(**HEAD, after=8, at_s=due_s, progress=Progress(step=3, eta_s=48 - due_s + 106))
+        Progressed(
+            **HEAD,
+            after=8,
+            at_s=due_s,
+            progress=Progress(step=3, eta_s=48 - due_s + 106),
+            age_s=due_s - 106,
+        )
     ]
     # Refused: somebody wrote first. It is read again and that word is left; the next one is told.
     (read,) = executor.handle(Answered(ref="4", outcome=Refused()), 115)
@@ -202,7 +208,7 @@ async def _looked_at() -> None:
         reader._look_at_those_due()
         await asyncio.gather(*(one.looks for one in reader._watched.values() if one.looks))
     assert [attempt for attempt, _, _ in logs.opened] == [TRAIN, others[0]]
-    assert told[0] == PodsSaid(TRAIN, Progress(step=5, eta_s=50))  # ten seconds ago it was 60
+    assert told[0] == PodsSaid(TRAIN, Progress(step=5, eta_s=50), age_s=10.0)  # eta was 60 then
 
     # Nobody looks at the same lines twice, and who is silent is looked at ever more seldom.
     one = reader._watched[TRAIN]

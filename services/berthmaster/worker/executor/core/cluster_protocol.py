@@ -124,6 +124,7 @@ class PodsSaid(NamedTuple):
     attempt: Attempt
     progress: Progress | None = None
     checkpoint: Checkpoint | None = None
+    age_s: float = 0.0  # of the progress
 
 
 class PodsQuiet(NamedTuple):

@@ -379,7 +379,7 @@ class Executor:
         if job.hear(event):
             self._be_patient(job, now_s)
         if isinstance(event, PodsSaid) and event.progress is not None:
-            job.said_at_s = now_s
+            job.said_at_s, job.said_age_s = now_s, event.age_s
         if isinstance(event, PodsQuiet) and (why := stalled(job, event.quiet_s)):
             job.judge(FinalResult(How.EVICTED, why, fault="stalled"))
         if isinstance(event, PodsWaiting) and event.bound != job.bound:

@@ -113,6 +113,7 @@ class Job(msgspec.Struct, kw_only=True):
     # Reports of the job not in the log yet; None = none
     said_progress: Progress | None = None
     said_at_s: float = 0.0  # time of that report
+    said_age_s: float = 0.0  # its age at that time
     said_checkpoint: Checkpoint | None = None
     checkpoint_refusals: int = 0  # by the log, in a row
     progress_due_s: float = 0.0  # not told before then

@@ -54,7 +54,8 @@ class LogEvents(NamedTuple):
 
     def progressed(self, job: Job, progress: Progress, now_s: float) -> Progressed:
         progress = counted_from(progress, job.said_at_s, now_s)
-        return Progressed(**self._head(job, now_s), progress=progress)
+        age_s = round(job.said_age_s + max(0.0, now_s - job.said_at_s), 3)
+        return Progressed(**self._head(job, now_s), progress=progress, age_s=age_s)
 
     def ending(self, job: Job, verdict: FinalResult, now_s: float) -> WorkloadEvent:
         """Return the ending. A cancel request outranks an eviction. Too many evictions make a
