@@ -25,6 +25,7 @@ MODULES = {
     "decisions": ("decisions",),
     "predict": ("predict", "arrivals"),
     "trials": ("trials",),
+    "colocate": ("colocate",),
     "lookback": ("lookback",),
     "telemetry": ("telemetry",),
     "quality": ("quality",),

@@ -157,6 +157,19 @@ async def sharing(session: Session, limit: int, form: Form | None) -> None:
     write_list(session.out, form, rows, rows, lambda one: one.id, lambda _: screen.sharing(rows))
 
 
+@report.command("interference")
+@click.option("--limit", type=click.IntRange(1, 1000), default=100, show_default=True)
+@bus_command
+async def interference(session: Session, limit: int) -> None:
+    """Report which of the tenant's running jobs slow each other down, and which could share."""
+    from berthmaster.cli.report import interference as found
+    from berthmaster.cli.report import screen
+
+    async with session.client() as berth:
+        reply = await found.read(berth, limit)
+    session.out.document(reply, lambda: screen.interference(reply))
+
+
 @report.command("jobs")
 @click.option("--like", default="", metavar="[TENANT/]JOB", help="Only jobs similar to this one.")
 @_flags

@@ -8,6 +8,7 @@ from rich.console import Group, RenderableType
 
 from berthmaster.cli.output.amounts import duration, moment, number
 from berthmaster.cli.output.terminal import plain_table, safe
+from berthmaster.cli.report.interference import Interference
 from berthmaster.cli.report.sharing import SharingRow
 from berthmaster.lib.messages.usage import (
     AttemptUsage,
@@ -259,6 +260,42 @@ def _span(seconds: float | None) -> str:
 
 def _cost(value: float | None) -> str:
     return "?" if value is None else f"{value:,.2f}"
+
+
+def interference(reply: Interference) -> RenderableType:
+    """Return the pairs on one GPU, and the pairs that could be."""
+    parts: list[RenderableType] = []
+    if reply.shared:
+        table = plain_table("GPU", "JOBS", "BUSY", "EXPECTED", "MEASURED", "")
+        for one in reply.shared:
+            table.add_row(
+                safe(f"{one.cluster}/{one.node}/{one.gpu}"),
+                safe(" + ".join(one.jobs)),
+                " + ".join(map(_share, one.utilizations)),
+                _share(one.expected_speed),
+                " + ".join(map(_share, one.speeds)),
+                safe("hurts" if one.hurts else "", style="red"),
+            )
+        parts.append(table)
+    else:
+        parts.append(safe("No two running jobs share a GPU."))
+    jobs, pairs = reply.whole_gpu_jobs, len(reply.could_share)
+    text = (
+        f"Of {jobs} jobs with one whole GPU, {2 * pairs} could share: {pairs} GPUs would be free."
+    )
+    parts += [safe(), safe(text if jobs else "No job with one whole GPU is measured.")]
+    if pairs:
+        table = plain_table("CLUSTER", "COULD SHARE", "BUSY", "EXPECTED")
+        for pair in reply.could_share:
+            busy = " + ".join(map(_share, pair.utilizations))
+            jobs_of = safe(" + ".join(pair.jobs))
+            table.add_row(safe(pair.cluster), jobs_of, busy, _share(pair.expected_speed))
+        parts.append(table)
+    return Group(*parts)
+
+
+def _share(value: float | None) -> str:
+    return "-" if value is None else f"{100 * value:.0f}%"
 
 
 def sharing(rows: Sequence[SharingRow]) -> RenderableType:

@@ -26,16 +26,21 @@ class SharingRow(msgspec.Struct, frozen=True, kw_only=True):
     exceeds: tuple[str, ...] = ()
 
 
-async def rows(berth: Client, limit: int) -> list[SharingRow]:
-    """Read the tenant's running jobs, and the last samples of those with fractions."""
+async def running_jobs(berth: Client, limit: int, *, story: bool = False) -> list[GetReply]:
+    """Return the tenant's running jobs with their last samples."""
     listed = await berth.list(states=("running",), limit=limit)
     free = asyncio.Semaphore(AT_ONCE)
 
     async def read(workload: str) -> GetReply:
         async with free:
-            return await berth.get(workload)
+            return await berth.get(workload, story=story)
 
-    replies = await asyncio.gather(*(read(one.id) for one in listed.workloads))
+    return await asyncio.gather(*(read(one.id) for one in listed.workloads))
+
+
+async def rows(berth: Client, limit: int) -> list[SharingRow]:
+    """Read the tenant's running jobs with fractions."""
+    replies = await running_jobs(berth, limit)
     return [row for row in map(row_of, replies) if row is not None]
 
 
