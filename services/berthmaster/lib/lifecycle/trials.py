@@ -24,6 +24,7 @@ from berthmaster.lib.lifecycle.workload import Workload
 from berthmaster.lib.messages.api import RecordedEvent
 from berthmaster.lib.messages.workload import (
     TRIAL_PRIORITY,
+    WHOLE_MILLI,
     JobRequest,
     Placed,
     Progressed,
@@ -67,6 +68,12 @@ def trial_requests(request: JobRequest) -> tuple[JobRequest, ...]:
         )
         for number, one in enumerate(configurations(request))
     )
+
+
+def trial_gpu_s(request: JobRequest) -> float:
+    """Return the charge of a trial in GPU seconds: its GPUs for its whole time."""
+    milli = sum(pods.count * pods.gpus * pods.gpu_milli for pods in request.pod_sets)
+    return milli / WHOLE_MILLI * (request.max_run_s or 0.0)
 
 
 def result_of(trial: Workload, story: Sequence[RecordedEvent], budget_s: float) -> TrialResult:

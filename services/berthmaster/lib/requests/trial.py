@@ -9,9 +9,8 @@ from typing import Final
 
 import msgspec
 
-from berthmaster.lib.engine.queueing.trial_budget import trial_gpu_s
 from berthmaster.lib.lifecycle.choices import configurations, trial_in
-from berthmaster.lib.lifecycle.trials import trial_id, trial_requests
+from berthmaster.lib.lifecycle.trials import trial_gpu_s, trial_id, trial_requests
 from berthmaster.lib.messages.api import Refusal
 from berthmaster.lib.messages.control import QueueSetting
 from berthmaster.lib.messages.explain import Step, invalid

@@ -59,6 +59,9 @@ PATHS: dict[State, tuple[type[WorkloadEvent], ...]] = {
     State.CANCELLED: (Submitted, Cancelled),
 }
 
+# Of a job that ends with the report of its trials, before any attempt.
+NEVER_PLACED = {(State.QUEUED, Succeeded): (Submitted,)}
+
 # The table once more, for the eye: a change of the law has to be made in both places.
 COLUMNS: tuple[type[WorkloadEvent], ...] = (
     Submitted,
@@ -89,7 +92,7 @@ COLUMNS: tuple[type[WorkloadEvent], ...] = (
 )
 GRID = """
     new       queued .      .        .        .        .       .       .        .        .        .       .        .       .      .       .      .       .       .        .       .       .      .         .      .
-    queued    .      queued queued   queued   queued   .       .       .        .        .        .       queued   .       placed divided .      .       .       .        .       .       .      .         failed cancelled
+    queued    .      queued queued   queued   queued   .       .       .        .        .        .       queued   .       placed divided .      .       .       .        .       .       .      succeeded failed cancelled
     divided   .      .      divided  divided  divided  .       .       divided  divided  .        .       divided  .       .      .       .      .       divided .        .       .       queued succeeded failed cancelled
     placed    .      .      placed   placed   placed   .       .       .        placed   .        .       .        .       .      .       queued claimed .       .        .       .       .      .         .      cancelled
     claimed   .      .      claimed  claimed  claimed  .       .       claimed  claimed  claimed  .       claimed  .       .      .       .      .       claimed admitted running .       queued succeeded failed cancelled
@@ -112,7 +115,7 @@ CELLS = {
 def test_each_event_in_each_state_does_what_the_grid_says(
     state: State, event: type[WorkloadEvent]
 ) -> None:
-    workload = lived(*PATHS[state])
+    workload = lived(*NEVER_PLACED.get((state, event), PATHS[state]))
     assert workload.state is state
     before = copy.deepcopy(workload)
 
@@ -128,6 +131,12 @@ def test_each_event_in_each_state_does_what_the_grid_says(
         assert (verdict, workload.state, workload.sequence) == (Verdict.COUNTED, follows, 1000)
         assert workload.changed_at_s == 99.0
         assert after(state, event) is follows
+
+
+def test_requeued_job_does_not_succeed_without_an_attempt() -> None:
+    workload = lived(*PATHS[State.QUEUED])
+    assert offer(workload, fitting(Succeeded, workload), 1000, 99.0) is Verdict.IMPOSSIBLE
+    assert workload.state is State.QUEUED
 
 
 def test_the_grid_covers_every_state_and_event() -> None:

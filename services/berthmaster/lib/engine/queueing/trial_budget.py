@@ -12,18 +12,13 @@ from collections import deque
 from collections.abc import Iterable
 from typing import Final
 
-from berthmaster.lib.engine.queueing.lines import gpu_share
+from berthmaster.lib.lifecycle.trials import trial_gpu_s
 from berthmaster.lib.messages.control import QueueSetting
 from berthmaster.lib.messages.workload import JobRequest
 
 DAY_S: Final = 86_400.0
 _HOUR_S: Final = 3600.0
 _ROUNDING_S: Final = 1e-6
-
-
-def trial_gpu_s(request: JobRequest) -> float:
-    """Return the charge of a trial in GPU seconds; 0 without a limit of its run time."""
-    return gpu_share(request) * (request.max_run_s or 0.0)
 
 
 class RecentTrials:

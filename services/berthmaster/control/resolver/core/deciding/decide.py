@@ -66,7 +66,7 @@ from berthmaster.lib.engine.fleetview.shortlist import BUSY, Shortlist
 from berthmaster.lib.engine.queueing.idle import idle_action
 from berthmaster.lib.engine.queueing.ledger import amounts_of
 from berthmaster.lib.engine.queueing.queues import Amounts
-from berthmaster.lib.engine.queueing.trial_budget import trial_gpu_s, trial_refusal
+from berthmaster.lib.engine.queueing.trial_budget import trial_refusal
 from berthmaster.lib.lifecycle.pods import (
     at_size,
     is_elastic,
@@ -74,6 +74,7 @@ from berthmaster.lib.lifecycle.pods import (
     size_steps,
     with_bound,
 )
+from berthmaster.lib.lifecycle.trials import trial_gpu_s
 from berthmaster.lib.lifecycle.workload import Key, Workload, key
 from berthmaster.lib.messages.placement import (
     Choice,

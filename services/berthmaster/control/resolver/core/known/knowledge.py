@@ -28,13 +28,14 @@ from berthmaster.lib.engine.queueing.life_tables import LOOKED_AT, NO_LIVES
 from berthmaster.lib.engine.queueing.life_tables import is_due as is_lives_due
 from berthmaster.lib.engine.queueing.lines import gpu_share
 from berthmaster.lib.engine.queueing.preemption import RecentEvictions
-from berthmaster.lib.engine.queueing.trial_budget import RecentTrials, trial_gpu_s
+from berthmaster.lib.engine.queueing.trial_budget import RecentTrials
 from berthmaster.lib.engine.scoring.pod_mix import Sampled, sampled_from
 from berthmaster.lib.engine.scoring.pressure import NO_PRESSURE, is_due
 from berthmaster.lib.lifecycle.commits import Chain
 from berthmaster.lib.lifecycle.fold import OpenWorkloads, Verdict
 from berthmaster.lib.lifecycle.pods import set_of
 from berthmaster.lib.lifecycle.states import HELD, Ending, State
+from berthmaster.lib.lifecycle.trials import trial_gpu_s
 from berthmaster.lib.lifecycle.workload import Key, Workload, age_s, key
 from berthmaster.lib.messages.control import ControlFact, QueueSetting
 from berthmaster.lib.messages.fleet import FleetFact, NodeReport
