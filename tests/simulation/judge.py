@@ -369,7 +369,7 @@ class Judge:
         if by_itself and group is not None and group.made.fails:
             return
         ran = standing.state is State.RUNNING
-        if _is_trial(work) and ran and reason.startswith("it ran for longer than its max_run_s"):
+        if _is_trial(work) and reason.startswith("it ran for longer than its max_run_s"):
             return
         if reason.startswith("not all pods ran") and not ran:
             return  # its executor stood still, and heard of its own limit before it heard of them

@@ -15,6 +15,7 @@ from berthmaster.lib.engine.scoring.interference import (
     pair_speed,
     pairs_that_share,
 )
+from berthmaster.lib.lifecycle.pods import with_known_gpus
 from berthmaster.lib.messages.api import GetReply
 from berthmaster.lib.messages.placement import PodBinding
 from berthmaster.lib.messages.telemetry import GpuUse
@@ -93,12 +94,14 @@ def interference_of(replies: Sequence[GetReply]) -> Interference:
 
 
 def bindings_of(reply: GetReply) -> tuple[PodBinding, ...]:
-    """Return the pods of the last attempt, as placed or as observed."""
+    """Return the pods of the last attempt, as placed or as observed, but for MIG slices."""
     found: tuple[PodBinding, ...] = ()
     for one in reply.story:
-        if isinstance(one.event, Placed | Running | Resized) and not one.void:
+        if isinstance(one.event, Placed) and not one.void:
             found = one.event.pods
-    return found
+        elif isinstance(one.event, Running | Resized) and not one.void:
+            found = with_known_gpus(one.event.pods, found)  # Kubernetes tells no GPUs
+    return tuple(binding for binding in found if binding.isolation != "hardware")
 
 
 def packable(reply: GetReply) -> Packable | None:

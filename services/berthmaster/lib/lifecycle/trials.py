@@ -18,6 +18,7 @@ from typing import Final
 
 import msgspec
 
+from berthmaster.lib.lifecycle.attempts import OWN
 from berthmaster.lib.lifecycle.choices import configurations, trial_in
 from berthmaster.lib.lifecycle.states import State
 from berthmaster.lib.lifecycle.workload import Workload
@@ -25,6 +26,7 @@ from berthmaster.lib.messages.api import RecordedEvent
 from berthmaster.lib.messages.workload import (
     TRIAL_PRIORITY,
     WHOLE_MILLI,
+    Failed,
     JobRequest,
     Placed,
     Progressed,
@@ -33,6 +35,7 @@ from berthmaster.lib.messages.workload import (
 )
 
 MOST_ATTEMPTS: Final = 3  # of one trial; after as many evictions it is cancelled
+MAX_EVICTIONS: Final = 1000  # no limit of its own
 _WHOLE: Final = 0.95  # share of the budget after which a failure without a cause is the time limit
 _ENDS: Final[dict[State, TrialEnd]] = {
     State.SUCCEEDED: "succeeded",
@@ -58,6 +61,7 @@ def trial_requests(request: JobRequest) -> tuple[JobRequest, ...]:
             trial_of=request.id,
             priority=TRIAL_PRIORITY,
             preemptible=True,
+            max_evictions=MAX_EVICTIONS,
             expected_duration_s=trial.budget_s,
             max_run_s=trial.budget_s,
             retries=0,
@@ -80,8 +84,12 @@ def result_of(trial: Workload, story: Sequence[RecordedEvent], budget_s: float) 
     """Return the outcome of an ended trial. ``story``: its whole history."""
     ended = _ENDS.get(trial.state, "not_run")
     ran_s = max(0.0, trial.changed_at_s - trial.running_at_s) if trial.running_at_s else 0.0
-    if ended == "failed" and trial.ran_s + ran_s >= _WHOLE * budget_s:
-        ended = "stopped"
+    failure = next((one.event for one in reversed(story) if isinstance(one.event, Failed)), None)
+    if ended == "failed" and failure is not None and failure.exit_code is None:
+        if failure.fault and failure.fault not in OWN:
+            ended = "not_run"  # the cluster's fault
+        elif not failure.fault and trial.ran_s + ran_s >= _WHOLE * budget_s:
+            ended = "stopped"
     return TrialResult(
         ended=ended,
         steps_per_s=_steps_per_s(story) if ended in ("succeeded", "stopped") else None,

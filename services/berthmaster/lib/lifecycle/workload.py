@@ -70,9 +70,12 @@ class Workload(CarriedWorkload, gc=False, kw_only=True, omit_defaults=True):
 
     @property
     def part_of(self) -> str:
-        """Return the id of the divided job; "" if this is no part. A tombstone's id tells."""
+        """Return the id of the job that this is a part or a trial of; "" if neither. The id of a
+        part's tombstone tells.
+        """
         if self.request is not None:
-            return self.request.part.job if self.request.part is not None else ""
+            part = self.request.part
+            return part.job if part is not None else self.request.trial_of
         division = division_of(self.id)
         return division[0] if division is not None else ""
 

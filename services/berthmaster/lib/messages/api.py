@@ -30,6 +30,7 @@ from berthmaster.lib.messages.workload import (
     MAX_POD_SETS,
     MAX_PRIORITY,
     MAX_TOLERATIONS,
+    TRIAL_PRIORITY,
     Checkpoint,
     Choose,
     Dependency,
@@ -150,7 +151,11 @@ class SubmitRequest(JobRequest, frozen=True, kw_only=True, forbid_unknown_fields
 
     priority: Annotated[
         int,
-        Meta(ge=-MAX_PRIORITY, le=MAX_PRIORITY, description="A job of higher priority goes first."),
+        Meta(
+            ge=TRIAL_PRIORITY + 1,
+            le=MAX_PRIORITY,
+            description="A job of higher priority goes first.",
+        ),
     ] = 0
     pod_sets: Annotated[tuple[StrictPodSet, ...], Meta(min_length=1, max_length=MAX_POD_SETS)] = (
         StrictPodSet(),
@@ -207,7 +212,7 @@ class ReprioritizeRequest(
     """Change the priority of one workload."""
 
     id: WorkloadId
-    priority: Annotated[int, Meta(ge=-MAX_PRIORITY, le=MAX_PRIORITY)]
+    priority: Annotated[int, Meta(ge=TRIAL_PRIORITY + 1, le=MAX_PRIORITY)]
 
 
 class ChangeReply(
@@ -346,8 +351,7 @@ class WorkloadView(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     labels: dict[str, str] = {}  # labels of the submitter
     waits_for: tuple[str, ...] = ()  # ids of unfinished dependencies
     parts: tuple[PartPlace, ...] = ()  # parts of the open attempt of a divided job
-    part_of: str = ""  # id of the divided job; "" = not a part
-    trial_of: str = ""  # id of the job that this is a trial of; "" = no trial
+    part_of: str = ""  # id of the job that this is a part or a trial of; "" = neither
     trials: tuple[TrialResult, ...] = ()  # results of the job's trials, once all have ended
 
     @property

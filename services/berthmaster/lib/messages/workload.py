@@ -45,7 +45,7 @@ MAX_DEPENDENCIES = 64
 MAX_ARRAY_JOBS = 10_000  # of one array
 MAX_ARRAY_INDEX = 99_999
 MAX_PRIORITY = 1_000_000
-TRIAL_PRIORITY = -MAX_PRIORITY - 1  # of trials, below every priority that a request may have
+TRIAL_PRIORITY = -MAX_PRIORITY  # of trials alone: requests have a higher one
 
 WorkloadId = Annotated[
     str, Meta(pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$(?!\n)", min_length=1, max_length=52)

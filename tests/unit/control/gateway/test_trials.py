@@ -5,18 +5,27 @@ from typing import Any
 import msgspec
 import pytest
 
-from berthmaster.control.gateway.core.events import CaughtUp, Logged, StoryRead, Tick
+from berthmaster.control.gateway.core.events import (
+    CaughtUp,
+    Logged,
+    StoryRead,
+    Tick,
+    UnreadableEvent,
+)
 from berthmaster.control.gateway.core.gateway import Gateway
 from berthmaster.control.gateway.core.instructions import Instruction, ReadStory
+from berthmaster.control.gateway.core.trial_watch import likeness_of
 from berthmaster.lib.lifecycle.fold import fold_history
-from berthmaster.lib.lifecycle.instructions import Answered, Append, Reload, Reloaded, Stored
+from berthmaster.lib.lifecycle.instructions import Answered, Append, Reload, Reloaded, Reply, Stored
 from berthmaster.lib.lifecycle.states import State
 from berthmaster.lib.lifecycle.workload import Workload
-from berthmaster.lib.messages.api import RecordedEvent
+from berthmaster.lib.messages.api import ListReply, RecordedEvent
 from berthmaster.lib.messages.workload import (
     TRIAL_PRIORITY,
     Evicted,
     Failed,
+    Held,
+    HoldReleased,
     JobRequest,
     PodSet,
     Progress,
@@ -27,6 +36,7 @@ from berthmaster.lib.messages.workload import (
     WorkloadEvent,
 )
 from tests.unit.control.gateway.stories import (
+    ask,
     cancelled,
     claimed,
     fresh,
@@ -52,7 +62,14 @@ class Log:
     def __init__(self) -> None:
         self.gateway: Gateway = fresh()
         self.events: list[RecordedEvent] = []
+        self.archived: list[RecordedEvent] = []
         self.now_s = 1.0
+        self.reads = 0
+        self._before = 0  # sequences of an earlier part of the log
+
+    def skip(self, sequences: int) -> None:
+        """Give the next event a later sequence."""
+        self._before += sequences
 
     def add(self, event: WorkloadEvent, *, after_s: float = 0.0) -> None:
         """Store an event of another service, and let the gateway do what follows."""
@@ -80,7 +97,7 @@ class Log:
         return [one for one in self.events if one.event.id == name]
 
     def _store(self, event: WorkloadEvent) -> list[Instruction]:
-        sequence = len(self.events) + 1
+        sequence = self._before + len(self.events) + 1
         one = RecordedEvent(sequence=sequence, stored_at_s=self.now_s, event=event)
         self.events.append(one)
         return self._logged(one)
@@ -94,14 +111,19 @@ class Log:
             step = steps.pop(0)
             if isinstance(step, Append):
                 steps += self._store(step.event)
-                outcome = Stored(len(self.events))
+                outcome = Stored(self.events[-1].sequence)
                 steps += self.gateway.handle(Answered(ref=step.ref, outcome=outcome), self.now_s)
             elif isinstance(step, ReadStory):
-                story = tuple(self._story(step.id))
-                steps += self.gateway.handle(StoryRead(ref=step.ref, events=story), self.now_s)
-            elif isinstance(step, Reload):
-                told = Reloaded(ref=step.ref, workload=self.work(step.id))
+                self.reads += 1
+                archived = tuple(one for one in self.archived if one.event.id == step.id)
+                told = StoryRead(
+                    ref=step.ref, events=tuple(self._story(step.id)), archived=archived
+                )
                 steps += self.gateway.handle(told, self.now_s)
+            elif isinstance(step, Reload):
+                self.reads += 1
+                read = Reloaded(ref=step.ref, workload=self.work(step.id))
+                steps += self.gateway.handle(read, self.now_s)
 
     # Whole runs
 
@@ -351,3 +373,122 @@ def test_step_rate_counts_from_the_times_of_the_lines_not_of_their_events() -> N
         log.add(event, after_s=100.0)
     log.add(succeeded(request, log.last("train-t0")))
     assert log.work("train").trials[0].steps_per_s == pytest.approx(0.1)
+
+
+def failed(log: Log, name: str, **fields: Any) -> Failed:
+    work = log.work(name)
+    head: dict[str, Any] = {"tenant": "ann", "id": name, "at_s": 0.0, "by": "executor"}
+    head |= {"cluster": "c1", "attempt": 1, "digest": "d", "submitted_at_s": 1.0}
+    return Failed(**head, after=work.sequence, **fields)
+
+
+def test_crash_at_the_end_of_its_time_is_no_result() -> None:
+    log = begun(trying(4, 8))
+    log.run("train-t0", steps_per_s=9.0, seconds=300.0)
+    log.add(failed(log, "train-t0", exit_code=137, fault="out_of_memory", reason="killed"))
+    log.end("train-t1", steps_per_s=3.0)
+    assert [one.ended for one in log.work("train").trials] == ["failed", "stopped"]
+
+
+def test_fault_of_the_cluster_is_not_held_against_the_job() -> None:
+    log = begun(trying(4))
+    log.run("train-t0", seconds=50.0)
+    log.add(failed(log, "train-t0", fault="node_lost", reason="the node is gone"))
+    train = log.work("train")
+    assert train.released
+    assert [one.ended for one in train.trials] == ["not_run"]
+
+
+def test_no_limit_of_the_job_on_evictions_ends_a_trial() -> None:
+    log = begun(msgspec.structs.replace(trying(4), max_evictions=0))
+    request = log.work("train-t0").request
+    assert request is not None
+    assert request.max_evictions == 1000
+
+
+def test_held_job_is_overtaken_and_ends_its_trials_when_it_takes_results() -> None:
+    log = begun(trying(4, 8))
+    hold: dict[str, Any] = {"tenant": "ann", "id": "train", "at_s": 0.0, "by": "x", "who": "ann"}
+    log.add(Held(**hold, after=log.last("train")))
+    log.add(submitted(twin("again")))
+    log.add(HoldReleased(**hold, after=log.last("train")))
+    # again runs its trials to their end, although train was first.
+    log.end("again-t0", steps_per_s=2.0)
+    log.end("again-t1", steps_per_s=3.0)
+    assert [one.job for one in log.work("again").trials] == ["", ""]
+    assert [one.job for one in log.work("train").trials] == ["again", "again"]
+    assert log.work("train-t0").state is State.CANCELLED
+    assert log.work("train-t1").state is State.CANCELLED
+
+
+def test_trials_of_an_earlier_job_with_this_id_say_nothing() -> None:
+    log = Log()
+    old = begun(trying(4))
+    old.end("train-t0", steps_per_s=9.0)
+    log.archived = [one for one in old.events if one.event.id == "train-t0"]
+    log.skip(len(old.events))
+    log.add(submitted(trying(4)))
+    assert log.work("train-t0").state is State.QUEUED
+    log.end("train-t0", steps_per_s=2.0)
+    assert [one.steps_per_s for one in log.work("train").trials] == [2.0]
+
+
+def test_trials_are_listed_and_counted_with_their_job() -> None:
+    log = begun(trying(4, 8))
+    view = log.gateway.view
+    assert view.waiting["default"] == 1
+    assert view.open_of("ann") == 1
+    reply = log.gateway.handle(ask("list", b"{}"), log.now_s)
+    [answer] = [step.reply for step in reply if isinstance(step, Reply)]
+    assert isinstance(answer, ListReply)
+    assert [one.id for one in answer.workloads] == ["train"]
+
+
+def test_frozen_trial_counts_as_not_run_after_the_wait() -> None:
+    log = begun(trying(4, wait_s=100.0))
+    log.gateway.handle(UnreadableEvent(tenant="ann", id="train-t0", sequence=9, why="new"), 2.0)
+    log.wait(50.0)
+    assert not log.work("train").released
+    log.wait(60.0)
+    [result] = log.work("train").trials
+    assert result.ended == "not_run"
+    assert result.reason.startswith("frozen: ")
+
+
+def test_jobs_with_another_environment_or_queue_are_no_equals() -> None:
+    plain = trying(4)
+    run = RunSpec(env={"MODEL": "small", "WANDB_RUN_ID": "1"})
+    small = msgspec.structs.replace(plain, run=run)
+    again = msgspec.structs.replace(
+        small, id="b", run=RunSpec(env={"MODEL": "small", "WANDB_RUN_ID": "2"})
+    )
+    huge = msgspec.structs.replace(small, id="c", run=RunSpec(env={"MODEL": "huge"}))
+    elsewhere = msgspec.structs.replace(small, id="d", queue="prod")
+    report = trying(4, then="report")
+    likeness = likeness_of("ann", small)
+    assert likeness_of("ann", again) == likeness
+    others = [likeness_of("ann", one) for one in (plain, huge, elsewhere)]
+    assert likeness not in (*others, likeness_of("bob", small))
+    second = msgspec.structs.replace(report, id="e")
+    assert likeness_of("ann", report) != likeness_of("ann", second)
+
+
+def test_many_equal_jobs_without_gpus_take_few_reads() -> None:
+    log = Log()
+    for number in range(60):
+        log.add(submitted(msgspec.structs.replace(trying(4, wait_s=60.0), id=f"j{number}")))
+    log.reads = 0
+    log.wait(100.0)
+    log.wait(20.0)
+    assert all(log.work(f"j{number}").released for number in range(60))
+    assert log.reads < 60 * 6
+
+
+def test_restarted_gateway_knows_the_results_of_running_jobs() -> None:
+    log = begun(trying(4, 8))
+    log.end("train-t0", steps_per_s=2.0)
+    log.end("train-t1", steps_per_s=3.0)
+    log.add(placed(trying(8), log.last("train")))
+    log.restart()
+    log.add(submitted(twin("again")))
+    assert [one.job for one in log.work("again").trials] == ["train", "train"]

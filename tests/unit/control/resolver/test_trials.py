@@ -93,6 +93,76 @@ def test_every_job_evicts_a_trial_even_where_its_queue_preempts_never() -> None:
     all_repeat(world)
 
 
+def test_trial_leaves_the_limits_of_its_queue_to_other_jobs() -> None:
+    world = fleet(8, capability_gpu_milli=4000, max_running_jobs=1)
+    _, [trial] = submit_trials(world, trying("train", 4))
+    world.settle()
+    assert world.placed_on(trial) == "c1"
+    other = world.submit(job("other", gpus=4))
+    world.settle()
+    assert world.placed_on(other) == "c1"
+    assert world.placed_on(trial) == "c1"  # the other GPUs were free
+
+
+def test_trials_are_evicted_before_any_other_job_and_without_budgets() -> None:
+    world = fleet(4, max_evictions_per_hour=0)
+    world.fact(node(name="n2", gpus=4))
+    world.control(QueueSetting(queue="high", preempts="all", priority=9))
+    _, [trial] = submit_trials(world, trying("train", 4))
+    world.settle()
+    world.claim(trial)
+    world.run(trial)
+    world.now_s += 300.0
+    world.fact(alive(counter=2))
+    fresh = world.start(job("fresh", gpus=4, queue="other"))  # cheaper to end than the trial
+    assert world.placed_on(fresh) == "c1"
+    world.submit(job("urgent", gpus=4, queue="high", priority=10))
+    orders = [order for plan in world.settle() for order in plan.decision.evictions]
+    assert [(order.id, order.for_id) for order in orders] == [("train-t0", "urgent")]
+    assert world.resolver.know.recent_evictions.state() == []
+
+
+def test_job_of_a_queue_without_a_setting_evicts_a_trial() -> None:
+    world = fleet(4)
+    _, [trial] = submit_trials(world, trying("train", 4))
+    world.settle()
+    world.claim(trial)
+    world.run(trial)
+    world.submit(job("other", gpus=4, queue="unset"))
+    orders = [order for plan in world.settle() for order in plan.decision.evictions]
+    assert [order.id for order in orders] == ["train-t0"]
+
+
+@pytest.mark.parametrize("priority", [-5, 0, 5])
+def test_trial_takes_no_reserved_capacity_whatever_its_queue(priority: int) -> None:
+    world = fleet(8)
+    world.control(QueueSetting(queue="tries", trial_gpu_h_a_day=100.0, priority=priority))
+    world.start(job("long", gpus=4, expected_duration_s=3600.0))
+    world.submit(job("big", gpus=8, expected_duration_s=7200.0))
+    world.settle()
+    why = world.why(TENANT, "big", world.now_s)
+    assert isinstance(why, WhyReply)
+    assert why.reservation is not None
+    trial = Trial(budget_s=20_000.0, configurations=(TrialConfiguration(),))
+    _, [tried] = submit_trials(world, job("train", gpus=4, queue="tries", trial=trial))
+    world.settle()
+    assert not world.placed_on(tried)
+
+
+def test_elastic_job_grows_before_a_trial_starts() -> None:
+    world = fleet(8)
+    other = world.start(job("other", gpus=6))
+    elastic = world.start(job("elastic", gpus=1, count=8, min_count=2, max_count=8))
+    assert len(world.workloads[elastic].pods) == 2
+    world.now_s += 3600.0  # long enough for another size
+    world.fact(alive(counter=2))
+    _, [trial] = submit_trials(world, trying("train", 4))
+    world.succeed(other)
+    world.settle()
+    assert len(world.workloads[elastic].resizing) == 8
+    assert not world.placed_on(trial)
+
+
 def test_trial_evicts_nobody_and_gets_no_reservation() -> None:
     world = fleet(4, guarantee_gpu_milli=4000, preempts="all")
     world.control(QueueSetting(queue="borrower"))
@@ -120,6 +190,10 @@ def test_budget_of_a_day_bounds_trials_and_survives_a_restart() -> None:
     kept = msgspec.json.encode(snapshot_of(world.resolver.know))
     restore(again.know, msgspec.json.decode(kept, type=Snapshot))
     assert again.know.recent_trials.used_gpu_s("default", world.now_s) == pytest.approx(3600.0)
+    for one in (first, second):
+        world.claim(one)
+        world.run(one)
+        world.succeed(one)
     world.now_s += 86_401.0
     world.fact(alive(counter=9))
     world.settle()

@@ -60,7 +60,9 @@ PATHS: dict[State, tuple[type[WorkloadEvent], ...]] = {
 }
 
 # Of a job that ends with the report of its trials, before any attempt.
-NEVER_PLACED = {(State.QUEUED, Succeeded): (Submitted,)}
+NEVER_PLACED: dict[tuple[State, type[WorkloadEvent]], tuple[type[WorkloadEvent], ...]] = {
+    (State.QUEUED, Succeeded): (Submitted,)
+}
 
 # The table once more, for the eye: a change of the law has to be made in both places.
 COLUMNS: tuple[type[WorkloadEvent], ...] = (

@@ -9,7 +9,7 @@ reload, a bounded number of times.
 """
 
 from collections.abc import Generator
-from typing import Any, Final, NamedTuple, assert_never
+from typing import Final, NamedTuple, assert_never
 
 import msgspec
 
@@ -279,6 +279,15 @@ NO_GPUS: Final = "no GPUs were idle for it in the time that its job waits for tr
 EVICTED: Final = f"it was evicted in {MOST_ATTEMPTS} attempts"
 
 
+class Tried(NamedTuple):
+    """What is known of one trial."""
+
+    life: Workload
+    story: list[RecordedEvent]  # empty if not read
+    frozen: str  # why it cannot be read, "" if it can
+    is_taken: bool  # another job has its id
+
+
 def try_out(shared: SharedState, ref: str, work: Workload, now_s: float) -> Conversation:
     """Submit a pending job's trials, and after their end release or end the job.
 
@@ -288,59 +297,103 @@ def try_out(shared: SharedState, ref: str, work: Workload, now_s: float) -> Conv
     trial = trial_in(request) if request is not None else None
     if request is None or trial is None or work.hold is not None:
         return told
-    head: dict[str, Any] = {"tenant": work.tenant, "by": shared.by, "cause": ref}
     results = list(shared.trials.known(work, now_s))
     if not (work.released or results or shared.trials.is_first(work)):
         return told
     is_late = now_s >= work.submitted_at_s + trial.wait_s
     for one in () if work.released or results else trial_requests(request):
-        known = shared.certain(work.tenant, one.id)
-        story: list[RecordedEvent] = []
-        if known is None:
-            step = yield ReadStory(ref=ref, tenant=work.tenant, id=one.id)
-            if not isinstance(step.told, StoryRead):
-                raise TypeError(f"ReadStory was answered by {type(step.told).__name__}")
-            if step.told.failed:
-                return unavailable(AGAIN)
-            known, story = _life(work.tenant, one.id, step.told)
-            now_s = step.now_s
-        if known.request is not None and known.request.trial_of != work.id:
-            reason = f"another job has the id {one.id}"
-            results.append(TrialResult(ended="not_run", reason=reason))
-        elif known.ended:
-            results.append(result_of(known, story, trial.budget_s))
-        elif known.state is State.NEW and is_late:
-            results.append(TrialResult(ended="not_run", reason=NO_GPUS))
-        elif known.state is State.NEW:
-            digest = request_digest(one)
-            event = Submitted(
-                **head, id=one.id, after=known.sequence, at_s=now_s, request=one, digest=digest
-            )
-            outcome, now_s = yield from _append(ref, event)
-            if isinstance(outcome, Stored):
-                shared.wrote(work.tenant, one.id, outcome.sequence)
-            elif isinstance(outcome, Unknown):
-                return unavailable(AGAIN)
-        elif known.state is State.QUEUED and (is_late or known.attempt >= MOST_ATTEMPTS):
+        read, now_s = yield from _read_trial(shared, ref, work, one.id, now_s)
+        if isinstance(read, Refusal):
+            return read
+        result = _result(read, one.id, trial.budget_s, is_late=is_late)
+        if result is not None:
+            results.append(result)
+        elif read.life.state is State.NEW:
+            refusal, now_s = yield from _submit_trial(shared, ref, work, one, read.life, now_s)
+            if refusal is not None:
+                return refusal
+        elif read.life.state is State.QUEUED and (is_late or read.life.attempt >= MOST_ATTEMPTS):
             reason = NO_GPUS if is_late else EVICTED
             yield from fulfil(shared, ref, Wish(work.tenant, one.id, reason=reason), now_s)
     if not work.released and len(results) < len(trial.configurations):
         return told
+    event: Released | Ending
     if work.released:
-        ending = ending_event(work, State.SUCCEEDED, summary(work.trials), shared.by, now_s)
-        outcome, _ = yield from _append(ref, ending)
+        event = ending_event(work, State.SUCCEEDED, summary(work.trials), shared.by, now_s)
     elif all_failed(results):
         why = f"its trials failed: {summary(results)}"
-        ending = ending_event(work, State.FAILED, why, shared.by, now_s)
-        outcome, _ = yield from _append(ref, ending)
+        event = ending_event(work, State.FAILED, why, shared.by, now_s)
     else:
-        released = Released(
-            **head, id=work.id, after=work.sequence, at_s=now_s, trials=tuple(results)
+        event = Released(
+            tenant=work.tenant,
+            id=work.id,
+            after=work.sequence,
+            at_s=now_s,
+            by=shared.by,
+            cause=ref,
+            trials=tuple(results),
         )
-        outcome, _ = yield from _append(ref, released)
+    outcome, _ = yield from _append(ref, event)
     if isinstance(outcome, Stored):
         shared.wrote(work.tenant, work.id, outcome.sequence)
     return unavailable(AGAIN) if isinstance(outcome, Unknown) else told
+
+
+def _read_trial(
+    shared: SharedState, ref: str, work: Workload, name: str, now_s: float
+) -> Generator[Ask, Step, tuple[Tried | Refusal, float]]:
+    frozen = shared.view.frozen(work.tenant, name)
+    known = shared.certain(work.tenant, name)
+    story: list[RecordedEvent] = []
+    is_taken = False
+    if known is None:
+        step = yield ReadStory(ref=ref, tenant=work.tenant, id=name)
+        if not isinstance(step.told, StoryRead):
+            raise TypeError(f"ReadStory was answered by {type(step.told).__name__}")
+        if step.told.failed:
+            return unavailable(AGAIN), step.now_s
+        known, story = _life(work.tenant, name, step.told)
+        frozen, now_s = step.told.unreadable or frozen, step.now_s
+        if known.ended and known.sequence < work.submitted_sequence:
+            # Of an earlier job with this id; the log or only the archive still has it.
+            is_taken = bool(step.told.events)
+            known, story = Workload(tenant=work.tenant, id=name), []
+    of_other = known.request is not None and known.request.trial_of != work.id
+    return Tried(known, story, frozen, is_taken or of_other), now_s
+
+
+def _result(read: Tried, name: str, budget_s: float, *, is_late: bool) -> TrialResult | None:
+    """Return the outcome of a trial; None while it may still run."""
+    if read.frozen:
+        return TrialResult(ended="not_run", reason=f"frozen: {read.frozen}") if is_late else None
+    if read.is_taken:
+        return TrialResult(ended="not_run", reason=f"another job has the id {name}")
+    if read.life.ended:
+        return result_of(read.life, read.story, budget_s)
+    if read.life.state is State.NEW and is_late:
+        return TrialResult(ended="not_run", reason=NO_GPUS)
+    return None
+
+
+def _submit_trial(
+    shared: SharedState,
+    ref: str,
+    work: Workload,
+    request: JobRequest,
+    before: Workload,
+    now_s: float,
+) -> Generator[Ask, Step, tuple[Refusal | None, float]]:
+    """Submit a trial, unless its tenant runs enough of them, or the log is nearly full."""
+    if shared.is_full or not shared.trials.may_begin(work):
+        return None, now_s
+    if trouble := shared.refuses(now_s):
+        return unavailable(trouble), now_s
+    digest = request_digest(request)
+    event = _submitted_event(shared, ref, work.tenant, request, digest, now_s, before.sequence)
+    outcome, now_s = yield from _append(ref, event)
+    if isinstance(outcome, Stored):
+        shared.wrote(work.tenant, request.id, outcome.sequence)
+    return unavailable(AGAIN) if isinstance(outcome, Unknown) else None, now_s
 
 
 def change(shared: SharedState, asked: Requested, tenant: str, now_s: float) -> Conversation:

@@ -294,22 +294,19 @@ class Gateway:
 
     def _end_trials(self, work: Workload) -> None:
         """Cancel trials of a job that has ended or needs none."""
-        request, view = work.request, self._shared.view
+        request, view = work.wished or work.request, self._shared.view
         if request is None:
             return
-        job = view.find(work.tenant, request.trial_of) if request.trial_of else work
-        strays = [work] if job is None or (job.released and job is not work) else []
-        if work.ended:
-            strays = [
-                trial
-                for one in trial_requests(request)
-                if (trial := view.find(work.tenant, one.id)) is not None
-            ]
+        strays: list[Workload] = []
+        if request.trial_of:
+            job = view.find(work.tenant, request.trial_of)
+            strays = [work] if job is None or job.released else []
+        elif work.ended or work.released:
+            found = (view.find(work.tenant, one.id) for one in trial_requests(request))
+            strays = [trial for trial in found if trial is not None]
         for trial in strays:
             if not trial.ended and not trial.cancel_requested:
-                wish = Wish(
-                    trial.tenant, trial.id, reason="the job that it is a trial of has ended"
-                )
+                wish = Wish(trial.tenant, trial.id, reason="its job needs it no more")
                 self._wishes[f"{WISH}trial/{trial.key}"] = wish
 
     def _wish_on(self, work: Workload) -> None:

@@ -5,15 +5,17 @@ the others wait for the results. All 40 then run on 8 GPUs, for the price of two
 
 Rules:
 
-- Jobs are equal if tenant, pod sets, image, command, arguments, runtime and clusters are. The
-  environment may differ, since programs get names of runs in it.
-- Of equal jobs the first submitted one that is not held runs its trials.
+- Jobs are equal if tenant, queue, pod sets, image, command, arguments, environment, runtime, data
+  and clusters are. Variables that name a run (``UNIQUE``) may differ. A job that reports its
+  results alone (``then: report``) runs its own trials.
+- Of equal jobs the one that waits longest runs its trials. A hold ends the wait.
+- At most ``MOST_TRYING`` jobs of a tenant run trials at once.
 - Results count for ``KEPT_S`` after the trial. They are known from the log, so a restarted gateway
   knows those of the jobs that the log still has.
 """
 
 from collections import OrderedDict
-from typing import Final, NamedTuple
+from typing import Final
 
 from msgspec.structs import replace
 
@@ -26,38 +28,41 @@ from berthmaster.lib.messages.workload import JobRequest, TrialResult
 CHECKED_EVERY_S: Final = 15.0  # whether a job waited long enough
 KEPT_S: Final = 7 * 86_400.0
 MOST_KEPT: Final = 10_000
+MOST_TRYING: Final = 64
+UNIQUE: Final = ("RUN_ID", "RUN_NAME", "JOB_ID", "JOB_NAME")  # ends of variables that name a run
 
 
 def likeness_of(tenant: str, request: JobRequest) -> str:
-    """Return a key that equal jobs share."""
-    run = replace(request.run, env={}, secret_env={})
+    """Return a key that equal jobs share; a key of its own for a job that reports alone."""
+    trial = trial_in(request)
+    env = {name: text for name, text in request.run.env.items() if not name.endswith(UNIQUE)}
     alike = JobRequest(
-        id=tenant,
+        id=request.id if trial is not None and trial.then == "report" else "equal",
+        queue=request.queue,
         pod_sets=request.pod_sets,
-        run=run,
+        run=replace(request.run, env=env),
         runtime=request.runtime,
         clusters=request.clusters,
         cluster_labels=request.cluster_labels,
+        data=request.data,
+        set=tenant,
     )
     return content_digest(alike)
-
-
-class _Waiting(NamedTuple):
-    likeness: str
-    sequence: int  # of the submission
 
 
 class Trials:
     """State of all jobs with trials."""
 
     def __init__(self) -> None:
-        self._waiting: dict[Key, _Waiting] = {}
-        self._checked: dict[Key, float] = {}
+        self._likeness: dict[Key, str] = {}  # of jobs that wait
+        self._equal: dict[str, dict[Key, None]] = {}  # by likeness, the longest wait first
+        self._checked: dict[Key, float] = {}  # of the first ones
+        self._trying: dict[str, set[Key]] = {}  # by tenant, those whose trials were submitted
         self._results: OrderedDict[str, tuple[TrialResult, ...]] = OrderedDict()
 
     def follow(self, work: Workload) -> list[Key]:
         """Follow a changed workload, and return the jobs whose trials may have changed."""
-        request = work.request
+        request = work.wished or work.request
         if request is None:
             return []
         if request.trial_of:
@@ -67,27 +72,49 @@ class Trials:
         if work.trials:
             self._remember(likeness_of(work.tenant, request), work)
         if work.state is State.QUEUED and work.depends and work.hold is None:
-            waiting = _Waiting(likeness_of(work.tenant, request), work.submitted_sequence)
-            self._waiting[work.key] = waiting
-            return [work.key]
-        gone = self._waiting.pop(work.key, None)
+            return self._wait(work.key, likeness_of(work.tenant, request))
+        return self._leave(work)
+
+    def _wait(self, name: Key, likeness: str) -> list[Key]:
+        """Add a job, and return it if it is the first one, or if results are there."""
+        self._likeness[name] = likeness
+        equal = self._equal.setdefault(likeness, {})
+        equal[name] = None
+        return [name] if likeness in self._results or next(iter(equal)) == name else []
+
+    def _leave(self, work: Workload) -> list[Key]:
+        """Remove a job, and return those that go on: all with results, or else the next one."""
         self._checked.pop(work.key, None)
-        return [] if gone is None else [n for n, o in self._waiting.items() if o[0] == gone[0]]
+        self._trying.get(work.tenant, set()).discard(work.key)
+        likeness = self._likeness.pop(work.key, None)
+        if likeness is None:
+            return []
+        equal = self._equal[likeness]
+        del equal[work.key]
+        if not equal:
+            del self._equal[likeness]
+            return []
+        return list(equal) if likeness in self._results else [next(iter(equal))]
 
     def due(self, now_s: float) -> list[Key]:
-        """Return the jobs to check now, because they may have waited long enough."""
+        """Return the jobs to check now: of equal ones the first."""
         checked = self._checked
-        found = [n for n in self._waiting if now_s - checked.get(n, 0.0) >= CHECKED_EVERY_S]
+        firsts = (next(iter(equal)) for equal in self._equal.values())
+        found = [name for name in firsts if now_s - checked.get(name, 0.0) >= CHECKED_EVERY_S]
         checked.update(dict.fromkeys(found, now_s))
         return found
 
     def is_first(self, work: Workload) -> bool:
         """Return whether the job runs its trials before all equal jobs that wait."""
-        mine = self._waiting.get(work.key)
-        if mine is None:
-            return True
-        same = (one.sequence for one in self._waiting.values() if one.likeness == mine.likeness)
-        return mine.sequence == min(same)
+        likeness = self._likeness.get(work.key)
+        return likeness is None or next(iter(self._equal[likeness])) == work.key
+
+    def may_begin(self, work: Workload) -> bool:
+        """Return whether trials of the job may be submitted, beside those of its tenant."""
+        trying = self._trying.setdefault(work.tenant, set())
+        if len(trying) < MOST_TRYING:
+            trying.add(work.key)
+        return work.key in trying
 
     def known(self, work: Workload, now_s: float) -> tuple[TrialResult, ...]:
         """Return the results of an equal job that are not too old; () without any."""

@@ -22,6 +22,7 @@ import msgspec
 from berthmaster.lib.lifecycle.fold import LOST, Verdict, offer
 from berthmaster.lib.lifecycle.pods import gpu_milli_of
 from berthmaster.lib.lifecycle.states import ENDED, Ending, State
+from berthmaster.lib.lifecycle.trials import trial_requests
 from berthmaster.lib.lifecycle.workload import Key, Workload, key
 from berthmaster.lib.messages.api import ListReply, ListRequest, WorkloadStateName, WorkloadView
 from berthmaster.lib.messages.workload import Submitted, WorkloadEvent
@@ -109,7 +110,6 @@ def view_of(work: Workload) -> WorkloadView:
         sequence=work.sequence,
         cancel_requested=work.cancel_requested,
         held_by=work.hold.who if work.hold is not None else "",
-        trial_of=work.request.trial_of if work.request else "",
         trials=work.trials,
         checkpoint=work.checkpoint,
         progress=work.progress,
@@ -127,6 +127,8 @@ def view_of(work: Workload) -> WorkloadView:
 def _waits_for(work: Workload) -> tuple[str, ...]:
     if work.request is None or not work.depends:
         return ()
+    if trials := trial_requests(work.request):
+        return () if work.released else tuple(one.id for one in trials)
     return tuple(other.id for other in work.request.depends_on)
 
 

@@ -16,7 +16,6 @@ Rules of precedence. The first that frees enough is used:
   deserved share. No queue falls below its own.
 - Priority: a job evicts jobs of lower priority in its own queue. With ``all``, also in queues of no
   higher priority, down to their deserved shares.
-- Trials: every other job evicts trials, whatever its queue preempts.
 - Parents: among queues with parents, the rules compare the children of the nearest common parent.
   No queue on the victim's path below the common parent falls below its share by the same
   precedence.
@@ -55,7 +54,7 @@ from berthmaster.lib.engine.queueing.queues import Amounts, Level, Path, QueueSh
 from berthmaster.lib.lifecycle.pods import charged_gpu_milli
 from berthmaster.lib.lifecycle.workload import Key, Workload, unsaved_s
 from berthmaster.lib.messages.placement import EvictionOrder, PodBinding
-from berthmaster.lib.messages.workload import TRIAL_PRIORITY, JobRequest
+from berthmaster.lib.messages.workload import JobRequest
 
 CPU_MILLI_OF_A_GPU: Final = 16_000  # worth of CPU work relative to a GPU
 MAX_VICTIMS: Final = 64  # for one job; more would rarely cost less than waiting
@@ -169,8 +168,6 @@ def right_over(
     child has the precedence. The other, and all queues between the child and the victim, keep their
     shares.
     """
-    if victim_priority == TRIAL_PRIORITY:
-        return "priority", ()
     if victim[0].queue == job.levels[0].queue:
         if job.preempts == "never" or victim_priority >= job.priority:
             return None

@@ -148,7 +148,14 @@ def _fill(draft: Draft, *, balance: bool) -> "_Search":
     if know.parts.jobs or know.derived.parts:
         follow_parts(draft)
     search = _Search(draft)
+    grew = False
     while not draft.full and (turn := turns.next()) is not None:
+        if turn.of_trial and not grew:  # trials come after all else that can be decided
+            if not draft.events:
+                _grow(draft)
+            if draft.events:
+                break
+            grew = True
         amounts = search.place(turn)
         if amounts is not None:
             turns.placed(amounts)
@@ -156,7 +163,7 @@ def _fill(draft: Draft, *, balance: bool) -> "_Search":
             turns.skipped()
         else:
             turns.passed()
-    if not draft.events:
+    if not (draft.events or grew):
         _grow(draft)
     if balance and not draft.events and search.stuck:
         rebalance(draft, search.preemptor.victims, search.stuck, search.order, 1)
@@ -292,6 +299,8 @@ class _Search:
             draft.reservations.drop(turn.key)
             draft.reservations.drop_lower(turn.rank, bound.holdings)
         _record(draft, workload, request, shortlist, chosen, bound, options)
+        if request.trial_of:
+            return {}
         taken = with_bound(request, bound.bindings)
         return amounts_of(self._know.fleet.node, taken, chosen.cluster, bound.bindings)
 

@@ -15,7 +15,8 @@ Rules of this file:
   are preempted.
 - An eviction is recorded with an owed reservation. No other job gets that capacity, and no second
   search runs for the job while the reservation holds. An evicted job is requeued with its age.
-- Idle jobs go first, where their queue allows it (lib/engine/queueing/idle.py).
+- Trials go first of all, without budgets and for any direct queue.
+- Idle jobs go next, where their queue allows it (lib/engine/queueing/idle.py).
 - Without precedence, a job may stop jobs of equal priority in its queue, if the queue allows.
 - One commit preempts for one job: the first in order with a precedence and a helpful set, beside
   earlier placements. A few jobs are searched for.
@@ -121,6 +122,7 @@ class Sought(NamedTuple):
     may_go: Callable[[Workload], bool]  # eligibility of each job, besides precedence
     most: int  # maximum number of victims
     cost_of: Callable[[Workload], float] | None  # None = the GPU seconds lost
+    budgeted: bool = True  # whether queues' budgets limit the set
 
 
 class VictimSearch:
@@ -139,18 +141,26 @@ class VictimSearch:
         right: RightOver,
         may_go: Callable[[Workload], bool] = lambda _: True,
         cost_of: Callable[[Workload], float] | None = None,
+        *,
+        budgeted: bool = True,
     ) -> Sought | None:
-        """Return the search for a job; None if no job is eligible, or the hourly budget is used."""
-        know = self._know
-        left = know.recent_evictions.left(self._cycle.policy.evictions_per_hour, self._now_s)
+        """Return the search for a job; None if no job is eligible, or the hourly budget is used.
+
+        ``budgeted``: whether the budgets of the fleet and of queues limit the search.
+        """
+        know, left = self._know, math.inf
+        if budgeted:
+            left = know.recent_evictions.left(self._cycle.policy.evictions_per_hour, self._now_s)
         queues = frozenset(
             queue
             for queue, priority in know.derived.movable.queues().items()  # the lowest of each
-            if right(know.derived.path(queue), priority) is not None and self._budget(queue) > 0
+            if right(know.derived.path(queue), priority) is not None
+            and (not budgeted or self._budget(queue) > 0)
         )
         if not queues or left <= 0:
             return None
-        return Sought(asked, shape, right, queues, may_go, min(int(left), MAX_VICTIMS), cost_of)
+        most = int(min(left, MAX_VICTIMS))
+        return Sought(asked, shape, right, queues, may_go, most, cost_of, budgeted)
 
     def cheapest(
         self, sought: Sought, is_worth: Callable[[VictimSet], bool] = lambda _: True
@@ -207,7 +217,7 @@ class VictimSearch:
         accounts = Accounts(ledger.accounts())
         for name in know.derived.leaving:
             workload = know.open[name]
-            if workload.request is not None:
+            if workload.request is not None and not workload.request.trial_of:
                 amounts = amounts_of(
                     know.fleet.node, workload.request, workload.cluster, workload.pods
                 )
@@ -326,7 +336,8 @@ class VictimSearch:
                 continue
             tried = accounts.copy()
             of_queue = Counter(victim.queue for victim in more)
-            if any(going[queue] + n > self._budget(queue) for queue, n in of_queue.items()):
+            over = (going[queue] + n > self._budget(queue) for queue, n in of_queue.items())
+            if sought.budgeted and any(over):
                 continue
             for victim in more:
                 path = know.derived.path(victim.queue)
@@ -410,8 +421,11 @@ class Preemptor:
         helps.
         """
         setting = self._know.queues.get(turn.line.queue)
-        if setting is None or setting.via != "direct" or not self._policy.evictions_per_hour:
-            return None  # without a setting the queue may evict no job
+        if setting is not None and setting.via != "direct":
+            return None
+        found = self._of_trials(turn, asked, shape)
+        if found is not None or setting is None or not self._policy.evictions_per_hour:
+            return found  # without a setting the queue may evict no other job
         found = self._of_idle(turn, asked, shape) if self._know.derived.idle else None
         if found is None:
             found = self._by_right(turn, asked, shape, setting)
@@ -423,12 +437,21 @@ class Preemptor:
         self, turn: Turn, asked: JobRequest, shape: Shape, setting: QueueSetting
     ) -> Evictions | None:
         best_tier = min(level.tier for level in turn.levels)
-        trials_run = TRIAL_PRIORITY in self._know.derived.movable.queues().values()
-        if best_tier is Tier.BORROWED and setting.preempts == "never" and not trials_run:
+        if best_tier is Tier.BORROWED and setting.preempts == "never":
             return None
         priority = self._know.open[turn.key].priority
         job = Beneficiary(turn.levels, priority, setting.preempts)
         return self._with_precedence(turn, asked, shape, partial(right_over, job))
+
+    def _of_trials(self, turn: Turn, asked: JobRequest, shape: Shape) -> Evictions | None:
+        """Return the evictions of trials alone, which no budget limits."""
+        if TRIAL_PRIORITY not in self._know.derived.movable.queues().values():
+            return None
+
+        def right(_: Path, priority: int) -> tuple[RightName, Floors] | None:
+            return ("priority", ()) if priority == TRIAL_PRIORITY else None
+
+        return self._with_precedence(turn, asked, shape, right, budgeted=False)
 
     def _of_idle(self, turn: Turn, asked: JobRequest, shape: Shape) -> Evictions | None:
         """Return the evictions of idle jobs alone, whatever their queues deserve."""
@@ -451,11 +474,13 @@ class Preemptor:
         shape: Shape,
         right_of: Callable[[Path, int], tuple[RightName, Floors] | None],
         may_go: Callable[[Workload], bool] = lambda _: True,
+        *,
+        budgeted: bool = True,
     ) -> Evictions | None:
         """Return the evictions of the cheapest set of jobs that the job has a precedence over."""
         if self._searches >= SEARCHES_A_COMMIT:
             return None
-        sought = self.victims.sought(asked, shape, right_of, may_go)
+        sought = self.victims.sought(asked, shape, right_of, may_go, budgeted=budgeted)
         if sought is None:
             return None
         self._searches += 1

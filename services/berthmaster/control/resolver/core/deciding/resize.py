@@ -68,7 +68,7 @@ from berthmaster.lib.lifecycle.pods import (
 )
 from berthmaster.lib.lifecycle.workload import Key, Workload
 from berthmaster.lib.messages.placement import PodBinding, Reservation, ResizeOrder, Via
-from berthmaster.lib.messages.workload import JobRequest, PodSet
+from berthmaster.lib.messages.workload import TRIAL_PRIORITY, JobRequest, PodSet
 
 MOST_DOUBLINGS: Final = 6  # of the time until it is tried again to have more pods
 # For worker queues: quota is not reserved, so the reservation on nodes ends after ``grace_s`` and
@@ -387,11 +387,14 @@ def _is_full(why: str, via: Via) -> bool:
 
 
 def _is_wanted(cycle: Cycle, cluster: str, via: Via) -> bool:
-    """Return whether a pending job could use the cluster if it had capacity. ``via``: of the
-    growing attempt.
+    """Return whether a pending job, other than a trial, could use the cluster if it had capacity.
+    ``via``: of the growing attempt.
     """
     know = cycle.know
     for line in know.derived.lines.lines():
+        first = line.first()
+        if first is not None and first[0][1] == -TRIAL_PRIORITY:
+            continue
         if right_of(know, line).refusal:
             continue
         filtered = cycle.shortlist(line.request, line.shape).filtered

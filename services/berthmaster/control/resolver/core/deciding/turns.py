@@ -59,8 +59,9 @@ from berthmaster.lib.messages.workload import TRIAL_PRIORITY, JobRequest
 Place = tuple[int, int, int, float, Order, str]
 _TRIALS: Final = 2  # after all guarantees (0) and all other jobs (1)
 _AHEAD: Final = -(1 << 62)  # of all queues' priorities, negated
-# Less comes first: not guaranteed and -queue priority, of each queue from the top; -priority.
-Rank = tuple[tuple[tuple[bool, int], ...], int]
+# Less comes first: guaranteed, other or trial, and -queue priority, of each queue from the top;
+# -priority.
+Rank = tuple[tuple[tuple[int, int], ...], int]
 
 
 class Turn(NamedTuple):
@@ -77,6 +78,11 @@ class Turn(NamedTuple):
     ask_of: Callable[[JobRequest], Ask]
 
     @property
+    def of_trial(self) -> bool:
+        """Return whether the candidate is a trial, and so are all that follow."""
+        return self.priority == -TRIAL_PRIORITY
+
+    @property
     def levels(self) -> tuple[Level, ...]:
         """Return the precedence of each queue for the job, its own queue first."""
         return tuple(Level(queue, Tier(at[2]), -at[1]) for at, queue in reversed(self.places))
@@ -84,7 +90,7 @@ class Turn(NamedTuple):
     @property
     def rank(self) -> Rank:
         """Return the rank; a smaller rank goes first."""
-        return tuple((bool(at[0]), at[1]) for at, _ in self.places), self.priority
+        return tuple((at[0], at[1]) for at, _ in self.places), self.priority
 
     def right_to(self, request: JobRequest, models: Models) -> Right:
         """Return whether the queue may run this request, possibly smaller than the job's."""
@@ -351,11 +357,17 @@ class Turns:
             by = tier(share, queue.used, self._know.derived.ask_in(line), self._models)
         if queue.below and not queue.below[0][0][0] and self._tree.keeps(share.queue):
             by = Tier.GUARANTEED
-        first = _TRIALS if order[1] == -TRIAL_PRIORITY else int(by is not Tier.GUARANTEED)
-        return (first, -share.priority, by, queue.has, order, share.queue)
+        return (_class_of(order[1], by), -share.priority, by, queue.has, order, share.queue)
 
     def _share(self, share: QueueShare, used: Mapping[str, int]) -> float:
         return dominant_share(used, self._totals, share.weight, self._multipliers)
+
+
+def _class_of(order: int, by: Tier) -> int:
+    """Return 0 for a job within its guarantee, 2 for a trial, else 1. ``order``: negated
+    priority.
+    """
+    return _TRIALS if order == -TRIAL_PRIORITY else int(by is not Tier.GUARANTEED)
 
 
 def rank_of(know: Knowledge, line: Line, key: Key) -> Rank:
@@ -366,7 +378,7 @@ def rank_of(know: Knowledge, line: Line, key: Key) -> Rank:
 def rank_as(know: Knowledge, queue: str, ask: Ask, order: int) -> Rank:
     """Return the rank of a request in a queue. ``order``: negated priority."""
     levels = reversed(know.derived.levels(queue, ask))
-    return tuple((by is not Tier.GUARANTEED, -priority) for _, by, priority in levels), order
+    return tuple((_class_of(order, by), -priority) for _, by, priority in levels), order
 
 
 def right_of(know: Knowledge, line: Line) -> Right:

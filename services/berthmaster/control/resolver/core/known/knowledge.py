@@ -377,9 +377,11 @@ class Knowledge:
                 self.clusters.left_unclaimed(name, decision.now_s)
 
     def _count_evicted(self, name: Key, at_s: float) -> None:
-        """Count an eviction against the budgets of the fleet and its queue."""
+        """Count an eviction against the budgets of the fleet and its queue, but not a trial's."""
         workload = self.open.get(name)
         request = workload.request if workload is not None else None
+        if request is not None and request.trial_of:
+            return
         self.recent_evictions.add(at_s, request.queue if request is not None else "")
 
     def _count_trial(self, name: Key, at_s: float) -> None:
@@ -445,7 +447,8 @@ class Knowledge:
             if not held.gpus and self.fleet.node(held.cluster, held.node) is None:
                 self._unseen.setdefault((held.cluster, held.node), {})[workload.key] = None
         derived = self.derived
-        derived.ledger.hold(workload.key, workload.request, workload.cluster, workload.pods)
+        if not workload.request.trial_of:  # trials have a budget of their own
+            derived.ledger.hold(workload.key, workload.request, workload.cluster, workload.pods)
         if counted and held_before != {(h.node, h.gpus) for h in holdings}:
             derived.growth += 1  # pods run elsewhere than placed, so those nodes are free
 
