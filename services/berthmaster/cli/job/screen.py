@@ -146,6 +146,7 @@ def job(reply: GetReply, now_s: float) -> RenderableType:
         fact("progress", f"{text}, as told {amounts.age(age_s)} ago")
     if view.checkpoint is not None:
         fact("checkpoint", f"step {view.checkpoint.step}, {view.checkpoint.uri}")
+    fact("waits for", ", ".join(view.waits_for))
     for number, trial in enumerate(view.trials, start=1):
         fact("" if number > 1 else "trials", f"{number}: {outcome(trial)}")
     for number, line in enumerate(figures_lines(reply.figures, now_s)):

@@ -31,10 +31,9 @@ from berthmaster.lib.messages.control import JobDefaults, QueueAllows, QueueSett
 from berthmaster.lib.messages.explain import Step, invalid, nearest, shorten
 from berthmaster.lib.messages.runtimes import RuntimeSetting
 from berthmaster.lib.messages.workload import JobRequest, PodSet
-from berthmaster.lib.requests.choose import hub_refusal
+from berthmaster.lib.requests.choices import hub_refusal, trial_refusal
 from berthmaster.lib.requests.pod_sets import via_refusal
 from berthmaster.lib.requests.runtimes import filled_in
-from berthmaster.lib.requests.trial import queue_refusal
 
 MAX_QUEUES_ABOVE: Final = 8
 MAX_CHILDREN_NAMED: Final = 10
@@ -327,7 +326,7 @@ def refusal_of(
         return invalid(["deadline_s"], request.deadline_s, f"nothing: {why}")
     if refusal := via_refusal(setting, request):
         return refusal
-    if refusal := queue_refusal(setting, request, request_refusal):
+    if refusal := trial_refusal(setting, request, request_refusal):
         return refusal
     return request_refusal(setting, request) or _too_much(setting, request, waiting)
 

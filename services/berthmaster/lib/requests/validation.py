@@ -61,12 +61,11 @@ from berthmaster.lib.messages.families import (
 )
 from berthmaster.lib.messages.workload import MAX_PODS, JobRequest, Name
 from berthmaster.lib.nats import subjects
-from berthmaster.lib.requests.choose import choose_fault
+from berthmaster.lib.requests.choices import choose_fault, trial_fault
 from berthmaster.lib.requests.names import gpu_env_fault
 from berthmaster.lib.requests.pod_fields import run_fault
 from berthmaster.lib.requests.pod_sets import divide_fault, id_fault, pod_set_fault
 from berthmaster.lib.requests.secrecy import secret_fault
-from berthmaster.lib.requests.trial import trial_fault
 from berthmaster.lib.runtime.redact import secret_in
 
 T = TypeVar("T", bound=msgspec.Struct)

@@ -381,7 +381,7 @@ OTHERS = {
         (
             "reprioritize",
             b'{"id":"a","priority":1000001}',
-            invalid("priority", "1000001", "a whole number from -1000000 to 1000000"),
+            invalid("priority", "1000001", "a whole number from -999999 to 1000000"),
         ),
         ("get", b'{"id":"a","story":1}', invalid("story", "1", "true or false")),
         ("list", b'{"limit":0}', invalid("limit", "0", "a whole number from 1 to 1000")),
