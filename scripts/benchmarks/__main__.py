@@ -29,7 +29,7 @@ MODULES = {
     "lookback": ("lookback",),
     "telemetry": ("telemetry",),
     "quality": ("quality",),
-    "muri": ("muri", "lost_work"),
+    "muri": ("muri", "lost_work", "muri_similar"),
     "kubernetes": ("kubernetes",),
     "scheduler": ("scheduler",),
     "ocm": ("ocm",),

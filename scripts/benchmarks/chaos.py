@@ -18,6 +18,7 @@ from typing import Final
 from tests.pipeline.chaos import Rig, requests, rig, stream
 
 PARTS: Final = ("short", "whole")
+TOLD_EVERY_S: Final = 30.0
 JOBS: Final = {"short": 5_000, "whole": 100_000}
 RATE_PER_S: Final = 250.0
 MOST_OPEN: Final = 1_500.0  # jobs; beyond it they come slower, as on a machine that is busy
@@ -48,9 +49,14 @@ async def _run(folder: Path, jobs: int) -> dict[str, float]:
         try:
             async with stream(up, RATE_PER_S, asked, most_open=MOST_OPEN) as running:
                 dice = random.Random(SEED)
+                told_s = began_s
                 while running.offered < jobs:
                     await asyncio.sleep(dice.uniform(*PAUSE_S))
                     await _befall(up, dice, misfortunes)
+                    if (now_s := time.monotonic()) >= told_s + TOLD_EVERY_S:
+                        told_s = now_s
+                        done = f"{running.offered:,} of {jobs:,} jobs submitted"
+                        print(f"  {done}, {misfortunes.total()} kills and stops", flush=True)
         except AssertionError as error:
             FAILURES.append(f"chaos: {error}")
         took_s = time.monotonic() - began_s

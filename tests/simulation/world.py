@@ -239,7 +239,7 @@ class World(Haunted):
         trial = trial_in(job.request) if job.request is not None else None
         works = self.judge.workloads.values()
         open_ = any(w.request and w.request.trial_of for w in works if not w.ended)
-        since_s = self.clock.now_s - job.submitted_at_s - TRIALS_S * self.pace.longer
+        since_s = self.clock.now_s - job.changed_at_s - TRIALS_S * self.pace.longer
         return open_ or (trial is not None and since_s <= trial.wait_s)
 
     def fresh_resolver(self) -> Resolver:

@@ -492,3 +492,15 @@ def test_restarted_gateway_knows_the_results_of_running_jobs() -> None:
     log.restart()
     log.add(submitted(twin("again")))
     assert [one.job for one in log.work("again").trials] == ["train", "train"]
+
+
+def test_wait_for_trials_counts_from_the_end_of_a_hold() -> None:
+    log = begun(trying(4, wait_s=600.0))
+    hold: dict[str, Any] = {"tenant": "ann", "id": "train", "at_s": 0.0, "by": "x", "who": "ann"}
+    log.add(Held(**hold, after=log.last("train")))
+    log.wait(10_000.0)
+    log.add(HoldReleased(**hold, after=log.last("train")))
+    log.wait(500.0)
+    assert log.work("train-t0").state is State.QUEUED
+    log.wait(200.0)
+    assert log.work("train").released

@@ -300,7 +300,7 @@ def try_out(shared: SharedState, ref: str, work: Workload, now_s: float) -> Conv
     results = list(shared.trials.known(work, now_s))
     if not (work.released or results or shared.trials.is_first(work)):
         return told
-    is_late = now_s >= work.submitted_at_s + trial.wait_s
+    is_late = now_s >= work.changed_at_s + trial.wait_s  # since its submission, or a hold
     for one in () if work.released or results else trial_requests(request):
         read, now_s = yield from _read_trial(shared, ref, work, one.id, now_s)
         if isinstance(read, Refusal):
