@@ -162,8 +162,8 @@ class Trial(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=T
         Meta(
             ge=60,
             le=2_592_000,
-            description="Longest wait of the job for its trials, from its submission or a hold's end; "
-            "then the best result so far counts.",
+            description="Longest wait of the job for its trials, from its submission or the end of "
+            "a hold; then the best result so far counts.",
         ),
     ] = 3600.0
 
