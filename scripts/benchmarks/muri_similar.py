@@ -24,10 +24,11 @@ BUDGETS = {
     for trace in MURI
     for what in ("completion", "wait_p99")
 }
+PARTS = ("similar",)
 NOTES: list[str] = []
 
 
-def measure() -> dict[str, float]:
+def measure(part: str = "") -> dict[str, float]:
     NOTES.clear()
     folder = traces_folder(MURI["muri-1"])
     if folder is None:

@@ -11,7 +11,7 @@ from berthmaster.lib.engine.scoring.profiles import BALANCED, PROFILES, Weights,
 from berthmaster.lib.lifecycle.commits import COMMIT_BYTES
 
 ExpectBy = Literal["stated", "similar"]
-ENGINE_VERSION = "49"
+ENGINE_VERSION = "50"
 
 
 # A reservation whose time is an estimate lets others use its nodes for so many times

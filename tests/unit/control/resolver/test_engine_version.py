@@ -15,7 +15,7 @@ from berthmaster.lib.messages.placement import Choice
 from tests.support.builders import alive, job, node, profile
 from tests.support.deciding import World
 
-VERSION, DIGEST = "49", "e8b32aeb5ce0db8f"
+VERSION, DIGEST = "50", "e8b32aeb5ce0db8f"
 
 
 def test_what_an_engine_decides_is_bound_to_its_version() -> None:

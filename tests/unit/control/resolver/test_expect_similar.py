@@ -122,8 +122,8 @@ def test_wide_job_begins_within_the_bound_however_wrong_estimates_are(
     def wrong(_: str, request: JobRequest) -> Estimate:
         right_s = LONG_S if request.labels["kind"] == "long" else SHORT_S
         if request.labels["kind"] == "long":
-            return Estimate(0.0, right_s * factor, right_s * factor, 20)
-        return Estimate(0.0, 1.0, 1.0, 20)
+            return Estimate(right_s * factor, right_s * factor, right_s * factor, 20)
+        return Estimate(1.0, 1.0, 1.0, 20)
 
     monkeypatch.setattr(world.resolver.know.derived.foresight, "estimate", wrong)
     monkeypatch.setattr(world.resolver.know.expectations.durations, "estimate", wrong)
