@@ -10,7 +10,7 @@ from berthmaster.control.resolver.policy import Policy
 from berthmaster.lib.lifecycle.workload import Key
 from berthmaster.lib.messages.api import WhyReply
 from berthmaster.lib.messages.control import QueueAmounts, QueueSetting
-from berthmaster.lib.messages.workload import JobRequest
+from berthmaster.lib.messages.workload import TRIAL_PRIORITY, JobRequest
 from tests.support.builders import alive, job, node, profile
 from tests.support.deciding import TENANT, World
 
@@ -238,7 +238,7 @@ def test_a_setting_is_effective_at_once_and_a_held_queue_keeps_its_jobs() -> Non
 
 def test_priorities_at_the_limits_of_what_may_be_said() -> None:
     world = fleet(gpus=8)
-    most = 1_000_000
+    most = -(TRIAL_PRIORITY + 1)
     for name, priority in (("bottom", -most), ("top", most), ("middle", 0)):
         world.control(queue(name, priority=priority))
         submit(world, name, f"{name}-low", priority=-most)
