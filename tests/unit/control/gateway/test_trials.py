@@ -14,7 +14,7 @@ from berthmaster.control.gateway.core.events import (
 )
 from berthmaster.control.gateway.core.gateway import Gateway
 from berthmaster.control.gateway.core.instructions import Instruction, ReadStory
-from berthmaster.control.gateway.core.trial_watch import likeness_of
+from berthmaster.control.gateway.core.trial_watch import MOST_TRYING, likeness_of
 from berthmaster.lib.lifecycle.fold import fold_history
 from berthmaster.lib.lifecycle.instructions import Answered, Append, Reload, Reloaded, Reply, Stored
 from berthmaster.lib.lifecycle.states import State
@@ -504,3 +504,16 @@ def test_wait_for_trials_counts_from_the_end_of_a_hold() -> None:
     assert log.work("train-t0").state is State.QUEUED
     log.wait(200.0)
     assert log.work("train").released
+
+
+def test_tenant_runs_trials_of_a_bounded_number_of_jobs_at_once() -> None:
+    log = Log()
+    for number in range(MOST_TRYING + 2):
+        run = RunSpec(args=(str(number),))  # no two are equal
+        log.add(submitted(msgspec.structs.replace(trying(4), id=f"j{number}", run=run)))
+    begun_ = [log.work(f"j{number}-t0").state for number in range(MOST_TRYING + 2)]
+    assert begun_ == [State.QUEUED] * MOST_TRYING + [State.NEW] * 2
+    log.end("j0-t0", steps_per_s=2.0)
+    assert log.work("j0").released
+    last = [log.work(f"j{number}-t0").state for number in (MOST_TRYING, MOST_TRYING + 1)]
+    assert last == [State.QUEUED, State.NEW]

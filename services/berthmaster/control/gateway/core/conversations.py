@@ -301,6 +301,8 @@ def try_out(shared: SharedState, ref: str, work: Workload, now_s: float) -> Conv
     if not (work.released or results or shared.trials.is_first(work)):
         return told
     is_late = now_s >= work.changed_at_s + trial.wait_s  # since its submission, or a hold
+    if not (work.released or results or is_late or shared.trials.may_begin(work)):
+        return told
     for one in () if work.released or results else trial_requests(request):
         read, now_s = yield from _read_trial(shared, ref, work, one.id, now_s)
         if isinstance(read, Refusal):
@@ -383,8 +385,8 @@ def _submit_trial(
     before: Workload,
     now_s: float,
 ) -> Generator[Ask, Step, tuple[Refusal | None, float]]:
-    """Submit a trial, unless its tenant runs enough of them, or the log is nearly full."""
-    if shared.is_full or not shared.trials.may_begin(work):
+    """Submit a trial, unless the log is nearly full."""
+    if shared.is_full:
         return None, now_s
     if trouble := shared.refuses(now_s):
         return unavailable(trouble), now_s

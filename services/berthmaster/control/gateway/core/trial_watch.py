@@ -26,6 +26,7 @@ from berthmaster.lib.lifecycle.workload import Key, Workload, content_digest, ke
 from berthmaster.lib.messages.workload import JobRequest, TrialResult
 
 CHECKED_EVERY_S: Final = 15.0  # whether a job waited long enough
+CHECKED_SELDOM_S: Final = 300.0  # the same for jobs that may not begin yet
 KEPT_S: Final = 7 * 86_400.0
 MOST_KEPT: Final = 10_000
 MOST_TRYING: Final = 64
@@ -57,7 +58,8 @@ class Trials:
         self._likeness: dict[Key, str] = {}  # of jobs that wait
         self._equal: dict[str, dict[Key, None]] = {}  # by likeness, the longest wait first
         self._checked: dict[Key, float] = {}  # of the first ones
-        self._trying: dict[str, set[Key]] = {}  # by tenant, those whose trials were submitted
+        self._trying: dict[str, set[Key]] = {}  # by tenant, those that may submit trials
+        self._later: dict[str, dict[Key, None]] = {}  # by tenant, those that may not yet
         self._results: OrderedDict[str, tuple[TrialResult, ...]] = OrderedDict()
 
     def follow(self, work: Workload) -> list[Key]:
@@ -83,24 +85,33 @@ class Trials:
         return [name] if likeness in self._results or next(iter(equal)) == name else []
 
     def _leave(self, work: Workload) -> list[Key]:
-        """Remove a job, and return those that go on: all with results, or else the next one."""
-        self._checked.pop(work.key, None)
-        self._trying.get(work.tenant, set()).discard(work.key)
+        """Remove a job, and return those that go on: equal ones with results, or else the next
+        equal one, and the next of the tenant that had to wait.
+        """
         likeness = self._likeness.pop(work.key, None)
         if likeness is None:
             return []
+        self._checked.pop(work.key, None)
+        trying, later = self._trying.get(work.tenant, set()), self._later.get(work.tenant, {})
+        trying.discard(work.key)
+        later.pop(work.key, None)
+        found = list(later)[:1] if len(trying) < MOST_TRYING else []
         equal = self._equal[likeness]
         del equal[work.key]
         if not equal:
             del self._equal[likeness]
-            return []
-        return list(equal) if likeness in self._results else [next(iter(equal))]
+            return found
+        return found + (list(equal) if likeness in self._results else list(equal)[:1])
 
     def due(self, now_s: float) -> list[Key]:
         """Return the jobs to check now: of equal ones the first."""
-        checked = self._checked
-        firsts = (next(iter(equal)) for equal in self._equal.values())
-        found = [name for name in firsts if now_s - checked.get(name, 0.0) >= CHECKED_EVERY_S]
+        checked, found = self._checked, list[Key]()
+        later = {name for names in self._later.values() for name in names}
+        for equal in self._equal.values():
+            name = next(iter(equal))
+            every_s = CHECKED_SELDOM_S if name in later else CHECKED_EVERY_S
+            if now_s - checked.get(name, 0.0) >= every_s:
+                found.append(name)
         checked.update(dict.fromkeys(found, now_s))
         return found
 
@@ -111,10 +122,16 @@ class Trials:
 
     def may_begin(self, work: Workload) -> bool:
         """Return whether trials of the job may be submitted, beside those of its tenant."""
-        trying = self._trying.setdefault(work.tenant, set())
-        if len(trying) < MOST_TRYING:
-            trying.add(work.key)
-        return work.key in trying
+        trying, later = (
+            self._trying.setdefault(work.tenant, set()),
+            self._later.setdefault(work.tenant, {}),
+        )
+        if work.key not in trying and len(trying) >= MOST_TRYING:
+            later[work.key] = None
+            return False
+        trying.add(work.key)
+        later.pop(work.key, None)
+        return True
 
     def known(self, work: Workload, now_s: float) -> tuple[TrialResult, ...]:
         """Return the results of an equal job that are not too old; () without any."""
