@@ -162,7 +162,7 @@ class Peopled(Ground):
         if not self.faults.has("trials") or "divide" in body or dice.random() > 0.4:
             return
         trial: dict[str, object] = {
-            "budget_s": 30.0 * longer,
+            "budget_s": min(86_400.0, 30.0 * longer),
             "configurations": [{"gpus": 1}, {"gpus": 2}],
             "then": dice.choice(("best", "best", "report")),
             "by": dice.choice(("time", "cost")),
@@ -174,7 +174,7 @@ class Peopled(Ground):
         """Return what queues say of trials."""
         if not self.faults.has("trials"):
             return {}
-        return {"trial_gpu_h_a_day": self.faults.dice("trials").choice((1.0, 1e6))}
+        return {"trial_gpu_h_a_day": self.faults.dice("trials").choice((self.pace.longer, 1e6))}
 
     def _says(self, lasts_s: float) -> float | None:
         """What it says of how long it takes."""
