@@ -1,6 +1,6 @@
 """`berth report interference`: jobs that share a GPU, and whole GPUs that two jobs could share."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from itertools import combinations
 from statistics import fmean
 
@@ -16,13 +16,13 @@ from berthmaster.lib.engine.scoring.interference import (
     pairs_that_share,
 )
 from berthmaster.lib.lifecycle.pods import with_known_gpus
+from berthmaster.lib.lifecycle.trials import progress_lines, steps_per_s
 from berthmaster.lib.messages.api import GetReply
 from berthmaster.lib.messages.placement import PodBinding
 from berthmaster.lib.messages.telemetry import GpuUse
 from berthmaster.lib.messages.workload import (
     WHOLE_MILLI,
     Placed,
-    Progressed,
     Resized,
     Running,
 )
@@ -169,22 +169,9 @@ def _speed(reply: GetReply, other_began_s: float | None) -> float | None:
     """Return the step rate since the other job began, relative to the rate before; None without
     two progress lines on each side.
     """
-    lines: list[tuple[float, int]] = []
-    for one in reply.story:
-        if isinstance(one.event, Placed):
-            lines.clear()
-        elif isinstance(one.event, Progressed) and not one.void:
-            lines.append((one.stored_at_s - one.event.age_s, one.event.progress.step))
     if other_began_s is None:
         return None
-    alone = _rate(line for line in lines if line[0] < other_began_s)
-    beside = _rate(line for line in lines if line[0] >= other_began_s)
+    lines = progress_lines(reply.story)
+    alone = steps_per_s([line for line in lines if line[0] < other_began_s])
+    beside = steps_per_s([line for line in lines if line[0] >= other_began_s])
     return beside / alone if alone and beside is not None else None
-
-
-def _rate(lines: Iterable[tuple[float, int]]) -> float | None:
-    """Return steps per second from the first to the last line."""
-    found = list(lines)
-    if len(found) < 2 or found[-1][0] <= found[0][0]:
-        return None
-    return (found[-1][1] - found[0][1]) / (found[-1][0] - found[0][0])

@@ -92,7 +92,9 @@ def result_of(trial: Workload, story: Sequence[RecordedEvent], budget_s: float) 
             ended = "stopped"
     return TrialResult(
         ended=ended,
-        steps_per_s=_steps_per_s(story) if ended in ("succeeded", "stopped") else None,
+        steps_per_s=steps_per_s(progress_lines(story))
+        if ended in ("succeeded", "stopped")
+        else None,
         ran_s=round(ran_s, 3),
         cluster=trial.cluster,
         reason=trial.reason,
@@ -100,19 +102,27 @@ def result_of(trial: Workload, story: Sequence[RecordedEvent], budget_s: float) 
     )
 
 
-def _steps_per_s(story: Sequence[RecordedEvent]) -> float | None:
-    """Return the step rate of the last attempt, from the first to the last progress line."""
-    reports: list[tuple[float, int]] = []
+Line = tuple[float, int]  # second of a progress line, and its step
+
+
+def progress_lines(story: Sequence[RecordedEvent]) -> list[Line]:
+    """Return the progress lines of the last attempt."""
+    lines: list[Line] = []
     for one in story:
         if one.void:
             continue
         if isinstance(one.event, Placed):
-            reports.clear()
+            lines.clear()
         elif isinstance(one.event, Progressed):
-            reports.append((one.stored_at_s - one.event.age_s, one.event.progress.step))
-    if len(reports) < 2:
+            lines.append((one.stored_at_s - one.event.age_s, one.event.progress.step))
+    return lines
+
+
+def steps_per_s(lines: Sequence[Line]) -> float | None:
+    """Return the step rate from the first to the last line; None without an advance."""
+    if len(lines) < 2:
         return None
-    (began_s, first), (ended_s, last) = reports[0], reports[-1]
+    (began_s, first), (ended_s, last) = lines[0], lines[-1]
     return (last - first) / (ended_s - began_s) if last > first and ended_s > began_s else None
 
 
