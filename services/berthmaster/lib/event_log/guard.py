@@ -99,6 +99,9 @@ class LogGuard:
         stopping = self._ctx.stopping
         self._begun = False
         self._own, self._last, self._reported = {}, None, None
+        # A reader that met another stream before ``run`` did begins again: without this, nothing
+        # would be left to compare that stream with.
+        self._compared_through = -1
         self._ctx.health.ready(PART, False, "the logs have not been compared yet")
         while not stopping.is_set():
             try:

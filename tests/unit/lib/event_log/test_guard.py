@@ -245,6 +245,22 @@ async def test_replaced_stream_is_raised(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 @story
+async def test_reader_that_meets_a_new_stream_first_does_not_take_it_for_sound(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(guard, "SETTLE_S", 0.0)
+    bus = Bus(monkeypatch)
+    assert await bus.guard.begin()
+    bus.seen[WORKLOADS] = StreamState("b4", 8)  # made anew, and not by `berth recover`
+    # The follower of the log raises StreamReplaced before the guard has compared again.
+    beginning = asyncio.ensure_future(bus.guard.begin())
+    await until(lambda: "made anew" in bus.guard.why)
+    assert not beginning.done()
+    assert not bus.is_ready()
+    beginning.cancel()
+
+
+@story
 async def test_mark_follows_what_was_read_and_written(monkeypatch: pytest.MonkeyPatch) -> None:
     bus = Bus(monkeypatch)
     assert await bus.guard.begin()
