@@ -80,11 +80,12 @@ def largest(request: JobRequest) -> JobRequest:
 
 def _gpus(request: JobRequest) -> list[int] | None:
     """Return the numbers of GPUs that configurations set; None without configurations."""
-    if (trial := trial_in(request)) is not None:
-        own = next(pods.gpus for pods in request.pod_sets if pods.trial is not None)
-        return [own if each.gpus is None else each.gpus for each in trial.configurations]
-    choose = choice_of(request)
-    return None if choose is None else list(choose.gpus)
+    for pods in request.pod_sets:
+        if (trial := pods.trial) is not None:
+            return [pods.gpus if each.gpus is None else each.gpus for each in trial.configurations]
+        if pods.choose is not None:
+            return list(pods.choose.gpus)
+    return None
 
 
 def _tried(request: JobRequest, one: TrialConfiguration) -> JobRequest:

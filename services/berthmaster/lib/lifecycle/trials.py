@@ -49,6 +49,13 @@ def trial_id(job: str, number: int) -> str:
     return f"{job}-t{number}"
 
 
+def trial_ids(request: JobRequest) -> tuple[str, ...]:
+    """Return the ids of a job's trials; () without any."""
+    trial = trial_in(request)
+    numbers = range(len(trial.configurations)) if trial is not None else ()
+    return tuple(trial_id(request.id, number) for number in numbers)
+
+
 def trial_requests(request: JobRequest) -> tuple[JobRequest, ...]:
     """Return the request of each trial: one configuration, below all other jobs, for a time."""
     trial = trial_in(request)

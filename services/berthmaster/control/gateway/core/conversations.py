@@ -8,7 +8,7 @@ harm. Every change is guarded by the sequence on which it was decided. A refused
 reload, a bounded number of times.
 """
 
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from typing import Final, NamedTuple, assert_never
 
 import msgspec
@@ -251,23 +251,18 @@ def settle(shared: SharedState, ref: str, doubt: Settle, now_s: float) -> Conver
         others = work.request.depends_on if work.request is not None else ()
         for at in shared_state.unknown(shared, tenant, others):
             other = others[at].id
-            step = yield ReadStory(ref=ref, tenant=tenant, id=other)
-            now_s = step.now_s
-            if not isinstance(step.told, StoryRead):
-                raise TypeError(f"ReadStory was answered by {type(step.told).__name__}")
-            if step.told.failed:
+            told, now_s = yield from _read_story(ref, tenant, other)
+            if told.failed:
                 return unavailable(AGAIN)
-            if step.told.unreadable:
-                return unreadable(other, step.told.unreadable)
-            states[other] = _life(tenant, other, step.told)[0].state
+            if told.unreadable:
+                return unreadable(other, told.unreadable)
+            states[other] = _life(tenant, other, told)[0].state
         done, why_not = shared_state.stands(shared, work, states)
         if why_not:
             return (yield from fulfil(shared, ref, Wish(tenant, name, reason=why_not), now_s))
         if not done:
             return changed(tenant, name, work.shown, "")
-        event = Released(
-            tenant=tenant, id=name, after=work.sequence, at_s=now_s, by=shared.by, cause=ref
-        )
+        event = _released_event(shared, ref, work, now_s)
         outcome, now_s = yield from _append(ref, event)
         if isinstance(outcome, Stored):
             shared.wrote(tenant, name, outcome.sequence)
@@ -277,6 +272,24 @@ def settle(shared: SharedState, ref: str, doubt: Settle, now_s: float) -> Conver
 
 NO_GPUS: Final = "no GPUs were idle for it in the time that its job waits for trials"
 EVICTED: Final = f"it was evicted in {MOST_ATTEMPTS} attempts"
+
+
+def _released_event(
+    shared: SharedState,
+    ref: str,
+    work: Workload,
+    now_s: float,
+    trials: Sequence[TrialResult] = (),
+) -> Released:
+    return Released(
+        tenant=work.tenant,
+        id=work.id,
+        after=work.sequence,
+        at_s=now_s,
+        by=shared.by,
+        cause=ref,
+        trials=tuple(trials),
+    )
 
 
 class Tried(NamedTuple):
@@ -326,15 +339,7 @@ def try_out(shared: SharedState, ref: str, work: Workload, now_s: float) -> Conv
         why = f"its trials failed: {summary(results)}"
         event = ending_event(work, State.FAILED, why, shared.by, now_s)
     else:
-        event = Released(
-            tenant=work.tenant,
-            id=work.id,
-            after=work.sequence,
-            at_s=now_s,
-            by=shared.by,
-            cause=ref,
-            trials=tuple(results),
-        )
+        event = _released_event(shared, ref, work, now_s, results)
     outcome, _ = yield from _append(ref, event)
     if isinstance(outcome, Stored):
         shared.wrote(work.tenant, work.id, outcome.sequence)
@@ -349,16 +354,14 @@ def _read_trial(
     story: list[RecordedEvent] = []
     is_taken = False
     if known is None:
-        step = yield ReadStory(ref=ref, tenant=work.tenant, id=name)
-        if not isinstance(step.told, StoryRead):
-            raise TypeError(f"ReadStory was answered by {type(step.told).__name__}")
-        if step.told.failed:
-            return unavailable(AGAIN), step.now_s
-        known, story = _life(work.tenant, name, step.told)
-        frozen, now_s = step.told.unreadable or frozen, step.now_s
+        told, now_s = yield from _read_story(ref, work.tenant, name)
+        if told.failed:
+            return unavailable(AGAIN), now_s
+        known, story = _life(work.tenant, name, told)
+        frozen = told.unreadable or frozen
         if known.ended and known.sequence < work.submitted_sequence:
             # Of an earlier job with this id; the log or only the archive still has it.
-            is_taken = bool(step.told.events)
+            is_taken = bool(told.events)
             known, story = Workload(tenant=work.tenant, id=name), []
     of_other = known.request is not None and known.request.trial_of != work.id
     return Tried(known, story, frozen, is_taken or of_other), now_s
@@ -549,10 +552,7 @@ def get(shared: SharedState, asked: Requested, tenant: str) -> Conversation:
     known = shared.certain(tenant, request.id)
     if known is not None and not request.story:
         return found(known, (), shared.view.frozen(tenant, request.id))
-    step = yield ReadStory(ref=asked.ref, tenant=tenant, id=request.id)
-    read = step.told
-    if not isinstance(read, StoryRead):
-        raise TypeError(f"ReadStory was answered by {type(read).__name__}")
+    read, _ = yield from _read_story(asked.ref, tenant, request.id)
     if read.failed:
         return unavailable(AGAIN)
     frozen = read.unreadable or shared.view.frozen(tenant, request.id)
@@ -723,6 +723,15 @@ def _append(
     if not isinstance(step.told, Answered):
         raise TypeError(f"Append was answered by {type(step.told).__name__}")
     return step.told.outcome, step.now_s
+
+
+def _read_story(
+    ref: str, tenant: str, workload_id: str
+) -> Generator[Ask, Step, tuple[StoryRead, float]]:
+    step = yield ReadStory(ref=ref, tenant=tenant, id=workload_id)
+    if not isinstance(step.told, StoryRead):
+        raise TypeError(f"ReadStory was answered by {type(step.told).__name__}")
+    return step.told, step.now_s
 
 
 def _reload(

@@ -57,7 +57,7 @@ from berthmaster.lib.lifecycle.instructions import (
     Reply,
 )
 from berthmaster.lib.lifecycle.states import State
-from berthmaster.lib.lifecycle.trials import trial_requests
+from berthmaster.lib.lifecycle.trials import trial_ids
 from berthmaster.lib.lifecycle.workload import Key, Workload
 from berthmaster.lib.messages.api import JOB_VERBS, ApiReply, Refusal
 from berthmaster.lib.messages.control import Cordon
@@ -302,7 +302,7 @@ class Gateway:
             job = view.find(work.tenant, request.trial_of)
             strays = [work] if job is None or job.released else []
         elif work.ended or work.released:
-            found = (view.find(work.tenant, one.id) for one in trial_requests(request))
+            found = (view.find(work.tenant, name) for name in trial_ids(request))
             strays = [trial for trial in found if trial is not None]
         for trial in strays:
             if not trial.ended and not trial.cancel_requested:

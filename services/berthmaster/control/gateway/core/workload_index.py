@@ -22,7 +22,7 @@ import msgspec
 from berthmaster.lib.lifecycle.fold import LOST, Verdict, offer
 from berthmaster.lib.lifecycle.pods import gpu_milli_of
 from berthmaster.lib.lifecycle.states import ENDED, Ending, State
-from berthmaster.lib.lifecycle.trials import trial_requests
+from berthmaster.lib.lifecycle.trials import trial_ids
 from berthmaster.lib.lifecycle.workload import Key, Workload, key
 from berthmaster.lib.messages.api import ListReply, ListRequest, WorkloadStateName, WorkloadView
 from berthmaster.lib.messages.workload import Submitted, WorkloadEvent
@@ -127,8 +127,8 @@ def view_of(work: Workload) -> WorkloadView:
 def _waits_for(work: Workload) -> tuple[str, ...]:
     if work.request is None or not work.depends:
         return ()
-    if trials := trial_requests(work.request):
-        return () if work.released else tuple(one.id for one in trials)
+    if trials := trial_ids(work.request):
+        return () if work.released else trials
     return tuple(other.id for other in work.request.depends_on)
 
 

@@ -35,7 +35,13 @@ from berthmaster.control.resolver.core.deciding.cycle import Cycle
 from berthmaster.lib.engine.fitting.topology import never
 from berthmaster.lib.engine.fleetview.components import price_of
 from berthmaster.lib.engine.fleetview.shortlist import BUSY
-from berthmaster.lib.lifecycle.choices import choice_of, configurations, smallest, trial_in
+from berthmaster.lib.lifecycle.choices import (
+    choice_of,
+    configurations,
+    has_choice,
+    smallest,
+    trial_in,
+)
 from berthmaster.lib.lifecycle.trials import seconds_a_step
 from berthmaster.lib.lifecycle.workload import key
 from berthmaster.lib.messages.placement import Option, Weighed
@@ -74,12 +80,13 @@ def pick(
 
     ``trials``: the job's results.
     """
+    if not has_choice(request):
+        return None
     each = configurations(request)
     if (trial := trial_in(request)) is not None:
         return _by_trials(cycle, request, trial, each, trials)
     choose = choice_of(request)
-    if choose is None:
-        return None
+    assert choose is not None  # the only choice left
     if choose.by == "start":
         options = tuple(_option(request, one) for one in each)
         return Pick(tuple(range(len(each))), each, smallest(request), options, None)

@@ -205,9 +205,8 @@ class _Search:
         self._know = draft.cycle.know
         # Shapes without a fit: outside these reservations or, if True, beside the jobs before them.
         self._no_place: set[tuple[bytes, frozenset[Key], bool]] = set()
-        self._tried_gpu_s = defaultdict[str, float](
-            float
-        )  # of trials placed in this draft, by queue
+        # GPU seconds of trials placed in this draft, by queue.
+        self._tried_gpu_s = defaultdict[str, float](float)
 
     @cached_property
     def preemptor(self) -> Preemptor:
