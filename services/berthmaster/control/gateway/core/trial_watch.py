@@ -5,13 +5,13 @@ the others wait for the results. All 40 then run on 8 GPUs, for the price of two
 
 Rules:
 
-- Jobs are equal if tenant, queue, pod sets, image, command, arguments, environment, runtime, data
-  and clusters are. Variables that name a run (``UNIQUE``) may differ. A job that reports its
-  results alone (``then: report``) runs its own trials.
-- Of equal jobs the one that waits longest runs its trials. A hold ends the wait.
+- Equal are jobs with the same tenant, queue, pod sets, image, command, arguments, environment,
+  runtime, data and clusters. Variables with the name of a run (``UNIQUE``) may differ. A job with
+  ``then: report`` has no equals.
+- Of equal jobs the longest waiting one runs trials. A hold ends the wait.
 - At most ``MOST_TRYING`` jobs of a tenant run trials at once.
-- Results count for ``KEPT_S`` after the trial. They are known from the log, so a restarted gateway
-  knows those of the jobs that the log still has.
+- Results count for ``KEPT_S`` after the trial. A restarted gateway reads them from the log, as far
+  as the archivist has left the jobs there.
 """
 
 from collections import OrderedDict

@@ -4,9 +4,9 @@ The mean speed of the pair, relative to each job alone, falls with the product o
 
     speed = 1.02 - 0.40 * a * b        a, b: share of the time with a running kernel, 0 to 1
 
-The product is the chance that both have a kernel to run at the same time. Two jobs at 0.45 and 0.5
-come to 0.93, and so do jobs at 0.25 and 0.9: a calm job leaves the gaps that the other one fills.
-Sums of the utilizations tell these cases apart, although they share equally well.
+The product is the chance of two kernels at the same time. Jobs at 0.45 and 0.5 come to 0.93, and
+so do jobs at 0.25 and 0.9, because a calm job leaves gaps for a busy one. The sums are 0.95 and
+1.15, although both pairs share equally well.
 
 Source: least squares on the 1,388 pairs that Lucid measured (ASPLOS 2023), with time slicing on one
 GPU; ``scripts/bench colocate`` repeats the fit on pairs that it has not seen. Memory bandwidth,
@@ -47,8 +47,8 @@ N = TypeVar("N")
 def pairs_that_share(jobs: Mapping[N, Packable]) -> list[tuple[N, N]]:
     """Return disjoint pairs that may share a GPU, so that each pair frees one.
 
-    The busiest job is paired first, with the busiest one that it may share with. That leaves calm
-    jobs, which share with anybody, for later. Example: of jobs at 0.9, 0.5, 0.4 and 0.2, the first
+    The busiest job is paired first, with the busiest possible partner. Calm jobs fit any partner
+    and are left for later. Example: of jobs at 0.9, 0.5, 0.4 and 0.2, the first
     takes the last (0.18), and the two others share (0.20).
     """
     left = sorted(jobs, key=lambda name: -jobs[name].utilization)
